@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from explanations import check_explained
+from explanations import check_explanations
 from support import PROGRAM, Node, Place, Process, git, load, make_repository, wait_for
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV,
@@ -208,7 +208,7 @@ class Storm:
             "landed": lambda: place.check_landed(*names, run=RUN),
             "worked": lambda: self._worked(names),
             "lost": self._kept,
-            "explained": lambda: check_explained(place.home, RUN),
+            "explained": lambda: check_explanations(place.home, RUN),
             "left": lambda: place.check_left(RUN),
             "traceback": self._quiet,
         }.items():

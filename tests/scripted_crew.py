@@ -1,4 +1,4 @@
-"""A crew that is played: what each agent says to a prompt comes from a test's function, everything else is real."""
+"""A delegation crew with scripted agents: a test's function answers each prompt, everything else is real."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from garrison.delegation.orchestrator import AgentOrchestrator
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)  # a Thursday
 CREW = read_crew()
-Player = Callable[[str], "str | list[dict[str, Any]] | Exception | None"]
+Script = Callable[[str], "str | list[dict[str, Any]] | Exception | None"]
 
 
-class Played:
-    """A session whose words come from the stage's player of that name; None hangs."""
+class ScriptedSession:
+    """A session that answers with the crew's script of its name; an exception is raised, None hangs."""
 
-    def __init__(self, spec: SessionSpec, stage: Stage) -> None:
-        self.spec, self.stage = spec, stage
+    def __init__(self, spec: SessionSpec, crew: ScriptedCrew) -> None:
+        self.spec, self.crew = spec, crew
 
     async def connect(self) -> None:
-        self.stage.begun.append(self.spec.node_id)
+        self.crew.sessions.append(self.spec.node_id)
 
     async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
-        self.stage.asked.append((self.spec.node_id, content))
-        said = self.stage.players[self.spec.node_id](content)
+        self.crew.prompts.append((self.spec.node_id, content))
+        answer = self.crew.scripts[self.spec.node_id](content)
         await asyncio.sleep(0)
-        if isinstance(said, Exception):
-            raise said
-        if said is None:
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
             await asyncio.Event().wait()
-        for event in [{"kind": "text", "text": said}] if isinstance(said, str) else said or []:
+        for event in [{"kind": "text", "text": answer}] if isinstance(answer, str) else answer or []:
             yield event
             await asyncio.sleep(0)
 
@@ -43,51 +43,53 @@ class Played:
         return
 
 
-def orders(*delegations: dict[str, Any]) -> str:
-    return json.dumps({"delegations": list(delegations), "reasoning": "so", "confidence": 0.9})
+def delegations(*items: dict[str, Any]) -> str:
+    """Return what the butler answers to delegate these."""
+    return json.dumps({"delegations": list(items), "reasoning": "so", "confidence": 0.9})
 
 
-def order(intent: str, **more: Any) -> dict[str, Any]:
+def delegation(intent: str, **more: Any) -> dict[str, Any]:
+    """Return one delegation of an intent."""
     return {"intent": f"delegate_{intent}", "reasoning": f"{intent} knows", **more}
 
 
-class Stage:
-    """A crew whose members are played; `wants` is what the butler classifies."""
+class ScriptedCrew:
+    """A crew with scripts for its agents; `classified` is the butler's answer to a classification."""
 
-    def __init__(self, wants: str = orders(), crew: Crew = CREW, **players: Player) -> None:
-        self.begun: list[str] = []
-        self.asked: list[tuple[str, str]] = []
-        self.wants, self.crew = [wants], crew
-        self.players: dict[str, Player] = {name: lambda _, name=name: f"{name} says so" for name in crew.names}
-        self.players["butler"] = self._butler
-        self.players |= players
+    def __init__(self, classified: str = delegations(), crew: Crew = CREW, **scripts: Script) -> None:
+        self.sessions: list[str] = []
+        self.prompts: list[tuple[str, str]] = []
+        self.classified, self.crew = [classified], crew
+        self.scripts: dict[str, Script] = {name: lambda _, name=name: f"{name} says so" for name in crew.names}
+        self.scripts["butler"] = self._butler
+        self.scripts |= scripts
 
     def _butler(self, prompt: str) -> str:
         if prompt.startswith("CLASSIFY"):
-            return self.wants.pop(0) if len(self.wants) > 1 else self.wants[0]
+            return self.classified.pop(0) if len(self.classified) > 1 else self.classified[0]
         return "Here is what I know."
 
-    def given(self, agent: str) -> dict[str, Any]:
-        """What a specialist was given."""
-        prompt = next(text for name, text in self.asked if name == agent)
+    def context_of(self, agent: str) -> dict[str, Any]:
+        """Return the context that a specialist was given."""
+        prompt = next(text for name, text in self.prompts if name == agent)
         body: dict[str, Any] = json.loads(prompt.partition("```json\n")[2].partition("\n```")[0])
         return body
 
-    def seated(self, conversation: Conversation | None = None, **options: Any) -> AgentOrchestrator:
-        """The desk at which this crew works."""
+    def orchestrator(self, conversation: Conversation | None = None, **options: Any) -> AgentOrchestrator:
+        """Return the orchestrator of this crew."""
         async def sleep(_: float) -> None:
             return
         return AgentOrchestrator(self.crew, conversation, clock=lambda: NOW, sleep=sleep,
-                                 connect=lambda spec: Played(spec, self), **options)
+                                 connect=lambda spec: ScriptedSession(spec, self), **options)
 
-    def play(self, *messages: str, conversation: Conversation | None = None, **options: Any) -> list[list[Any]]:
-        """The events of each message."""
-        async def scene() -> list[list[Any]]:
-            async with self.seated(conversation, **options) as desk:
-                self.desk = desk
-                return [[event async for event in desk.stream(message)] for message in messages]
-        return asyncio.run(scene())
+    def run(self, *messages: str, conversation: Conversation | None = None, **options: Any) -> list[list[Any]]:
+        """Return the events of each message."""
+        async def converse() -> list[list[Any]]:
+            async with self.orchestrator(conversation, **options) as self.last:
+                return [[event async for event in self.last.stream(message)] for message in messages]
+        return asyncio.run(converse())
 
 
-def short(events: list[Any]) -> list[str]:
-    return [f"{one.type}({one.from_ + '>' + one.to if one.to else one.agent or ''})" for one in events]
+def summarize(events: list[Any]) -> list[str]:
+    """Return each event as `type(agent)` or `type(from>to)`."""
+    return [f"{event.type}({event.from_ + '>' + event.to if event.to else event.agent or ''})" for event in events]

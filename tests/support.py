@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from explanations import check_explained
+from explanations import check_explanations
 
 T = TypeVar("T")
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
@@ -343,7 +343,7 @@ class Place:
             self.check_history(run)
         for name in names:
             assert self.hook(f"runner-{name}", run)["phase"] == "merged"
-        check_explained(self.home, run)
+        check_explanations(self.home, run)
         self.check_left(run)
 
     def check_landed(self, *names: str, run: str = "r1") -> None:

@@ -13,16 +13,16 @@ import pytest
 from garrison.delegation.history import Conversation
 from garrison.errors import UsageError
 from garrison.web import chat
-from scripted_crew import Stage, order, orders
+from scripted_crew import ScriptedCrew, delegation, delegations
 from web_support import READ, Site, Stream, Told, site
 
 Scene = Callable[[Site], Awaitable[None]]
 
 
-def on(home: Path, stage: Stage, scene: Scene) -> None:
-    """Play a scene on a server whose butler is the stage's."""
+def on(home: Path, crew: ScriptedCrew, scene: Scene) -> None:
+    """Play a scene on a server whose butler is the crew's."""
     async def whole() -> None:
-        async with site(home, open_butler=lambda place, name: stage.seated(Conversation(place / "conversations", name))
+        async with site(home, open_butler=lambda at, name: crew.orchestrator(Conversation(at / "conversations", name))
                         ) as here:
             await scene(here)
     asyncio.run(whole())
@@ -32,7 +32,7 @@ async def say(here: Site, message: str, conversation: str = "default") -> Stream
     return await here.stream("/api/chat", method="POST", body={"message": message, "conversation": conversation})
 
 
-def short(told: list[Told]) -> list[str]:
+def summarize(told: list[Told]) -> list[str]:
     return [f"{one.data['type']}({one.data.get('to') or one.data.get('agent', '')})" for one in told]
 
 
@@ -44,7 +44,7 @@ ORDER = ["agent_start(butler)", "agent_delegate(triage)", "text(triage)", "agent
 def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
     async def scene(here: Site) -> None:
         told = await (await say(here, "what <b>waits</b>?")).rest()
-        assert short(told) == ORDER and len({one.id for one in told}) == len(told)
+        assert summarize(told) == ORDER and len({one.id for one in told}) == len(told)
         crew = (await here.get("/api/crew")).json
         assert [one["agent"] for one in crew][:2] == ["butler", "triage"] and all(one["what"] for one in crew)
         kept = (await here.get("/api/conversations/default")).json
@@ -65,7 +65,7 @@ def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
                 assert first is not None and first.event == "reset"
             stream.close()
 
-    on(tmp_path, Stage(orders(order("triage"))), scene)
+    on(tmp_path, ScriptedCrew(delegations(delegation("triage"))), scene)
 
 
 def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
         busy = await here.post("/api/chat", {"message": "two"})
         assert busy.status == 409 and "cancel" in busy.json["message"]
         other = await say(here, "elsewhere", "monday")
-        assert short([await other.until("message")]) == ["agent_start(butler)"], "another conversation is another"
+        assert summarize([await other.until("message")]) == ["agent_start(butler)"], "another conversation is another"
         stream.close()
         back = await here.stream("/api/chat/default/events", after=first.id)
-        assert short([await back.until("message")]) == ["agent_delegate(triage)"]
+        assert summarize([await back.until("message")]) == ["agent_delegate(triage)"]
         assert (await here.post("/api/chat/default/cancel", {})).json["ok"]
         told = [await back.until("message") for _ in range(4)]
-        assert short(told) == ["agent_complete(triage)", "text(butler)", "agent_complete(butler)", "done()"]
+        assert summarize(told) == ["agent_complete(triage)", "text(butler)", "agent_complete(butler)", "done()"]
         await here.post("/api/chat/monday/cancel", {})
         await other.rest()
         assert (await here.post("/api/chat/default/cancel", {})).status == 409
@@ -97,7 +97,7 @@ def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
     def hang(prompt: str) -> None:
         return None
 
-    on(tmp_path, Stage(orders(order("triage")), triage=hang), scene)
+    on(tmp_path, ScriptedCrew(delegations(delegation("triage")), triage=hang), scene)
     assert asked.is_set()
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_conversation_that_went_on_elsewhere_is_read_again(tmp_path: Path) -> None:
-    stage = Stage()
+    crew = ScriptedCrew()
 
     async def scene(here: Site) -> None:
         await (await say(here, "one")).rest()
@@ -130,6 +130,6 @@ def test_a_conversation_that_went_on_elsewhere_is_read_again(tmp_path: Path) -> 
         with path.open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
         await (await say(here, "two")).rest()
-        assert any("said on a terminal" in prompt for _, prompt in stage.asked)
+        assert any("said on a terminal" in prompt for _, prompt in crew.prompts)
 
-    on(tmp_path, stage, scene)
+    on(tmp_path, crew, scene)

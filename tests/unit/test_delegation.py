@@ -25,7 +25,7 @@ from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.states import TRANSITIONS, AgentState, step
 from garrison.delegation.times import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
-from scripted_crew import CREW, NOW, Played, Stage, order, orders, short
+from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, delegations, summarize
 
 # ---- 2.3.1, 2.3.2: who works
 
@@ -34,27 +34,27 @@ from scripted_crew import CREW, NOW, Played, Stage, order, orders, short
     ("triage", "triage"), ("schedule", "scheduler"), ("draft", "communicator"), ("search", "navigator"),
     ("learn", "preference_learner")])
 def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: str, agent: str) -> None:
-    stage = Stage(orders(order(intent)))
-    [events] = stage.play("What needs me?")
-    assert short(events) == ["agent_start(butler)", f"agent_delegate(butler>{agent})", f"text({agent})",
+    scripted = ScriptedCrew(delegations(delegation(intent)))
+    [events] = scripted.run("What needs me?")
+    assert summarize(events) == ["agent_start(butler)", f"agent_delegate(butler>{agent})", f"text({agent})",
                              f"agent_complete({agent})", "agent_resume(butler)", "text(butler)",
                              "agent_complete(butler)", "done()"]
     assert [event.id for event in events] == list(range(1, 9))
-    assert stage.begun == ["butler", agent], "nobody else is begun"
-    assert f"{agent} says so" in stage.asked[-1][1], "the butler folds the result in"
+    assert scripted.sessions == ["butler", agent], "nobody else is begun"
+    assert f"{agent} says so" in scripted.prompts[-1][1], "the butler folds the result in"
 
 
 def test_a_message_that_needs_nobody_is_answered_by_the_butler() -> None:
-    stage = Stage()
-    [events] = stage.play("Hello")
-    assert short(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
-    assert stage.begun == ["butler"]
+    scripted = ScriptedCrew()
+    [events] = scripted.run("Hello")
+    assert summarize(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert scripted.sessions == ["butler"]
 
 
 def test_several_specialists_work_side_by_side_and_one_resume_follows_the_last() -> None:
-    stage = Stage(orders(order("triage"), order("search"), order("triage")))
-    [events] = stage.play("What failed, and where is it in the code?")
-    kinds = short(events)
+    scripted = ScriptedCrew(delegations(delegation("triage"), delegation("search"), delegation("triage")))
+    [events] = scripted.run("What failed, and where is it in the code?")
+    kinds = summarize(events)
     assert kinds[:3] == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_delegate(butler>navigator)"]
     assert kinds.count("agent_resume(butler)") == 1
     assert max(kinds.index("agent_complete(triage)"), kinds.index("agent_complete(navigator)")) < kinds.index(
@@ -66,12 +66,13 @@ def test_several_specialists_work_side_by_side_and_one_resume_follows_the_last()
 
 
 def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
-    stage = Stage(orders(order("triage", relevantEntities=["urgent nodes"], timeConstraints="last 24 hours")))
-    stage.wants.insert(0, orders())
-    stage.play("Hello", "Show what died in demo-1 in the last 24 hours, see src/app.py",
+    scripted = ScriptedCrew(delegations(
+        delegation("triage", relevantEntities=["urgent nodes"], timeConstraints="last 24 hours")))
+    scripted.classified.insert(0, delegations())
+    scripted.run("Hello", "Show what died in demo-1 in the last 24 hours, see src/app.py",
                known=lambda: ("demo-1", "demo-2"),
                preferences=lambda: [Preference(key="style", value="short", confidence=0.9)])
-    given = stage.given("triage")
+    given = scripted.context_of("triage")
     assert given["parentAgent"] == "butler"
     assert given["targetAgent"] == "triage"
     assert given["relevantEntities"] == ["urgent nodes", "src/app.py", "demo-1"]
@@ -85,13 +86,13 @@ def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
 
 
 def test_each_specialist_is_told_who_directs_it() -> None:
-    stage = Stage(orders(order("triage")))
+    scripted = ScriptedCrew(delegations(delegation("triage")))
     prompts: dict[str, str] = {}
 
     async def scene() -> None:
-        def connect(spec: SessionSpec) -> Played:
+        def connect(spec: SessionSpec) -> ScriptedSession:
             prompts[spec.node_id] = spec.system_prompt
-            return Played(spec, stage)
+            return ScriptedSession(spec, scripted)
         async with AgentOrchestrator(CREW, connect=connect) as desk:
             await desk.handle_user_message("hi")
             assert desk.graph.get_control_relationships() == {"butler": sorted(CREW.specialists)}
@@ -148,11 +149,11 @@ def test_message_entities_and_times_are_never_cut() -> None:
 
 
 def test_2_3_5_two_turns_are_four_entries_and_the_delegation_stands_inside(tmp_path: Path) -> None:
-    stage = Stage(orders(order("triage")))
-    stage.wants.insert(0, orders())
-    stage.play("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
+    scripted = ScriptedCrew(delegations(delegation("triage")))
+    scripted.classified.insert(0, delegations())
+    scripted.run("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
     history = Conversation(tmp_path, "c1").entries
-    assert history == stage.desk.get_conversation_history()
+    assert history == scripted.last.get_conversation_history()
     assert [(one.role, one.content) for one in history] == [
         ("user", "Hello"), ("assistant", "Here is what I know."),
         ("user", "Check my runs"), ("assistant", "Here is what I know.")]
@@ -162,7 +163,7 @@ def test_2_3_5_two_turns_are_four_entries_and_the_delegation_stands_inside(tmp_p
 
 
 def test_a_torn_last_line_is_left_out_and_a_damaged_file_is_named(tmp_path: Path) -> None:
-    Stage().play("Hello", conversation=Conversation(tmp_path, "c1"))
+    ScriptedCrew().run("Hello", conversation=Conversation(tmp_path, "c1"))
     path = tmp_path / "c1.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"role": "us')
@@ -182,38 +183,38 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_file_is_named(tmp_path: Path
 def test_a_specialist_that_fails_or_hangs_is_a_result_and_the_order_holds(fate: Exception | None) -> None:
     crew = Crew(CREW.butler, {"triage": CREW.specialists["triage"].__class__(
         "triage", "x", "delegate_triage", timeout=60.0 if fate else 0.05)})
-    stage = Stage(orders(order("triage")), crew, triage=lambda _: fate)
-    [events] = stage.play("What died?")
-    assert short(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_complete(triage)",
+    scripted = ScriptedCrew(delegations(delegation("triage")), crew, triage=lambda _: fate)
+    [events] = scripted.run("What died?")
+    assert summarize(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_complete(triage)",
                              "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
     assert [event.success for event in events if event.type == "agent_complete"] == [False, True]
-    [kept] = stage.desk.get_conversation_history()[1].delegations
+    [kept] = scripted.last.get_conversation_history()[1].delegations
     assert not kept.result.success
     assert ("invalid key" if fate else "no answer within") in kept.result.summary
-    assert set(stage.desk.states.values()) == {AgentState.IDLE}
+    assert set(scripted.last.states.values()) == {AgentState.IDLE}
 
 
 def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
-    stage = Stage(orders(order("triage")))
-    stage.wants.insert(0, orders(order("fly")))
-    stage.play("What died?")
-    assert "nobody has the intent 'delegate_fly'" in stage.asked[1][1]
-    assert ("triage" in stage.begun) is True
+    scripted = ScriptedCrew(delegations(delegation("triage")))
+    scripted.classified.insert(0, delegations(delegation("fly")))
+    scripted.run("What died?")
+    assert "nobody has the intent 'delegate_fly'" in scripted.prompts[1][1]
+    assert ("triage" in scripted.sessions) is True
 
 
 def test_a_butler_that_never_says_json_answers_itself_and_that_is_noted() -> None:
-    stage = Stage("I would rather talk.")
-    [events] = stage.play("What died?")
-    assert short(events)[-1] == "done()"
-    assert "could not be read" in stage.desk.get_conversation_history()[1].note
+    scripted = ScriptedCrew("I would rather talk.")
+    [events] = scripted.run("What died?")
+    assert summarize(events)[-1] == "done()"
+    assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
 def test_a_butler_that_fails_tells_what_was_found() -> None:
     def butler(prompt: str) -> Any:
-        return orders(order("triage")) if prompt.startswith("CLASSIFY") else AgentFailure("no credit", 402)
-    stage = Stage(butler=butler)
-    [events] = stage.play("What died?")
-    assert short(events)[-3:] == ["text(butler)", "agent_complete(butler)", "done()"]
+        return delegations(delegation("triage")) if prompt.startswith("CLASSIFY") else AgentFailure("no credit", 402)
+    scripted = ScriptedCrew(butler=butler)
+    [events] = scripted.run("What died?")
+    assert summarize(events)[-3:] == ["text(butler)", "agent_complete(butler)", "done()"]
     assert "triage says so" in events[-3].content
     assert not events[-2].success
 
@@ -224,28 +225,28 @@ def test_tools_and_tokens_are_counted_and_data_is_read() -> None:
                 {"kind": "tool_result", "id": "1", "text": "r1"},
                 {"kind": "text", "text": 'Two died.\n```json\n{"summary": "two died", "data": {"n": 2}}\n```'},
                 {"kind": "result", "usage": {"input_tokens": 5, "output_tokens": 7}}]
-    stage = Stage(orders(order("triage")), triage=triage)
-    stage.play("What died?")
-    [kept] = stage.desk.get_conversation_history()[1].delegations
+    scripted = ScriptedCrew(delegations(delegation("triage")), triage=triage)
+    scripted.run("What died?")
+    [kept] = scripted.last.get_conversation_history()[1].delegations
     assert kept.result == AgentResult(agent_type="triage", success=True, summary="two died", data={"n": 2},
                                       tools_used=("runs",), tokens_used=12)
 
 
 def test_messages_of_one_conversation_wait_for_one_another() -> None:
-    stage = Stage()
+    scripted = ScriptedCrew()
 
     async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: Played(spec, stage)) as desk:
+        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
             await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
             assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
     asyncio.run(scene())
 
 
 def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
-    stage = Stage()
+    scripted = ScriptedCrew()
 
     async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: Played(spec, stage)) as desk:
+        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
             given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
             with pytest.raises(NotFound, match="triage"):
                 await desk.spawn_sub_agent("butler", given)
@@ -256,16 +257,16 @@ def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
 
 
 def test_nobody_is_begun_at_a_desk_that_is_left_in_the_middle_of_a_message() -> None:
-    stage = Stage(orders(order("triage")))
+    scripted = ScriptedCrew(delegations(delegation("triage")))
 
     async def scene() -> list[str]:
-        async with stage.seated() as desk:
+        async with scripted.orchestrator() as desk:
             asked = asyncio.create_task(desk.handle_user_message("What needs me?"))
-            while "butler" not in stage.begun:
+            while "butler" not in scripted.sessions:
                 await asyncio.sleep(0)
-        begun = list(stage.begun)
+        begun = list(scripted.sessions)
         await asyncio.gather(asked, return_exceptions=True)
-        assert stage.begun == begun
+        assert scripted.sessions == begun
         return [name for name in desk.graph.nodes if desk.graph.get_agent_status(name)["is_running"]]
     assert asyncio.run(scene()) == []
 
@@ -318,7 +319,7 @@ def test_a_classification_is_checked(said: str) -> None:
 
 @pytest.mark.parametrize("form", ["Sure:\n```json\n{}\n```", "As {you} said {}, so {be it}.", "{ {} }", '{"a": 1} {}'])
 def test_words_around_the_object_do_no_harm(form: str) -> None:
-    found = classify.read(form.replace("{}", orders(order("draft"))), CREW)
+    found = classify.read(form.replace("{}", delegations(delegation("draft"))), CREW)
     assert [one.intent for one in found.delegations] == ["delegate_draft"]
 
 
@@ -379,14 +380,14 @@ def test_a_message_that_is_given_up_ends_in_order_and_the_next_is_answered(hangs
 
     def hang(prompt: str) -> str | None:
         if prompt.startswith("CLASSIFY"):
-            return orders(order("triage"))
+            return delegations(delegation("triage"))
         return None if first[0] else "now I can"
 
-    stage = Stage(orders(order("triage")), **{hangs: hang})
+    scripted = ScriptedCrew(delegations(delegation("triage")), **{hangs: hang})
     kept = Conversation(tmp_path)
 
     async def scene() -> list[list[Any]]:
-        async with stage.seated(kept) as desk:
+        async with scripted.orchestrator(kept) as desk:
             assert not await desk.cancel(), "nothing is under way"
             told: list[Any] = []
             async for event in desk.stream("what waits?"):
@@ -401,7 +402,7 @@ def test_a_message_that_is_given_up_ends_in_order_and_the_next_is_answered(hangs
     end = ["text(butler)", "agent_complete(butler)", "done()"]
     middle = ["agent_complete(triage)"] if hangs == "triage" else [
         "text(triage)", "agent_complete(triage)", "agent_resume(butler)"]
-    assert short(given_up) == ["agent_start(butler)", "agent_delegate(butler>triage)", *middle, *end]
+    assert summarize(given_up) == ["agent_start(butler)", "agent_delegate(butler>triage)", *middle, *end]
     assert given_up[-2].success is False and answered[-2].success is True
     assert [(one.role, one.note) for one in kept.entries] == [
         ("user", ""), ("assistant", "cancelled"), ("user", ""), ("assistant", "")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_driver import OK, Ride, no, program_of, reloaded, ride
+from flow_driver import OK, FlowRun, drive, fail, program_of, reloaded
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import (
     Aborted,
@@ -39,7 +39,7 @@ from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
 def test_how_many_attempts(graph: str, node: str, attempts: int) -> None:
     program = program_of(f"{graph} a [{node}] start -> a -> exit")
     assert program.units["a"].retry.attempts == attempts
-    assert ride(program, {"a": no()}).trace == ["a"] * attempts
+    assert drive(program, {"a": fail()}).trace == ["a"] * attempts
 
 
 def test_a_preset_nobody_knows_is_refused_with_the_place() -> None:
@@ -68,7 +68,7 @@ def test_the_seed_of_the_run_the_node_and_the_attempt_decide_a_delay() -> None:
     text = "a [max_retries=1] b [max_retries=1] start -> a -> b -> exit"
 
     def delays(seed: str) -> list[float]:
-        run = ride(text, {"a": [no(), OK], "b": [no(), OK]}, seed=seed)
+        run = drive(text, {"a": [fail(), OK], "b": [fail(), OK]}, seed=seed)
         return [place.delay_s for change in run.changes for place in change.retried]
 
     assert delays("one") == delays("one") != delays("two")
@@ -77,12 +77,12 @@ def test_the_seed_of_the_run_the_node_and_the_attempt_decide_a_delay() -> None:
 
 
 def test_jitter_can_be_switched_off() -> None:
-    run = ride("retry_jitter=false; a [max_retries=3] start -> a -> exit", {"a": no()})
+    run = drive("retry_jitter=false; a [max_retries=3] start -> a -> exit", {"a": fail()})
     assert [place.delay_s for change in run.changes for place in change.retried] == [0.2, 0.4, 0.8]
 
 
 def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None:
-    run = Ride("a [max_retries=1] start -> a -> exit", {"a": [no("flaky net"), OK]})
+    run = FlowRun("a [max_retries=1] start -> a -> exit", {"a": [fail("flaky net"), OK]})
     change = run.finish(run.state.in_flight["a#1"])
     place = run.state.in_flight["a#1"]
     assert change.started == change.retried == [place]
@@ -90,41 +90,41 @@ def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None
     assert run.state.context()["internal.retry_count.a"] == 1
     assert change.finished == []
     with pytest.raises(ForbiddenTransition, match="attempt 2"):
-        run.fold(Finished("a#1", OK, attempt=1))
-    assert run.go().result == "done"
+        run.apply(Finished("a#1", OK, attempt=1))
+    assert run.run().result == "done"
     assert run.state.completed == ["start", "a", "exit"]
     assert run.state.context()["internal.retry_count.a"] == 0
 
 
 def test_a_deterministic_failure_is_not_tried_again() -> None:
-    assert ride("a [max_retries=3] start -> a -> exit", {"a": no("typo", "deterministic")}).ran == "a"
+    assert drive("a [max_retries=3] start -> a -> exit", {"a": fail("typo", "deterministic")}).path == "a"
 
 
 def test_retry_is_tried_again_and_then_fails_or_counts_as_partial() -> None:
     text = "a [max_retries=2%s] start -> a -> exit"
-    assert ride(text % "", {"a": RETRY}).result == "failed: max retries exceeded"
-    assert ride(text % "", {"a": Outcome(RETRY, failure_reason="busy")}).result == "failed: busy"
-    run = ride(text % ", allow_partial=true", {"a": RETRY})
-    assert (run.result, run.ran, run.state.outcomes["a"].status) == ("done", "a a a", PARTIAL)
-    assert ride(text % ", allow_partial=true", {"a": no("x")}).result == "failed: x"
+    assert drive(text % "", {"a": RETRY}).result == "failed: max retries exceeded"
+    assert drive(text % "", {"a": Outcome(RETRY, failure_reason="busy")}).result == "failed: busy"
+    run = drive(text % ", allow_partial=true", {"a": RETRY})
+    assert (run.result, run.path, run.state.outcomes["a"].status) == ("done", "a a a", PARTIAL)
+    assert drive(text % ", allow_partial=true", {"a": fail("x")}).result == "failed: x"
 
 
 def test_every_visit_has_its_own_retries() -> None:
-    run = ride("""a [max_retries=1] start -> a; a -> a [condition="fail"]; a -> exit""",
-               {"a": [no("1"), no("2"), no("3"), OK]})
+    run = drive("""a [max_retries=1] start -> a; a -> a [condition="fail"]; a -> exit""",
+               {"a": [fail("1"), fail("2"), fail("3"), OK]})
     assert (run.result, run.state.visits["a"]) == ("done", 2)
 
 
 def test_a_lost_attempt_is_no_failed_one() -> None:
-    run = Ride("a [max_retries=1] start -> a -> exit", {"a": [no("x"), OK]})
-    change = run.fold(Restarted("a#1", "its process died"))
+    run = FlowRun("a [max_retries=1] start -> a -> exit", {"a": [fail("x"), OK]})
+    change = run.apply(Restarted("a#1", "its process died"))
     assert [(place.attempt, place.failed, place.reason) for place in change.started] == [(2, 0, "its process died")]
-    run.fold(Restarted("a#1"))
+    run.apply(Restarted("a#1"))
     run.finish(run.state.in_flight["a#1"])
     assert (run.state.in_flight["a#1"].attempt, run.state.in_flight["a#1"].failed) == (4, 1)
-    assert run.go().result == "done"
+    assert run.run().result == "done"
     with pytest.raises(ForbiddenTransition):
-        run.fold(Restarted("a#1"))
+        run.apply(Restarted("a#1"))
 
 
 # ---- steps, visits, stuck cycles
@@ -133,42 +133,42 @@ LOOP = "start -> a -> b -> a; b -> exit [condition=\"context.enough\"] %s"
 
 
 def test_max_steps_keeps_what_is_next_and_can_be_resumed_with_more() -> None:
-    run = ride("max_steps=4;" + LOOP % "")
-    assert (run.result, run.ran, run.state.steps) == ("failed: max_steps_exceeded", "a b a", 4)
+    run = drive("max_steps=4;" + LOOP % "")
+    assert (run.result, run.path, run.state.steps) == ("failed: max_steps_exceeded", "a b a", 4)
     run.state = reloaded(run.state)
-    change = run.fold(Resumed(max_steps=6))
+    change = run.apply(Resumed(max_steps=6))
     assert ([place.id for place in change.started], run.result) == (["b#2"], "running")
-    assert run.go().result == "failed: max_steps_exceeded"
-    assert run.ran == "a b a b a"
-    assert run.fold(Resumed()).ended == "failed"
+    assert run.run().result == "failed: max_steps_exceeded"
+    assert run.path == "a b a b a"
+    assert run.apply(Resumed()).ended == "failed"
 
 
 def test_the_option_wins_over_the_graph_and_the_graph_over_500() -> None:
-    assert ride("max_steps=4;" + LOOP % "", max_steps=2).ran == "a"
-    assert ride(LOOP % "").state.steps == 500
+    assert drive("max_steps=4;" + LOOP % "", max_steps=2).path == "a"
+    assert drive(LOOP % "").state.steps == 500
 
 
 def test_a_budget_that_is_just_enough_is_enough() -> None:
-    assert ride("start -> a -> exit", max_steps=3).result == "done"
-    assert ride("start -> a -> exit", max_steps=2).result == "failed: max_steps_exceeded"
-    assert ride("start -> a -> exit", max_steps=0).result == "failed: max_steps_exceeded"
+    assert drive("start -> a -> exit", max_steps=3).result == "done"
+    assert drive("start -> a -> exit", max_steps=2).result == "failed: max_steps_exceeded"
+    assert drive("start -> a -> exit", max_steps=0).result == "failed: max_steps_exceeded"
 
 
 @pytest.mark.parametrize("text", ["max_node_visits=2;" + LOOP % "", LOOP % "a [max_node_visits=2]",
                                   "max_node_visits=9;" + LOOP % "a [max_visits=2]"])
 def test_max_node_visits(text: str) -> None:
-    run = ride(text)
-    assert (run.result, run.ran) == ("failed: max_node_visits_exceeded", "a b a b")
+    run = drive(text)
+    assert (run.result, run.path) == ("failed: max_node_visits_exceeded", "a b a b")
     with pytest.raises(ForbiddenTransition):
-        run.fold(Resumed(again=True))
+        run.apply(Resumed(again=True))
 
 
 def test_the_same_failure_three_times_in_a_row_is_a_stuck_cycle() -> None:
     text = """start -> a -> exit; a -> fix [condition="fail"]; fix -> a"""
-    run = ride(text, {"a": no("same")})
-    assert (run.result, run.ran) == ("failed: stuck_cycle", "a fix a fix a")
-    assert ride(text, {"a": [no("1"), no("1"), no("2"), no("2"), no("1"), OK]}).result == "done"
-    assert ride(text, {"a": [no("1"), no("1"), OK]}).result == "done"
+    run = drive(text, {"a": fail("same")})
+    assert (run.result, run.path) == ("failed: stuck_cycle", "a fix a fix a")
+    assert drive(text, {"a": [fail("1"), fail("1"), fail("2"), fail("2"), fail("1"), OK]}).result == "done"
+    assert drive(text, {"a": [fail("1"), fail("1"), OK]}).result == "done"
 
 
 @pytest.mark.parametrize(("graph", "node", "result", "times"), [
@@ -180,38 +180,38 @@ def test_the_same_failure_three_times_in_a_row_is_a_stuck_cycle() -> None:
 ])
 def test_how_often_the_same_failure_may_be_the_graph_and_the_node_say(
         graph: str, node: str, result: str, times: int) -> None:
-    run = ride(f"""{graph} a [{node}] start -> a -> exit; a -> fix [condition="fail"]; fix -> a""",
-               {"a": [no("same")] * 6 + [OK]})
+    run = drive(f"""{graph} a [{node}] start -> a -> exit; a -> fix [condition="fail"]; fix -> a""",
+               {"a": [fail("same")] * 6 + [OK]})
     assert (run.result, run.trace.count("a")) == (result, times)
 
 
 def test_a_success_between_breaks_the_row() -> None:
-    run = ride("""start -> a -> b; a -> a [condition="fail"]; b -> a [condition="context.n<3"]; b -> exit""",
-               lambda place: no("same") if place.node == "a" and place.visit % 3 else Outcome(
+    run = drive("""start -> a -> b; a -> a [condition="fail"]; b -> a [condition="context.n<3"]; b -> exit""",
+               lambda place: fail("same") if place.node == "a" and place.visit % 3 else Outcome(
                    SUCCESS, context_updates={"n": place.visit}))
     assert run.result == "done"
     assert run.trace.count("a") == 9
 
 
 def test_retries_within_a_visit_are_not_counted_as_a_row() -> None:
-    assert ride("a [max_retries=4] start -> a -> exit", {"a": [no("x")] * 4 + [OK]}).result == "done"
+    assert drive("a [max_retries=4] start -> a -> exit", {"a": [fail("x")] * 4 + [OK]}).result == "done"
 
 
 def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit
-                  a -> a [condition="fail"]""", {"a": [no("x")] * 3 + [OK]})
+    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit
+                  a -> a [condition="fail"]""", {"a": [fail("x")] * 3 + [OK]})
     assert run.result == "failed: stuck_cycle"
-    change = run.fold(Resumed(again=True))
+    change = run.apply(Resumed(again=True))
     assert sorted(place.id for place in change.started) == ["p#2/a/a#1", "p#2/b/b#1"]
     assert (list(run.state.fans), list(run.state.branches)) == (["p#2"], ["", "p#2/a", "p#2/b"])
-    assert run.go().result == "done"
+    assert run.run().result == "done"
 
 
 def test_a_stuck_node_that_is_taken_up_has_all_its_tries_again() -> None:
-    run = ride("""start -> a -> exit; a -> a [condition="fail"]""", {"a": [no("x")] * 5 + [OK]})
-    assert (run.result, run.ran) == ("failed: stuck_cycle", "a a a")
-    run.fold(Resumed(again=True))
-    assert (run.go().result, run.ran) == ("done", "a a a a a a")
+    run = drive("""start -> a -> exit; a -> a [condition="fail"]""", {"a": [fail("x")] * 5 + [OK]})
+    assert (run.result, run.path) == ("failed: stuck_cycle", "a a a")
+    run.apply(Resumed(again=True))
+    assert (run.run().result, run.path) == ("done", "a a a a a a")
 
 
 # ---- time, people, and going on
@@ -223,44 +223,44 @@ PARALLEL = "p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f
     (TimedOut(), "max_pipeline_duration_exceeded"), (Aborted("by hand"), "aborted"),
 ])
 def test_a_stopped_run_keeps_what_was_in_flight(event: Event, reason: str) -> None:
-    run = Ride(PARALLEL)
+    run = FlowRun(PARALLEL)
     run.finish(run.state.in_flight["p#1/a/a#1"])
-    change = run.fold(event)
+    change = run.apply(event)
     assert (run.result, [place.node for place in change.cancelled]) == (f"failed: {reason}", ["b"])
     with pytest.raises(ForbiddenTransition):
-        run.fold(Finished("p#1/b/b#1", OK))
+        run.apply(Finished("p#1/b/b#1", OK))
     run.state = reloaded(run.state)
-    assert [(place.id, place.attempt) for place in run.fold(Resumed()).started] == [("p#1/b/b#1", 2)]
-    assert run.go().ran == "a b c"
+    assert [(place.id, place.attempt) for place in run.apply(Resumed()).started] == [("p#1/b/b#1", 2)]
+    assert run.run().path == "a b c"
     assert (run.result, run.state.detail) == ("done", "")
 
 
 def test_a_run_that_waits_for_people() -> None:
-    run = Ride(PARALLEL)
-    assert run.fold(Suspended("b wants an answer")).started == []
+    run = FlowRun(PARALLEL)
+    assert run.apply(Suspended("b wants an answer")).started == []
     assert run.result == "waiting"
     run.state = reloaded(run.state)
     run.finish(run.state.in_flight["p#1/a/a#1"])
     assert run.result == "running"
-    run.fold(Suspended())
-    assert run.fold(Resumed()).started == []
-    assert run.go().result == "done"
+    run.apply(Suspended())
+    assert run.apply(Resumed()).started == []
+    assert run.run().result == "done"
 
 
 def test_a_run_that_failed_at_a_node_is_taken_up_there_if_somebody_says_so() -> None:
-    run = ride("start -> a -> b -> exit", {"b": [no("x"), OK]})
+    run = drive("start -> a -> b -> exit", {"b": [fail("x"), OK]})
     assert run.result == "failed: x"
     with pytest.raises(ForbiddenTransition):
-        run.fold(Resumed(max_steps=10_000))
-    assert [(place.id, place.reason) for place in run.fold(Resumed(again=True)).started] == [("b#2", "x")]
-    assert run.go().ran == "a b b"
+        run.apply(Resumed(max_steps=10_000))
+    assert [(place.id, place.reason) for place in run.apply(Resumed(again=True)).started] == [("b#2", "x")]
+    assert run.run().path == "a b b"
     assert run.result == "done"
 
 
 def test_more_steps_may_be_given_to_a_run_that_runs() -> None:
-    run = Ride("max_steps=4;" + LOOP % "")
-    run.fold(Resumed(max_steps=20))
-    assert run.go().state.steps == 20
+    run = FlowRun("max_steps=4;" + LOOP % "")
+    run.apply(Resumed(max_steps=20))
+    assert run.run().state.steps == 20
 
 
 EVENTS: dict[str, Callable[[], Event]] = {
@@ -271,10 +271,10 @@ EVENTS: dict[str, Callable[[], Event]] = {
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_nothing_happens_to_a_run_that_is_done(name: str) -> None:
-    run = ride("start -> a -> exit")
+    run = drive("start -> a -> exit")
     before = run.state.to_data()
     with pytest.raises(ForbiddenTransition):
-        run.fold(EVENTS[name]())
+        run.apply(EVENTS[name]())
     assert run.state.to_data() == before
 
 
@@ -282,10 +282,10 @@ def test_the_table_of_a_runs_life() -> None:
     assert {(old, new) for old, allowed in FLOW_STATUS.items() for new in allowed} == {
         ("running", "waiting"), ("running", "done"), ("running", "failed"), ("waiting", "running"), ("waiting", "done"),
         ("waiting", "failed"), ("failed", "running")}
-    run = Ride("start -> a -> exit")
-    run.fold(Suspended())
+    run = FlowRun("start -> a -> exit")
+    run.apply(Suspended())
     with pytest.raises(ForbiddenTransition):
-        run.fold(Suspended())
+        run.apply(Suspended())
 
 
 @pytest.mark.parametrize("event", [

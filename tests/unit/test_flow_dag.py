@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_driver import OK, Ride, no, reloaded, ride
+from flow_driver import OK, FlowRun, drive, fail, reloaded
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import Finished, Resumed
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -12,75 +12,75 @@ from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 DIAMOND = "flow=dag; start -> {a b} -> c -> exit "
 
 
-def dag(body: str, script: object = None, **options: object) -> Ride:
-    return ride(f"flow=dag; {body}", script, **options)  # type: ignore[arg-type]
+def dag(body: str, script: object = None, **options: object) -> FlowRun:
+    return drive(f"flow=dag; {body}", script, **options)  # type: ignore[arg-type]
 
 
 def test_a_node_starts_when_all_before_it_are_done() -> None:
-    run = Ride(DIAMOND)
+    run = FlowRun(DIAMOND)
     assert sorted(run.state.in_flight) == ["a#1", "b#1"]
     assert run.finish(run.state.in_flight["b#1"]).started == []
     assert [place.id for place in run.finish(run.state.in_flight["a#1"]).started] == ["c#1"]
-    assert run.go().result == "done"
+    assert run.run().result == "done"
 
 
 def test_every_edge_whose_condition_holds_is_followed() -> None:
     run = dag("""start -> s; s -> a [condition="context.x=1"]; s -> b [condition="context.x>0"]; s -> c
                  s -> d [condition="context.x=2"]; {a b c d} -> exit""",
               {"s": Outcome(SUCCESS, context_updates={"x": 1})})
-    assert (run.result, run.ran) == ("done", "s a b c")
+    assert (run.result, run.path) == ("done", "s a b c")
     assert run.state.outcomes["d"].status == SKIPPED
     assert "d" not in run.state.visits
 
 
 def test_what_no_edge_leads_to_is_skipped_and_so_is_what_hangs_on_it_alone() -> None:
     run = dag("""start -> s; s -> a [condition="fail"]; a -> b -> c; s -> d -> c; b -> e; {c e} -> exit""")
-    assert (run.result, run.ran) == ("done", "s d c")
+    assert (run.result, run.path) == ("done", "s d c")
     assert run.changes[1].skipped == ["a", "b", "e"]
 
 
 def test_a_failure_blocks_what_comes_after_it_and_the_rest_goes_on() -> None:
-    run = dag("start -> {a b}; a -> c -> d; b -> e -> f; {d f} -> exit", {"a": no("a broke")})
-    assert (run.result, run.ran) == ("failed: a broke", "a b e f")
+    run = dag("start -> {a b}; a -> c -> d; b -> e -> f; {d f} -> exit", {"a": fail("a broke")})
+    assert (run.result, run.path) == ("failed: a broke", "a b e f")
     assert run.state.node == "a"
     assert "c" not in run.state.outcomes
 
 
 def test_a_node_behind_a_failure_waits_even_if_another_edge_leads_to_it() -> None:
-    run = dag("start -> {a b} -> c -> exit", {"b": no("b broke")})
-    assert (run.result, run.ran) == ("failed: b broke", "a b")
+    run = dag("start -> {a b} -> c -> exit", {"b": fail("b broke")})
+    assert (run.result, run.path) == ("failed: b broke", "a b")
 
 
 def test_the_first_failure_gives_the_reason() -> None:
-    run = dag("start -> {a b} -> exit", {"a": no("one"), "b": no("two")})
+    run = dag("start -> {a b} -> exit", {"a": fail("one"), "b": fail("two")})
     assert run.result == "failed: one"
     assert "a and 1 more failed" in run.state.detail
 
 
 def test_a_failure_that_an_edge_asks_for_is_none() -> None:
-    run = dag("""start -> a; a -> b; a -> mend [condition="fail"]; {b mend} -> exit""", {"a": no()})
-    assert (run.result, run.ran) == ("done", "a mend")
+    run = dag("""start -> a; a -> b; a -> mend [condition="fail"]; {b mend} -> exit""", {"a": fail()})
+    assert (run.result, run.path) == ("done", "a mend")
 
 
 def test_on_error_continue_and_a_conditional_take_a_failure() -> None:
-    assert dag("a [on_error=continue] start -> a -> b -> exit", {"a": no()}).ran == "a b"
+    assert dag("a [on_error=continue] start -> a -> b -> exit", {"a": fail()}).path == "a b"
     run = dag("""d [shape=diamond] start -> {a b} -> d; d -> x [condition="fail"]; d -> y [condition="pass"]
-                 {x y} -> exit""", {"b": no()})
-    assert (run.result, run.ran) == ("done", "a b x")
+                 {x y} -> exit""", {"b": fail()})
+    assert (run.result, run.path) == ("done", "a b x")
 
 
 def test_a_conditional_passes_the_worst_of_what_leads_to_it() -> None:
     text = """d [shape=diamond] start -> {a b} -> d -> x -> exit"""
     for one, other, status in [(SUCCESS, PARTIAL, PARTIAL), (PARTIAL, SUCCESS, PARTIAL), (SUCCESS, SUCCESS, SUCCESS)]:
         assert dag(text, {"a": one, "b": other}).state.outcomes["d"].status == status
-    assert dag(text, {"a": SUCCESS, "b": no("x")}).result == "failed: x"
+    assert dag(text, {"a": SUCCESS, "b": fail("x")}).result == "failed: x"
 
 
 def test_an_answer_selects_among_labelled_edges() -> None:
     text = "g [shape=hexagon] start -> g; g -> a [label=\"[Y] Yes\"]; g -> b [label=No]; g -> c; {a b c} -> exit"
-    assert dag(text, {"g": Outcome(SUCCESS, "yes")}).ran == "g a c"
-    assert dag(text, {"g": Outcome(SUCCESS, "", ("b",))}).ran == "g b"
-    assert dag(text, {"g": Outcome(SUCCESS, "other")}).ran == "g a b c"
+    assert dag(text, {"g": Outcome(SUCCESS, "yes")}).path == "g a c"
+    assert dag(text, {"g": Outcome(SUCCESS, "", ("b",))}).path == "g b"
+    assert dag(text, {"g": Outcome(SUCCESS, "other")}).path == "g a b c"
 
 
 def test_no_exit_reached_is_no_success() -> None:
@@ -93,7 +93,7 @@ def test_one_of_several_exits_is_enough() -> None:
 
 
 def test_parallel_and_fan_in_are_passed_through() -> None:
-    assert dag("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit").ran == "a b c"
+    assert dag("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit").path == "a b c"
 
 
 @pytest.mark.parametrize(("status", "result"), [(SUCCESS, "done"), (PARTIAL, "failed: goal_gate_unsatisfied")])
@@ -107,47 +107,47 @@ def test_a_gate_that_was_skipped_does_not_count() -> None:
 
 def test_a_cycle_is_refused_with_its_place() -> None:
     with pytest.raises(Refused, match=r"flow=dag, but .* wait for each other"):
-        Ride("flow=dag; start -> a -> b -> a; b -> exit")
+        FlowRun("flow=dag; start -> a -> b -> a; b -> exit")
     with pytest.raises(Refused, match="cannot start at a: flow=dag starts at the start node"):
-        Ride("flow=dag; start -> a -> exit", at="a")
+        FlowRun("flow=dag; start -> a -> exit", at="a")
 
 
 def test_retries_and_the_budget_work_as_in_a_walk() -> None:
-    run = dag("a [max_retries=2] start -> a -> exit", {"a": [no(), no(), OK]})
-    assert (run.result, run.ran) == ("done", "a a a")
-    run = Ride(DIAMOND, max_steps=2).go()
+    run = dag("a [max_retries=2] start -> a -> exit", {"a": [fail(), fail(), OK]})
+    assert (run.result, run.path) == ("done", "a a a")
+    run = FlowRun(DIAMOND, max_steps=2).run()
     assert (run.result, list(run.state.in_flight)) == ("failed: max_steps_exceeded", ["a#1"])
-    change = run.fold(Resumed(max_steps=9))
+    change = run.apply(Resumed(max_steps=9))
     assert [(place.id, place.attempt) for place in change.started] == [("a#1", 2), ("b#1", 1)]
-    assert run.go().result == "done"
+    assert run.run().result == "done"
 
 
 def test_what_the_graph_calls_done_is_not_run_and_what_it_calls_active_comes_first() -> None:
     text = "a [status=validated] c [status=active] start -> {a b c}; a -> d -> e -> exit; {b c} -> e"
-    run = Ride(f"flow=dag; {text}")
+    run = FlowRun(f"flow=dag; {text}")
     assert [place.node for place in run.changes[0].started] == ["c", "b", "d"]
-    assert run.go().result == "done"
+    assert run.run().result == "done"
     assert dag(text.replace("validated", "failed")).result == "failed: the graph marks it as failed"
 
 
 def test_a_failed_run_takes_up_its_failed_nodes() -> None:
-    run = dag("start -> {a b}; a -> c; {b c} -> exit", {"a": [no("x"), OK]})
+    run = dag("start -> {a b}; a -> c; {b c} -> exit", {"a": [fail("x"), OK]})
     assert run.result == "failed: x"
     with pytest.raises(ForbiddenTransition):
-        run.fold(Resumed())
-    change = run.fold(Resumed(again=True))
+        run.apply(Resumed())
+    change = run.apply(Resumed(again=True))
     assert [(place.id, place.reason) for place in change.started] == [("a#2", "x")]
-    assert run.go().result == "done"
-    assert run.ran == "a b a c"
+    assert run.run().result == "done"
+    assert run.path == "a b a c"
 
 
 def test_it_goes_on_from_a_file() -> None:
-    run = Ride(DIAMOND)
+    run = FlowRun(DIAMOND)
     run.finish(run.state.in_flight["a#1"])
     state = reloaded(run.state)
     assert state == run.state
     run.state = state
-    assert run.fold(Finished("b#1", OK)).started[0].id == "c#1"
+    assert run.apply(Finished("b#1", OK)).started[0].id == "c#1"
 
 
 def test_the_status_of_a_skipped_node_is_there_for_those_who_look() -> None:
@@ -161,53 +161,53 @@ def test_the_status_of_a_skipped_node_is_there_for_those_who_look() -> None:
 
 
 def test_a_failure_goes_back_to_its_retry_target_and_what_lies_between_runs_again() -> None:
-    run = dag("t [retry_target=a] start -> a -> {b x} ; b -> t -> c; {x c} -> exit", {"t": [no("red"), OK]})
-    assert (run.result, run.ran) == ("done", "a b t a b t c x")
+    run = dag("t [retry_target=a] start -> a -> {b x} ; b -> t -> c; {x c} -> exit", {"t": [fail("red"), OK]})
+    assert (run.result, run.path) == ("done", "a b t a b t c x")
     assert [(place.id, place.reason) for change in run.changes for place in change.started if place.node == "a"] == [
         ("a#1", ""), ("a#2", "t failed: red")]
 
 
 def test_a_retry_target_that_does_not_lie_before_the_node_is_none() -> None:
-    run = dag("t [retry_target=other] start -> {t other} -> exit", {"t": no("red")})
-    assert (run.result, run.ran) == ("failed: red", "other t")
+    run = dag("t [retry_target=other] start -> {t other} -> exit", {"t": fail("red")})
+    assert (run.result, run.path) == ("failed: red", "other t")
     assert dag("t [retry_target=other, fallback_retry_target=t] start -> {t other} -> exit",
-               {"t": [no("red"), OK]}).ran == "other t t"
+               {"t": [fail("red"), OK]}).path == "other t t"
 
 
 def test_going_back_ends_as_a_stuck_cycle() -> None:
-    run = dag("t [retry_target=a] start -> a -> t -> exit", {"t": no("red")})
-    assert (run.result, run.ran) == ("failed: stuck_cycle", "a t a t a t")
+    run = dag("t [retry_target=a] start -> a -> t -> exit", {"t": fail("red")})
+    assert (run.result, run.path) == ("failed: stuck_cycle", "a t a t a t")
     run.script = {}
-    assert [place.id for place in run.fold(Resumed(again=True)).started] == ["t#4"]
-    assert run.go().result == "done"
+    assert [place.id for place in run.apply(Resumed(again=True)).started] == ["t#4"]
+    assert run.run().result == "done"
 
 
 def test_a_gate_sends_a_dag_back_and_all_that_comes_after_runs_again() -> None:
     run = dag("g [goal_gate=true, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
               {"g": [PARTIAL, OK]})
-    assert (run.result, run.ran, run.state.redirects) == ("done", "a g c x a g c", 1)
+    assert (run.result, run.path, run.state.redirects) == ("done", "a g c x a g c", 1)
     run = dag("g [goal_gate=true] retry_target=g; start -> g -> exit", {"g": PARTIAL})
-    assert (run.result, run.ran) == ("failed: goal_gate_unsatisfied", "g g g g")
+    assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g g g g")
 
 
 def test_after_going_back_another_way_may_be_taken() -> None:
     run = dag("""g [goal_gate=true, retry_target=g] start -> g; g -> no [condition="outcome=partial_success"]
                  g -> yes [condition="pass"]; {no yes} -> z -> exit""", {"g": [PARTIAL, OK]})
-    assert (run.result, run.ran) == ("done", "g no z g yes z")
+    assert (run.result, run.path) == ("done", "g no z g yes z")
     assert run.state.outcomes["no"].status == SKIPPED
 
 
 def test_going_back_does_not_count_an_edge_twice() -> None:
-    run = dag("t [retry_target=a] start -> {a y}; a -> {t x}; y -> x; {t x} -> exit", {"t": [no("red"), OK]})
-    assert (run.result, run.ran) == ("done", "a t a t y x")
+    run = dag("t [retry_target=a] start -> {a y}; a -> {t x}; y -> x; {t x} -> exit", {"t": [fail("red"), OK]})
+    assert (run.result, run.path) == ("done", "a t a t y x")
 
 
 def test_what_was_to_run_again_and_did_not_has_no_outcome() -> None:
-    run = dag("t [retry_target=a] start -> a -> m -> t -> exit", {"t": no("red"), "a": [OK, no("gone")]})
-    assert (run.result, run.ran) == ("failed: gone", "a m t a")
+    run = dag("t [retry_target=a] start -> a -> m -> t -> exit", {"t": fail("red"), "a": [OK, fail("gone")]})
+    assert (run.result, run.path) == ("failed: gone", "a m t a")
     assert {"m", "t"}.isdisjoint(run.state.outcomes)
 
 
 def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
     run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
-    assert (run.result, run.ran) == ("failed: goal_gate_unsatisfied", "g x")
+    assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g x")

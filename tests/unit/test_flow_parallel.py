@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flow_driver import OK, Ride, no, program_of, reloaded, ride
+from flow_driver import OK, FlowRun, drive, fail, program_of, reloaded
 from garrison.errors import Refused
 from garrison.pipeline.flow import Finished, Resumed, advance
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -14,7 +14,7 @@ from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 THREE = "p [shape=component%s] f [shape=tripleoctagon] start -> p -> {a b c} -> f -> exit "
 
 
-def results(run: Ride) -> list[tuple[str, str]]:
+def results(run: FlowRun) -> list[tuple[str, str]]:
     return [(one["id"], one["status"]) for one in run.state.context()["parallel.results"]]
 
 
@@ -62,26 +62,26 @@ def test_branches_that_never_meet_are_refused_with_the_place() -> None:
 
 def test_all_branches_are_in_flight_at_once_and_end_in_any_order() -> None:
     for pick in (0, 1, -1):
-        run = Ride(THREE % "")
+        run = FlowRun(THREE % "")
         assert sorted(run.state.in_flight) == ["p#1/a/a#1", "p#1/b/b#1", "p#1/c/c#1"]
-        run.go(pick=lambda places, pick=pick: places[pick % len(places)])  # type: ignore[misc]
+        run.run(pick=lambda places, pick=pick: places[pick % len(places)])  # type: ignore[misc]
         assert run.result == "done"
         assert results(run) == [("a", SUCCESS), ("b", SUCCESS), ("c", SUCCESS)]
         assert run.state.completed[-3:] == ["p", "f", "exit"]
 
 
 def test_max_parallel_bounds_how_many_run_at_once() -> None:
-    run = Ride(THREE % ", max_parallel=2")
+    run = FlowRun(THREE % ", max_parallel=2")
     assert sorted(place.node for place in run.state.in_flight.values()) == ["a", "b"]
     run.finish(run.state.in_flight["p#1/b/b#1"])
     assert sorted(place.node for place in run.state.in_flight.values()) == ["a", "c"]
-    assert run.go().ran == "b a c"
+    assert run.run().path == "b a c"
 
 
 def test_four_run_at_once_by_default() -> None:
-    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b c d e g} -> f -> exit")
+    run = FlowRun("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b c d e g} -> f -> exit")
     assert len(run.state.in_flight) == 4
-    assert run.go().result == "done"
+    assert run.run().result == "done"
 
 
 def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> None:
@@ -92,9 +92,9 @@ def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> Non
         run.state.contexts[place.branch]["deep"]["list"].append(place.node)
         return Outcome(SUCCESS, context_updates={"mine": place.node, place.node: 1})
 
-    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f\n"
+    run = FlowRun("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f\n"
                "f -> exit", work, context={"deep": {"list": []}, "kept": 1})
-    run.go()
+    run.run()
     assert seen["a2"]["mine"] == "a"
     assert "a" not in seen["b"]
     context = run.state.context()
@@ -104,8 +104,8 @@ def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> Non
 
 
 def test_branches_route_retry_and_loop_by_themselves() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] a [max_retries=1] start -> p -> {a b} -> f -> exit
-                  b -> fix [condition="fail"]; fix -> b""", {"a": [no(), OK], "b": [no("1"), no("2"), OK]})
+    run = drive("""p [shape=component] f [shape=tripleoctagon] a [max_retries=1] start -> p -> {a b} -> f -> exit
+                  b -> fix [condition="fail"]; fix -> b""", {"a": [fail(), OK], "b": [fail("1"), fail("2"), OK]})
     assert run.result == "done"
     assert sorted(run.trace) == ["a", "a", "b", "b", "b", "fix", "fix"]
     assert {place.id for change in run.changes for place in change.started} == {
@@ -115,38 +115,38 @@ def test_branches_route_retry_and_loop_by_themselves() -> None:
 def test_a_condition_on_an_edge_decides_whether_it_is_a_branch() -> None:
     text = """p [shape=component] f [shape=tripleoctagon] start -> s -> p; p -> a; p -> b [condition="context.wide=yes"]
               {a b} -> f -> exit"""
-    assert results(ride(text)) == [("a", SUCCESS)]
-    assert results(ride(text, {"s": Outcome(SUCCESS, context_updates={"wide": "yes"})})) == [("a", SUCCESS),
+    assert results(drive(text)) == [("a", SUCCESS)]
+    assert results(drive(text, {"s": Outcome(SUCCESS, context_updates={"wide": "yes"})})) == [("a", SUCCESS),
                                                                                         ("b", SUCCESS)]
 
 
 def test_a_branch_does_not_inherit_the_failure_that_led_to_its_parallel() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> s -> exit; s -> p [condition="fail"]
-                  p -> a -> f; p -> f; f -> exit""", {"s": no()})
+    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> s -> exit; s -> p [condition="fail"]
+                  p -> a -> f; p -> f; f -> exit""", {"s": fail()})
     assert (run.result, results(run)) == ("done", [("a", SUCCESS), ("f", SUCCESS)])
 
 
 def test_a_restart_within_a_branch_drops_the_whole_parallel() -> None:
-    run = Ride("""p [shape=component] f [shape=tripleoctagon] start -> s -> p -> {a b} -> f -> exit
-                  a -> s [condition="fail", loop_restart=true]""", {"a": [no(), OK]})
+    run = FlowRun("""p [shape=component] f [shape=tripleoctagon] start -> s -> p -> {a b} -> f -> exit
+                  a -> s [condition="fail", loop_restart=true]""", {"a": [fail(), OK]})
     run.finish(run.state.in_flight["s#1"])
     change = run.finish(run.state.in_flight["p#1/a/a#1"])
     assert [place.id for place in change.cancelled] == ["p#1/b/b#1"]
     assert [place.id for place in change.started] == ["s#2"]
     assert (run.state.fans, list(run.state.branches), list(run.state.contexts)) == ({}, [""], [""])
-    assert run.go().result == "done"
-    assert run.ran == "s a s a b"
+    assert run.run().result == "done"
+    assert run.path == "s a s a b"
 
 
 def test_two_edges_to_one_node_are_two_branches() -> None:
-    run = ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a; p -> a; a -> f -> exit")
+    run = drive("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a; p -> a; a -> f -> exit")
     assert [one["branch"] for one in run.state.context()["parallel.results"]] == ["a", "a.2"]
-    assert run.ran == "a a"
+    assert run.path == "a a"
 
 
 def test_a_second_visit_opens_new_branches() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f; f -> p [condition="fail"]
-                  f -> exit""", {"a": [no(), OK], "b": [no(), OK]})
+    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f; f -> p [condition="fail"]
+                  f -> exit""", {"a": [fail(), OK], "b": [fail(), OK]})
     assert run.result == "done"
     assert sorted(place.id for change in run.changes for place in change.started) == [
         "p#1/a/a#1", "p#1/b/b#1", "p#2/a/a#1", "p#2/b/b#1"]
@@ -166,16 +166,16 @@ def test_a_second_visit_opens_new_branches() -> None:
     (", error_policy=fail_fast", "+++", SUCCESS), (", error_policy=fail_fast", "++-", FAIL),
 ])
 def test_policies(policy: str, outcomes: str, status: str) -> None:
-    words = {"+": OK, "-": no(), "s": Outcome(SKIPPED)}
-    run = ride(THREE % policy, {node: words[sign] for node, sign in zip("abc", outcomes, strict=True)})
+    words = {"+": OK, "-": fail(), "s": Outcome(SKIPPED)}
+    run = drive(THREE % policy, {node: words[sign] for node, sign in zip("abc", outcomes, strict=True)})
     assert run.state.outcomes["p"].status == status
     if status != FAIL and outcomes != "---":
         assert run.result == "done"
 
 
 def test_the_first_success_cancels_the_others_and_names_them() -> None:
-    run = Ride("p [shape=component, join_policy=first_success, max_parallel=3] f [shape=tripleoctagon]"
-               "start -> p -> {a b c d} -> f -> g -> exit", {"a": no()})
+    run = FlowRun("p [shape=component, join_policy=first_success, max_parallel=3] f [shape=tripleoctagon]"
+               "start -> p -> {a b c d} -> f -> g -> exit", {"a": fail()})
     run.finish(run.state.in_flight["p#1/a/a#1"])
     assert [place.node for place in run.changes[-1].started] == ["d"]
     change = run.finish(run.state.in_flight["p#1/c/c#1"])
@@ -183,57 +183,57 @@ def test_the_first_success_cancels_the_others_and_names_them() -> None:
     assert [place.node for place in change.started] == ["g"]
     assert results(run) == [("a", FAIL), ("b", SKIPPED), ("c", SUCCESS), ("d", SKIPPED)]
     assert [one["cancelled"] for one in run.state.context()["parallel.results"]] == [False, True, False, True]
-    assert run.go().result == "done"
+    assert run.run().result == "done"
 
 
 def test_a_branch_that_decides_at_once_keeps_the_others_from_starting() -> None:
-    run = ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a\n"
+    run = drive("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a\n"
                "a -> f -> exit")
-    assert (run.result, run.ran, results(run)) == ("done", "", [("f", SUCCESS), ("a", SKIPPED)])
+    assert (run.result, run.path, results(run)) == ("done", "", [("f", SUCCESS), ("a", SKIPPED)])
 
 
 def test_fail_fast_cancels_at_the_first_failure() -> None:
-    run = Ride(THREE % ", error_policy=fail_fast", {"b": no("b broke")})
+    run = FlowRun(THREE % ", error_policy=fail_fast", {"b": fail("b broke")})
     change = run.finish(run.state.in_flight["p#1/b/b#1"])
     assert sorted(place.node for place in change.cancelled) == ["a", "c"]
     assert run.result == "failed: 0 of 3 branches succeeded (b: b broke)"
 
 
 def test_a_failed_parallel_is_judged_by_the_edges_of_its_fan_in() -> None:
-    run = ride(THREE % "" + 'f -> mend [condition="fail"]; mend -> exit', dict.fromkeys("abc", no()))
+    run = drive(THREE % "" + 'f -> mend [condition="fail"]; mend -> exit', dict.fromkeys("abc", fail()))
     assert (run.result, run.trace[-1]) == ("done", "mend")
 
 
 def test_a_failed_parallel_is_judged_by_a_conditional_where_that_is_the_join() -> None:
-    run = ride("""p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; d -> exit [condition="pass"]
-                  d -> mend [condition="fail"]; mend -> exit""", dict.fromkeys("ab", no()))
-    assert (run.result, run.ran) == ("done", "a b mend")
+    run = drive("""p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; d -> exit [condition="pass"]
+                  d -> mend [condition="fail"]; mend -> exit""", dict.fromkeys("ab", fail()))
+    assert (run.result, run.path) == ("done", "a b mend")
 
 
 def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
     text = "p [shape=component%s] start -> p -> {a b} -> c -> exit"
-    broken = dict.fromkeys("ab", no())
-    assert ride(text % "", broken).result.startswith("failed: 0 of 2 branches")
-    assert ride(text % ", on_error=continue", broken).result == "done"
-    assert ride(text % ", retry_target=p", {"a": [no(), OK], "b": [no(), OK]}).ran == "a b a b c"
+    broken = dict.fromkeys("ab", fail())
+    assert drive(text % "", broken).result.startswith("failed: 0 of 2 branches")
+    assert drive(text % ", on_error=continue", broken).result == "done"
+    assert drive(text % ", retry_target=p", {"a": [fail(), OK], "b": [fail(), OK]}).path == "a b a b c"
 
 
 def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
-    run = ride('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
-               dict.fromkeys("ab", no()))
-    assert (run.result, run.ran) == ("done", "a b mend c")
+    run = drive('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
+               dict.fromkeys("ab", fail()))
+    assert (run.result, run.path) == ("done", "a b mend c")
 
 
 def test_a_branch_is_no_edge_for_the_failure_of_its_parallel() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p; p -> a [condition="context.x=1"]; p -> b
-                  {a b} -> f -> exit""", dict.fromkeys("ab", no()), context={"x": 1})
-    assert run.ran == "a b"
+    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p; p -> a [condition="context.x=1"]; p -> b
+                  {a b} -> f -> exit""", dict.fromkeys("ab", fail()), context={"x": 1})
+    assert run.path == "a b"
     assert run.result.startswith("failed: 0 of 2")
 
 
 def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
-    run = ride(THREE % ", retry_target=p", {node: [no(), OK] for node in "abc"})
-    assert (run.result, run.ran) == ("done", "a b c a b c")
+    run = drive(THREE % ", retry_target=p", {node: [fail(), OK] for node in "abc"})
+    assert (run.result, run.path) == ("done", "a b c a b c")
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -252,20 +252,20 @@ def test_a_policy_that_means_nothing_is_refused(text: str, words: str) -> None:
 
 def test_the_fan_in_names_the_best_branch() -> None:
     def best(script: dict[str, Outcome]) -> tuple[str, str]:
-        context = ride(THREE % "", script).state.context()
+        context = drive(THREE % "", script).state.context()
         return context["parallel.fan_in.best_id"], context["parallel.fan_in.best_outcome"]
 
     def scored(score: object, status: str = SUCCESS) -> Outcome:
         return Outcome(status, context_updates={"score": score})
 
     assert best({}) == ("a", SUCCESS)
-    assert best({"a": no(), "b": Outcome(PARTIAL)}) == ("c", SUCCESS)
+    assert best({"a": fail(), "b": Outcome(PARTIAL)}) == ("c", SUCCESS)
     assert best({"a": scored(1), "b": scored(3), "c": scored(2)}) == ("b", SUCCESS)
     assert best({"a": scored(9, PARTIAL), "b": scored("high"), "c": scored(0.5)}) == ("c", SUCCESS)
 
 
 def test_a_fan_in_without_a_parallel_before_it_fails() -> None:
-    assert ride("f [shape=tripleoctagon] start -> a -> f -> exit").result == "failed: no parallel results to evaluate"
+    assert drive("f [shape=tripleoctagon] start -> a -> f -> exit").result == "failed: no parallel results to evaluate"
 
 
 # ---- nesting and leaving
@@ -275,9 +275,9 @@ NESTED = """p [shape=component] q [shape=component] f [shape=tripleoctagon] g [s
 
 
 def test_parallels_within_parallels() -> None:
-    run = Ride(NESTED)
+    run = FlowRun(NESTED)
     assert sorted(run.state.in_flight) == ["p#1/c/c#1", "p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
-    run.go()
+    run.run()
     assert run.result == "done"
     assert results(run) == [("q", SUCCESS), ("c", SUCCESS)]
     inner = run.state.context()["parallel.results"][0]["context"]
@@ -287,21 +287,21 @@ def test_parallels_within_parallels() -> None:
 
 
 def test_one_fan_in_may_close_two_parallels() -> None:
-    run = ride("p [shape=component] q [shape=component] f [shape=tripleoctagon]"
+    run = drive("p [shape=component] q [shape=component] f [shape=tripleoctagon]"
                "start -> p -> q -> {a b} -> f; p -> c -> f; f -> exit")
     assert run.result == "done"
     assert results(run) == [("q", SUCCESS), ("c", SUCCESS)]
 
 
 def test_a_failure_within_fails_its_branch_alone() -> None:
-    run = ride(NESTED, {"a": no(), "b": no()})
+    run = drive(NESTED, {"a": fail(), "b": fail()})
     assert run.result == "done"
     assert run.state.outcomes["p"].status == PARTIAL
     assert results(run) == [("q", FAIL), ("c", SUCCESS)]
 
 
 def test_cancelling_an_outer_branch_cancels_what_is_within() -> None:
-    run = Ride(NESTED.replace("p [shape=component]", "p [shape=component, join_policy=first_success]"))
+    run = FlowRun(NESTED.replace("p [shape=component]", "p [shape=component, join_policy=first_success]"))
     change = run.finish(run.state.in_flight["p#1/c/c#1"])
     assert sorted(place.id for place in change.cancelled) == ["p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
     assert run.result == "done"
@@ -309,25 +309,25 @@ def test_cancelling_an_outer_branch_cancels_what_is_within() -> None:
 
 
 def test_a_branch_may_end_at_an_exit_that_is_not_the_join() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit
+    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit
                   a -> exit [condition="outcome=skipped"]""", {"a": SKIPPED})
-    assert (run.result, run.ran) == ("done", "a b c")
+    assert (run.result, run.path) == ("done", "a b c")
 
 
 def test_a_join_that_is_an_exit() -> None:
-    run = ride("p [shape=component] start -> p -> {a b} -> exit")
+    run = drive("p [shape=component] start -> p -> {a b} -> exit")
     assert (run.result, run.state.completed) == ("done", ["start", "a", "b", "p", "exit"])
 
 
 def test_a_branch_that_goes_back_to_its_parallel_has_left_it() -> None:
-    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit\n'
-               'a -> p [condition="fail"]', {"a": no()})
+    run = drive('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit\n'
+               'a -> p [condition="fail"]', {"a": fail()})
     assert run.state.context()["parallel.results"][0]["failure_reason"] == "branch_left_parallel"
     assert run.result == "done"
 
 
 def test_a_branch_that_goes_to_the_join_of_an_outer_parallel_has_left_its_own() -> None:
-    run = ride(NESTED + 'a -> f [condition="fail"]', {"a": no()})
+    run = drive(NESTED + 'a -> f [condition="fail"]', {"a": fail()})
     assert run.result == "done"
     inner = run.state.context()["parallel.results"][0]["context"]["parallel.results"]
     assert [(one["id"], one["status"], one["failure_reason"]) for one in inner] == [
@@ -340,14 +340,14 @@ AWAY = """p [shape=component, %s] f [shape=tripleoctagon] a [retry_target=%s] st
 
 @pytest.mark.parametrize("target", ["s", "p"])
 def test_a_retry_target_outside_gives_the_parallel_up(target: str) -> None:
-    run = ride(AWAY % ("", target), {"a": [no("x"), OK]})
+    run = drive(AWAY % ("", target), {"a": [fail("x"), OK]})
     assert (run.result, run.trace.count("s"), run.trace.count("a0")) == ("done", 1 + (target == "s"), 2)
     assert run.state.completed.count("p") == 1
     assert run.state.context()["last_failed_node"] == "a" and run.state.branches.keys() == {""}
 
 
 def test_what_is_at_work_in_a_parallel_that_is_given_up_is_cancelled() -> None:
-    run = Ride(AWAY % ("", "s"), {"a": [no("x"), OK]})
+    run = FlowRun(AWAY % ("", "s"), {"a": [fail("x"), OK]})
     run.finish(run.state.in_flight["s#1"])
     run.finish(run.state.in_flight["p#1/a0/a0#1"])
     change = run.finish(run.state.in_flight["p#1/a0/a#1"])
@@ -358,31 +358,31 @@ def test_what_is_at_work_in_a_parallel_that_is_given_up_is_cancelled() -> None:
 @pytest.mark.parametrize("policy", ["join_policy=first_success", "join_policy=quorum", "join_policy=k_of_n, join_k=1",
                                     "error_policy=ignore"])
 def test_where_branches_may_fail_a_retry_target_outside_is_not_gone_to(policy: str) -> None:
-    assert ride(AWAY % (policy, "s"), {"a": [no("x"), OK]}).trace.count("s") == 1
+    assert drive(AWAY % (policy, "s"), {"a": [fail("x"), OK]}).trace.count("s") == 1
 
 
 def test_a_retry_target_within_the_parallel_keeps_it() -> None:
-    run = ride(AWAY % ("", "a0"), {"a": [no("x"), OK]})
+    run = drive(AWAY % ("", "a0"), {"a": [fail("x"), OK]})
     assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1)
 
 
 def test_a_retry_target_may_lead_out_of_several_parallels_but_not_further_than_it_must() -> None:
     text = """p [shape=component] f [shape=tripleoctagon] q [shape=component] g [shape=tripleoctagon]
               a [retry_target=%s] start -> s -> p -> {t b}; t -> q -> {a c} -> g -> f; b -> f -> exit"""
-    inner = ride(text % "t", {"a": [no("x"), OK]})
+    inner = drive(text % "t", {"a": [fail("x"), OK]})
     assert [inner.trace.count(node) for node in "stab"] == [1, 2, 2, 1]
-    outer = ride(text % "s", {"a": [no("x"), OK]})
+    outer = drive(text % "s", {"a": [fail("x"), OK]})
     assert [outer.trace.count(node) for node in "sta"] == [2, 2, 2]
 
 
 def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
-    run = ride("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
-                  start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [no(), no("2"), OK]})
+    run = drive("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
+                  start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [fail(), fail("2"), OK]})
     assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)
 
 
 def test_a_gate_that_was_cancelled_does_not_count() -> None:
-    run = Ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
+    run = FlowRun("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
                "start -> p -> {a b} -> f -> exit")
     run.finish(run.state.in_flight["p#1/b/b#1"])
     assert run.result == "done"
@@ -392,7 +392,7 @@ def test_a_gate_that_was_cancelled_does_not_count() -> None:
 
 
 def test_finished_branches_are_kept() -> None:
-    run = Ride(THREE % ", max_parallel=2", {"a": Outcome(SUCCESS, context_updates={"from": "a"})})
+    run = FlowRun(THREE % ", max_parallel=2", {"a": Outcome(SUCCESS, context_updates={"from": "a"})})
     run.finish(run.state.in_flight["p#1/a/a#1"])
     state = reloaded(run.state)
     assert state == run.state
@@ -407,17 +407,17 @@ def test_finished_branches_are_kept() -> None:
 def test_a_parallel_that_failed_is_opened_again_as_often_as_it_says_itself() -> None:
     """Its own retries; the graph's default is for the nodes in it."""
     body = THREE % ", join_policy=all_success, max_retries=1" + "default_max_retries=0"
-    run = ride(body, {"b": [no("red"), OK]})
-    assert run.ran == "a b c a b c"
+    run = drive(body, {"b": [fail("red"), OK]})
+    assert run.path == "a b c a b c"
     assert run.result == "done"
     assert run.state.visits["p"] == 2
     assert run.state.context()["internal.retry_count.p"] == 0
     assert run.changes[3].started[0].reason == "2 of 3 branches succeeded (b: red)"
-    again = ride(body, {"b": no("red")})
-    assert again.ran == "a b c a b c"
+    again = drive(body, {"b": fail("red")})
+    assert again.path == "a b c a b c"
     assert again.state.outcomes["p"].status == FAIL
     others = THREE % ", join_policy=all_success" + "default_max_retries=3"
-    assert ride(others, {"b": no("x", "deterministic")}).ran == "a b c"
+    assert drive(others, {"b": fail("x", "deterministic")}).path == "a b c"
 
 
 @pytest.mark.parametrize(("body", "ran"), [
@@ -427,8 +427,8 @@ def test_a_parallel_that_failed_is_opened_again_as_often_as_it_says_itself() -> 
 ])
 def test_who_passed_a_failure_on_is_not_what_is_tried_again(body: str, ran: str) -> None:
     """A fan-in that was visited again alone once took the branch that had succeeded for a success of all."""
-    run = ride(body, {"b": [no("red", "deterministic"), OK]})
+    run = drive(body, {"b": [fail("red", "deterministic"), OK]})
     assert run.state.status == "failed"
-    run.fold(Resumed(again=True))
-    assert run.go().ran == ran
+    run.apply(Resumed(again=True))
+    assert run.run().path == ran
     assert run.result == "done"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_driver import OK, Ride, program_of, reloaded
+from flow_driver import OK, FlowRun, program_of, reloaded
 from garrison.pipeline.flow import Finished, Place, Restarted, Resumed, advance, begin, choose
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, STATUSES, SUCCESS, Outcome
@@ -133,7 +133,7 @@ def pick_by(seed: int) -> Callable[[list[Place]], Place]:
     return lambda places: random.Random(f"{seed} {[place.id for place in places]}").choice(places)
 
 
-def check(run: Ride) -> None:
+def check(run: FlowRun) -> None:
     """What holds of every state."""
     state = run.state
     assert state.ended or state.in_flight
@@ -146,7 +146,7 @@ def check(run: Ride) -> None:
 @settings(max_examples=60)
 @given(SEEDS)
 def test_every_run_ends_and_no_place_finishes_twice(seed: int) -> None:
-    run = Ride(random_program(seed), random_outcome(seed))
+    run = FlowRun(random_program(seed), random_outcome(seed))
     for _ in range(400):
         check(run)
         if run.state.ended:
@@ -163,7 +163,7 @@ def test_every_run_ends_and_no_place_finishes_twice(seed: int) -> None:
 @settings(max_examples=40)
 @given(SEEDS)
 def test_the_same_events_give_the_same_state(seed: int) -> None:
-    run = Ride(random_program(seed), random_outcome(seed), seed=str(seed)).go(pick=pick_by(seed))
+    run = FlowRun(random_program(seed), random_outcome(seed), seed=str(seed)).run(pick=pick_by(seed))
     state = begin(run.program, None, str(seed))
     changes = [advance(run.program, state, event) for event in run.events]
     assert state == run.state
@@ -173,7 +173,7 @@ def test_the_same_events_give_the_same_state(seed: int) -> None:
 @settings(max_examples=40)
 @given(SEEDS)
 def test_a_state_that_is_loaded_at_any_point_goes_on_as_if_it_were_not(seed: int) -> None:
-    run = Ride(random_program(seed), random_outcome(seed)).go(pick=pick_by(seed))
+    run = FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed))
     chance = random.Random(seed)
     state = begin(run.program)
     for event in run.events:
@@ -190,14 +190,14 @@ def test_a_state_that_is_loaded_at_any_point_goes_on_as_if_it_were_not(seed: int
 @given(SEEDS)
 def test_attempts_that_are_lost_change_nothing_but_their_number(seed: int) -> None:
     """A driver that dies at any point and runs what was in flight again comes to the same end."""
-    calm = Ride(random_program(seed), random_outcome(seed)).go(pick=pick_by(seed))
-    run = Ride(calm.program, random_outcome(seed))
+    calm = FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed))
+    run = FlowRun(calm.program, random_outcome(seed))
     chance = random.Random(seed)
     while not run.state.ended:
         if chance.random() < .3:
             run.state = reloaded(run.state)
             for place_id in list(run.state.in_flight):
-                run.fold(Restarted(place_id, "died"))
+                run.apply(Restarted(place_id, "died"))
         run.finish(pick_by(seed)(sorted(run.state.in_flight.values(), key=lambda place: place.id)))
     assert run.state.completed == calm.state.completed
     assert run.state.outcomes == calm.state.outcomes
@@ -213,12 +213,12 @@ def test_a_run_that_ran_out_of_steps_and_got_more_ends_as_one_that_had_enough(se
     # One branch at a time: who finishes first must not depend on where the run was stopped.
     text = text.replace("shape=component", "shape=component, max_parallel=1")
     program = program_of(text, max_steps=80)
-    enough = Ride(program, random_outcome(seed)).go()
-    run = Ride(replace(program, max_steps=few), random_outcome(seed)).go()
+    enough = FlowRun(program, random_outcome(seed)).run()
+    run = FlowRun(replace(program, max_steps=few), random_outcome(seed)).run()
     while run.state.reason == "max_steps_exceeded" and run.state.max_steps < 80:
         run.state = reloaded(run.state)
-        run.fold(Resumed(max_steps=min(run.state.max_steps + few, 80)))
-        run.go()
+        run.apply(Resumed(max_steps=min(run.state.max_steps + few, 80)))
+        run.run()
     assert (run.result, run.state.completed) == (enough.result, enough.state.completed)
     assert run.state.context() == enough.state.context()
 
@@ -249,8 +249,8 @@ def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) 
         broken = faults and random.Random(f"{seed} {place.node}").random() < .15
         return Outcome(FAIL, failure_reason=f"{place.node} broke") if broken else OK
 
-    walk = Ride(body.replace("join_policy", "max_parallel=9, join_policy"), give).go(pick=pick_by(seed))
-    dag = Ride("flow=dag;" + body, give).go(pick=pick_by(seed + 1))
+    walk = FlowRun(body.replace("join_policy", "max_parallel=9, join_policy"), give).run(pick=pick_by(seed))
+    dag = FlowRun("flow=dag;" + body, give).run(pick=pick_by(seed + 1))
     assert walk.state.status == dag.state.status
     works = {name for name in walk.program.units if name.startswith("n")}
     assert ({node: outcome for node, outcome in walk.state.outcomes.items() if node in works}
@@ -259,7 +259,7 @@ def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) 
 
 def test_random_graphs_are_not_all_alike() -> None:
     """The generator reaches what the properties are about."""
-    runs = [Ride(random_program(seed), random_outcome(seed)).go(pick=pick_by(seed)) for seed in range(80)]
+    runs = [FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed)) for seed in range(80)]
     assert any(max(run.state.visits.values()) > 1 for run in runs if run.program.flow == "dag")
     reasons = {run.result.split(":")[1].strip() for run in runs if run.state.status == "failed"}
     assert {"x", "no_matching_edge", "stuck_cycle", "max_steps_exceeded", "goal_gate_unsatisfied"} <= reasons
@@ -274,14 +274,14 @@ def test_a_step_costs_microseconds_however_many_there_were() -> None:
     """The figure itself is benchmarks/engine.py's; here, that a step does not grow with those before it."""
     import time
 
-    def cost(run: Ride, steps: int) -> float:
+    def cost(run: FlowRun, steps: int) -> float:
         begun = time.process_time()
         for _ in range(steps):
             place = next(iter(run.state.in_flight.values()))
             advance(run.program, run.state, Finished(place.id, OK))
         return (time.process_time() - begun) / steps
 
-    run = Ride('start -> a -> b -> a; b -> exit [condition="context.enough"]', max_steps=1_000_000)
+    run = FlowRun('start -> a -> b -> a; b -> exit [condition="context.enough"]', max_steps=1_000_000)
     cost(run, 100)
     early = cost(run, 1_000)
     cost(run, 8_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_driver import OK, Ride, no, ride
+from flow_driver import OK, FlowRun, drive, fail
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -13,104 +13,104 @@ from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
 
 def test_a_line_is_walked_to_its_exit() -> None:
-    done = ride("start -> a -> b -> exit")
-    assert (done.result, done.ran, done.state.completed) == ("done", "a b", ["start", "a", "b", "exit"])
+    done = drive("start -> a -> b -> exit")
+    assert (done.result, done.path, done.state.completed) == ("done", "a b", ["start", "a", "b", "exit"])
     assert done.state.steps == 4
 
 
 def test_a_matching_condition_wins_over_weight_and_label() -> None:
-    done = ride("""start -> a; a -> b [weight=9, label=Go]; a -> c [condition="outcome=success"]; {b c} -> exit""",
+    done = drive("""start -> a; a -> b [weight=9, label=Go]; a -> c [condition="outcome=success"]; {b c} -> exit""",
                 {"a": Outcome(SUCCESS, "Go", ("b",))})
-    assert done.ran == "a c"
+    assert done.path == "a c"
 
 
 def test_of_several_matching_conditions_weight_decides_then_the_id() -> None:
     edges = """start -> a; a -> z [condition="pass"%s]; a -> b [condition="pass"]; a -> c [condition="pass"]
                {b c z} -> exit"""
-    assert ride(edges % ", weight=1").ran == "a z"
-    assert ride(edges % "").ran == "a b"
+    assert drive(edges % ", weight=1").path == "a z"
+    assert drive(edges % "").path == "a b"
 
 
 def test_a_condition_sees_what_the_node_wrote() -> None:
-    done = ride("""start -> a; a -> b [condition="context.x=1"]; a -> c [condition="context.x!=1"]; {b c} -> exit""",
+    done = drive("""start -> a; a -> b [condition="context.x=1"]; a -> c [condition="context.x!=1"]; {b c} -> exit""",
                 {"a": Outcome(SUCCESS, context_updates={"x": 1})})
-    assert done.ran == "a b"
+    assert done.path == "a b"
 
 
 # ---- rule 2: failures
 
 
 def test_a_failure_follows_an_edge_that_asks_for_it() -> None:
-    done = ride("""start -> a -> exit; a -> fix [condition="outcome=fail"]; fix -> a""", {"a": [no(), OK]})
-    assert (done.result, done.ran) == ("done", "a fix a")
+    done = drive("""start -> a -> exit; a -> fix [condition="outcome=fail"]; fix -> a""", {"a": [fail(), OK]})
+    assert (done.result, done.path) == ("done", "a fix a")
 
 
 def test_a_failure_does_not_follow_an_unconditional_edge() -> None:
-    done = ride("start -> a -> b -> exit", {"a": no("no network")})
-    assert (done.result, done.ran) == ("failed: no network", "a")
+    done = drive("start -> a -> b -> exit", {"a": fail("no network")})
+    assert (done.result, done.path) == ("failed: no network", "a")
     assert done.state.node == "a"
 
 
 def test_a_failure_without_a_reason_still_names_its_node() -> None:
-    assert ride("start -> a -> exit", {"a": FAIL}).result == "failed: a failed"
+    assert drive("start -> a -> exit", {"a": FAIL}).result == "failed: a failed"
 
 
 def test_a_failure_passes_into_a_conditional() -> None:
-    done = ride("""d [shape=diamond] start -> a -> b [weight=5]; a -> d; b -> exit
+    done = drive("""d [shape=diamond] start -> a -> b [weight=5]; a -> d; b -> exit
                    d -> exit [condition="outcome=success"]; d -> fix [condition="outcome=fail"]; fix -> exit""",
-                {"a": no()})
-    assert (done.result, done.ran) == ("done", "a fix")
+                {"a": fail()})
+    assert (done.result, done.path) == ("done", "a fix")
 
 
 def test_the_unconditional_edge_of_a_conditional_that_asks_for_the_outcome_is_its_else() -> None:
-    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="outcome=success"]; d -> c; {b c} -> exit""",
-                {"a": no("x")})
-    assert (done.result, done.ran) == ("done", "a c")
+    done = drive("""d [shape=diamond] start -> a -> d; d -> b [condition="outcome=success"]; d -> c; {b c} -> exit""",
+                {"a": fail("x")})
+    assert (done.result, done.path) == ("done", "a c")
 
 
 @pytest.mark.parametrize("condition", ['[condition="context.x=1"]', ""])
 def test_a_conditional_that_asks_for_something_else_lets_no_failure_pass(condition: str) -> None:
-    done = ride(f"d [shape=diamond] start -> a -> d; d -> b {condition}; d -> c; {{b c}} -> exit", {"a": no("x")})
+    done = drive(f"d [shape=diamond] start -> a -> d; d -> b {condition}; d -> c; {{b c}} -> exit", {"a": fail("x")})
     assert done.result == "failed: x"
 
 
 def test_on_error_continue_goes_on_as_if_it_were_a_success() -> None:
-    done = ride("a [on_error=continue] start -> a; a -> b [weight=1]; a -> c; {b c} -> exit", {"a": no()})
-    assert (done.result, done.ran) == ("done", "a b")
+    done = drive("a [on_error=continue] start -> a; a -> b [weight=1]; a -> c; {b c} -> exit", {"a": fail()})
+    assert (done.result, done.path) == ("done", "a b")
     assert done.state.outcomes["a"].status == FAIL
 
 
 def test_a_failure_goes_back_to_the_retry_target_with_its_reason() -> None:
-    done = ride("b [retry_target=a] start -> a -> b -> exit", {"b": [no("red"), OK]})
-    assert (done.result, done.ran) == ("done", "a b a b")
+    done = drive("b [retry_target=a] start -> a -> b -> exit", {"b": [fail("red"), OK]})
+    assert (done.result, done.path) == ("done", "a b a b")
     assert [place.reason for change in done.changes for place in change.started] == ["", "", "b failed: red", ""]
 
 
 def test_a_node_that_is_visited_again_after_a_failure_is_told_why() -> None:
-    done = ride("""d [shape=diamond] start -> a -> test -> d; d -> exit [condition="pass"]
+    done = drive("""d [shape=diamond] start -> a -> test -> d; d -> exit [condition="pass"]
                    d -> a [condition="fail"]""",
-                {"test": [no("2 tests are red"), OK]})
+                {"test": [fail("2 tests are red"), OK]})
     reasons = {place.id: place.reason for change in done.changes for place in change.started}
     assert reasons == {"a#1": "", "test#1": "", "a#2": "test failed: 2 tests are red", "test#2": ""}
 
 
 def test_a_first_visit_is_told_nothing() -> None:
-    done = ride("""start -> a -> exit; a -> fix [condition="fail"]; fix -> exit""", {"a": no("red")})
+    done = drive("""start -> a -> exit; a -> fix [condition="fail"]; fix -> exit""", {"a": fail("red")})
     assert [place.reason for change in done.changes for place in change.started] == ["", ""]
 
 
 def test_the_fallback_is_used_where_the_retry_target_is_missing() -> None:
-    done = ride("b [retry_target=nowhere, fallback_retry_target=a] start -> a -> b -> exit", {"b": [no(), OK]})
-    assert done.ran == "a b a b"
+    done = drive("b [retry_target=nowhere, fallback_retry_target=a] start -> a -> b -> exit", {"b": [fail(), OK]})
+    assert done.path == "a b a b"
 
 
 def test_a_matching_edge_wins_over_the_retry_target() -> None:
-    done = ride("""b [retry_target=a] start -> a -> b -> exit; b -> c [condition="fail"]; c -> exit""", {"b": no()})
-    assert done.ran == "a b c"
+    done = drive("""b [retry_target=a] start -> a -> b -> exit; b -> c [condition="fail"]; c -> exit""", {"b": fail()})
+    assert done.path == "a b c"
 
 
 def test_the_graphs_retry_target_is_for_gates_alone() -> None:
-    assert ride("retry_target=a; start -> a -> b -> exit", {"b": no("x")}).result == "failed: x"
+    assert drive("retry_target=a; start -> a -> b -> exit", {"b": fail("x")}).result == "failed: x"
 
 
 # ---- rule 3: labels, suggestions, weight, id
@@ -126,45 +126,45 @@ FORK = "start -> a; a -> b [label=\"[B] Go on\"]; a -> c [label=\"Stop\", weight
     (Outcome(SKIPPED), 1, "c"), (Outcome(PARTIAL, "stop"), 0, "c"),
 ])
 def test_label_then_suggestion_then_weight_then_id(outcome: Outcome, weight: int, ran: str) -> None:
-    assert ride(FORK % weight, {"a": outcome}).ran == f"a {ran}"
+    assert drive(FORK % weight, {"a": outcome}).path == f"a {ran}"
 
 
 # ---- rule 4: nothing matches
 
 
 def test_nothing_matches() -> None:
-    done = ride("""start -> a; a -> exit [condition="context.ready"]""")
+    done = drive("""start -> a; a -> exit [condition="context.ready"]""")
     assert done.result == "failed: no_matching_edge"
     assert done.state.node == "a"
 
 
 def test_a_dead_end_is_no_success() -> None:
-    assert ride("start -> a -> b; a -> exit [weight=-1]").result == "failed: no_matching_edge"
+    assert drive("start -> a -> b; a -> exit [weight=-1]").result == "failed: no_matching_edge"
 
 
 def test_skipped_and_partial_are_routed_as_success() -> None:
     edges = """start -> a; a -> b [condition="outcome=success"]; a -> c [condition="fail"]; {b c} -> exit"""
-    assert ride(edges, {"a": SKIPPED}).ran == "a b"
-    assert ride(edges, {"a": PARTIAL}).ran == "a b"
-    assert ride("""start -> a; a -> b [condition="pass"]; a -> c [condition="outcome=skipped"]; {b c} -> exit""",
-                {"a": SKIPPED}).ran == "a c"
-    assert ride("""start -> a; a -> b [condition="pass"]; a -> c; {b c} -> exit""", {"a": PARTIAL}).ran == "a c"
+    assert drive(edges, {"a": SKIPPED}).path == "a b"
+    assert drive(edges, {"a": PARTIAL}).path == "a b"
+    assert drive("""start -> a; a -> b [condition="pass"]; a -> c [condition="outcome=skipped"]; {b c} -> exit""",
+                {"a": SKIPPED}).path == "a c"
+    assert drive("""start -> a; a -> b [condition="pass"]; a -> c; {b c} -> exit""", {"a": PARTIAL}).path == "a c"
 
 
 # ---- conditionals and the context
 
 
 def test_a_conditional_passes_status_and_label_through() -> None:
-    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]
+    done = drive("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]
                    d -> exit; b -> exit""",
                 {"a": Outcome(SUCCESS, "More")})
-    assert done.ran == "a b"
+    assert done.path == "a b"
     assert done.state.outcomes["d"].preferred_label == "More"
 
 
 def test_what_the_engine_writes_into_the_context() -> None:
-    done = ride("""goal="g w"; color=red; start -> a; a -> b [condition="fail"]; b -> exit""",
-                {"a": no("why", "flaky"), "b": Outcome(SUCCESS, "L")}, context={"mine": 1})
+    done = drive("""goal="g w"; color=red; start -> a; a -> b [condition="fail"]; b -> exit""",
+                {"a": fail("why", "flaky"), "b": Outcome(SUCCESS, "L")}, context={"mine": 1})
     context = done.state.context()
     assert {key: context[key] for key in context if key != "current_node"} == {
         "graph.goal": "g w", "graph.color": "red", "mine": 1, "outcome": "success", "preferred_label": "",
@@ -173,7 +173,7 @@ def test_what_the_engine_writes_into_the_context() -> None:
 
 
 def test_the_context_right_after_a_failure() -> None:
-    run = Ride("""start -> a; a -> b [condition="fail"]; b -> exit""", {"a": no("why", "flaky")})
+    run = FlowRun("""start -> a; a -> b [condition="fail"]; b -> exit""", {"a": fail("why", "flaky")})
     run.finish(run.state.in_flight["a#1"])
     context = run.state.context()
     assert (context["outcome"], context["failure_reason"], context["failure_class"], context["current_node"]) == (
@@ -183,41 +183,41 @@ def test_the_context_right_after_a_failure() -> None:
 
 
 def test_a_graph_without_a_goal_still_has_one_in_the_context() -> None:
-    assert ride("start -> a -> exit").state.context()["graph.goal"] == ""
+    assert drive("start -> a -> exit").state.context()["graph.goal"] == ""
 
 
 # ---- goal gates
 
 
 def test_a_gate_that_failed_sends_the_run_back_until_it_succeeds() -> None:
-    done = ride("""g [goal_gate=true, retry_target=a] start -> a -> g; g -> b; g -> b [condition="fail"]; b -> exit""",
-                {"g": [no("1"), no("2"), OK]})
-    assert (done.result, done.ran) == ("done", "a g b a g b a g b")
+    done = drive("""g [goal_gate=true, retry_target=a] start -> a -> g; g -> b; g -> b [condition="fail"]; b -> exit""",
+                {"g": [fail("1"), fail("2"), OK]})
+    assert (done.result, done.path) == ("done", "a g b a g b a g b")
     assert done.state.redirects == 2
     reasons = [place.reason for change in done.changes for place in change.started if place.node == "a"]
     assert reasons == ["", "goal gate g ended as fail: 1", "goal gate g ended as fail: 2"]
 
 
 def test_after_a_redirect_the_gate_itself_must_run_again() -> None:
-    done = ride("""g [goal_gate=true, retry_target=b] start -> g; g -> b [condition="fail"]; g -> exit; b -> exit""",
-                {"g": no()})
-    assert (done.result, done.ran) == ("failed: goal_gate_unsatisfied", "g b b b b")
+    done = drive("""g [goal_gate=true, retry_target=b] start -> g; g -> b [condition="fail"]; g -> exit; b -> exit""",
+                {"g": fail()})
+    assert (done.result, done.path) == ("failed: goal_gate_unsatisfied", "g b b b b")
 
 
 def test_three_redirects_are_the_limit() -> None:
-    done = ride("""g [goal_gate=true, retry_target=g] start -> g; g -> exit; g -> exit [condition="fail"]""",
-                lambda place: no(str(place.visit)))
-    assert (done.result, done.ran) == ("failed: goal_gate_unsatisfied", "g g g g")
+    done = drive("""g [goal_gate=true, retry_target=g] start -> g; g -> exit; g -> exit [condition="fail"]""",
+                lambda place: fail(str(place.visit)))
+    assert (done.result, done.path) == ("failed: goal_gate_unsatisfied", "g g g g")
 
 
 def test_where_a_gate_sends_to() -> None:
     text = """%s g [goal_gate=true%s] start -> a -> g; g -> exit; g -> exit [condition="fail"]; x -> exit; a -> x"""
-    once = {"g": [no(), OK]}
-    assert ride(text % ("retry_target=a;", ""), once).ran == "a g a g"
-    assert ride(text % ("fallback_retry_target=a;", ""), once).ran == "a g a g"
-    assert ride(text % ("retry_target=a;", ", retry_target=g"), once).ran == "a g g"
-    assert ride(text % ("", ", fallback_retry_target=g"), once).ran == "a g g"
-    assert ride(text % ("", ""), once).result == "failed: goal_gate_unsatisfied"
+    once = {"g": [fail(), OK]}
+    assert drive(text % ("retry_target=a;", ""), once).path == "a g a g"
+    assert drive(text % ("fallback_retry_target=a;", ""), once).path == "a g a g"
+    assert drive(text % ("retry_target=a;", ", retry_target=g"), once).path == "a g g"
+    assert drive(text % ("", ", fallback_retry_target=g"), once).path == "a g g"
+    assert drive(text % ("", ""), once).result == "failed: goal_gate_unsatisfied"
 
 
 @pytest.mark.parametrize(("status", "more", "result"), [
@@ -225,22 +225,22 @@ def test_where_a_gate_sends_to() -> None:
     (SKIPPED, "", "failed: goal_gate_unsatisfied"),
 ])
 def test_a_gate_needs_an_explicit_success(status: str, more: str, result: str) -> None:
-    assert ride(f"g [goal_gate=true{more}] start -> g -> exit", {"g": status}).result == result
+    assert drive(f"g [goal_gate=true{more}] start -> g -> exit", {"g": status}).result == result
 
 
 def test_a_gate_that_was_not_visited_does_not_count() -> None:
-    assert ride("""g [goal_gate=true] start -> a -> exit; a -> g [condition="fail"]; g -> exit""").result == "done"
+    assert drive("""g [goal_gate=true] start -> a -> exit; a -> g [condition="fail"]; g -> exit""").result == "done"
 
 
 # ---- loop_restart
 
 
 def test_loop_restart_begins_afresh_with_new_ids_and_the_first_context() -> None:
-    done = ride("""start -> a -> b; b -> exit [condition="context.round=done"]
+    done = drive("""start -> a -> b; b -> exit [condition="context.round=done"]
                    b -> a [condition="outcome=success && context.round!=done", loop_restart=true]""",
                 lambda place: Outcome(SUCCESS, context_updates={f"{place.node}{place.visit}": 1} | (
                     {"round": "done"} if place.id == "b#3" else {})), context={"mine": 1})
-    assert (done.result, done.ran, done.state.restarts) == ("done", "a b a b a b", 2)
+    assert (done.result, done.path, done.state.restarts) == ("done", "a b a b a b", 2)
     context = done.state.context()
     assert {key for key in context if key[0] in "ab" and key[1:].isdigit()} == {"a3", "b3"}
     assert (context["mine"], context["internal.restart_count"]) == (1, 2)
@@ -250,69 +250,69 @@ def test_loop_restart_begins_afresh_with_new_ids_and_the_first_context() -> None
 
 
 def test_five_restarts_are_the_limit() -> None:
-    done = ride("start -> a; a -> a [loop_restart=true]; a -> exit [condition=\"fail\"]")
-    assert (done.result, done.ran) == ("failed: loop_restart_exceeded", "a a a a a a")
+    done = drive("start -> a; a -> a [loop_restart=true]; a -> exit [condition=\"fail\"]")
+    assert (done.result, done.path) == ("failed: loop_restart_exceeded", "a a a a a a")
 
 
 # ---- status words of the graph
 
 
 def test_what_the_graph_calls_done_is_passed_by_once() -> None:
-    done = ride("""a [status=validated] b [status=impl_complete] c [status=active]
+    done = drive("""a [status=validated] b [status=impl_complete] c [status=active]
                    start -> a -> b -> c; c -> a [condition="context.n!=2"]; c -> exit""",
                 lambda place: Outcome(SUCCESS, context_updates={"n": place.visit}))
-    assert (done.result, done.ran) == ("done", "c a b c")
+    assert (done.result, done.path) == ("done", "c a b c")
     assert done.state.completed[:4] == ["start", "a", "b", "c"]
 
 
 def test_the_status_of_a_node_that_needs_nobody_means_nothing() -> None:
-    assert ride("""p [shape=component, status=validated] f [shape=tripleoctagon, status=failed]
-                   start -> p -> {a b} -> f -> exit""").ran == "a b"
+    assert drive("""p [shape=component, status=validated] f [shape=tripleoctagon, status=failed]
+                   start -> p -> {a b} -> f -> exit""").path == "a b"
 
 
 def test_what_the_graph_calls_failed_failed() -> None:
-    assert ride("a [status=failed] start -> a -> exit").result == "failed: the graph marks it as failed"
-    assert ride("""a [status=failed] start -> a -> exit; a -> b [condition="fail"]; b -> exit""").ran == "b"
+    assert drive("a [status=failed] start -> a -> exit").result == "failed: the graph marks it as failed"
+    assert drive("""a [status=failed] start -> a -> exit; a -> b [condition="fail"]; b -> exit""").path == "b"
 
 
 def test_a_driver_may_know_better_than_the_graph() -> None:
-    assert ride("a [status=validated] start -> a -> b -> exit", initial={}).ran == "a b"
-    assert ride("start -> a -> b -> exit", initial={"a": "validated"}).ran == "b"
+    assert drive("a [status=validated] start -> a -> b -> exit", initial={}).path == "a b"
+    assert drive("start -> a -> b -> exit", initial={"a": "validated"}).path == "b"
 
 
 # ---- what does not fit
 
 
 def test_a_place_finishes_once() -> None:
-    run = Ride("start -> a -> b -> exit")
-    run.fold(Finished("a#1", OK))
+    run = FlowRun("start -> a -> b -> exit")
+    run.apply(Finished("a#1", OK))
     before = run.state.to_data()
     for event in (Finished("a#1", OK), Finished("b#2", OK), Finished("b#1", OK, attempt=2), Finished("", OK)):
         with pytest.raises(ForbiddenTransition):
-            run.fold(event)
+            run.apply(event)
     assert run.state.to_data() == before
-    run.fold(Finished("b#1", OK, attempt=1))
+    run.apply(Finished("b#1", OK, attempt=1))
     with pytest.raises(ForbiddenTransition):
-        run.fold(Finished("b#1", OK))
+        run.apply(Finished("b#1", OK))
 
 
 def test_a_walk_may_begin_elsewhere() -> None:
-    assert ride("start -> a -> b -> exit", at="b").ran == "b"
+    assert drive("start -> a -> b -> exit", at="b").path == "b"
     with pytest.raises(Refused, match="cannot start at zz: the graph has no such node"):
-        Ride("start -> a -> exit", at="zz")
+        FlowRun("start -> a -> exit", at="zz")
 
 
 def test_a_handler_that_says_nothing() -> None:
-    run = Ride("start -> a -> exit")
-    run.fold(Finished("a#1", None))
+    run = FlowRun("start -> a -> exit")
+    run.apply(Finished("a#1", None))
     assert run.result == "failed: the handler ended without a status; write one, or set auto_status=true"
-    run = Ride("a [auto_status=true] start -> a -> exit")
-    run.fold(Finished("a#1", None))
+    run = FlowRun("a [auto_status=true] start -> a -> exit")
+    run.apply(Finished("a#1", None))
     assert run.result == "done"
 
 
 def test_a_change_tells_the_story_of_a_step() -> None:
-    run = Ride("""d [shape=diamond] start -> a -> d; d -> b [condition="pass"]; d -> exit; b -> exit""")
+    run = FlowRun("""d [shape=diamond] start -> a -> d; d -> b [condition="pass"]; d -> exit; b -> exit""")
     change = run.finish(run.state.in_flight["a#1"])
     assert [(step.node, step.automatic) for step in change.finished] == [("a", False), ("d", True)]
     assert [(branch, str(route)) for branch, route in change.followed] == [("", "a -> d"), ("", "d -> b")]

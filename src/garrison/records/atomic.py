@@ -17,13 +17,15 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from garrison.errors import LockLost, RecordUnreadable
+from garrison.errors import LockLost, RecordUnreadable, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _serial = count()
+_POLL = 0.01
+"""Seconds between two tries for a lock with a timeout."""
 _CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
                         errno.ENAMETOOLONG})
@@ -216,13 +218,40 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the record lock `path` (created 0600, never unlinked) for milliseconds; waits for other holders."""
+def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
+    """Hold the lock file `path` (created 0600, never unlinked) for milliseconds; wait for other holders.
+
+    Args:
+        timeout: seconds to wait, at most; then Refused. Without one the wait is in the kernel and without limit, which
+            is for locks that are only ever held for the write of one record.
+    """
+    if timeout is not None:
+        with _locked_in_time(path, timeout):
+            yield
+        return
     descriptor = _open_current(path)
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
+    from filelock import FileLock, Timeout  # a short command does not pay for it
+
+    try:
+        lock = FileLock(path, timeout, 0o600, poll_interval=_POLL, fallback_to_soft=False, preserve_lock_file=True)
+        lock.acquire()
+    except Timeout:
+        raise Refused(f"{path} stays locked after {timeout:g} s: the process that holds it hangs; `garrison doctor` "
+                      "names processes that do not answer") from None
+    except OSError as error:
+        raise to_record_error(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _open_current(path: Path) -> int:

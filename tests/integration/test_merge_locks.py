@@ -1,0 +1,92 @@
+"""queue.lock excludes a plain flock of version 0.1 and a FileLock on the same file; processor.lock is held for life."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import threading
+from contextlib import contextmanager
+
+import pytest
+from filelock import FileLock, Timeout
+from merge_support import World
+
+from garrison.merge.processor import MergeProcessor
+from garrison.merge.queue import MergeQueue
+from support import DEADLINE
+
+FORK = multiprocessing.get_context("fork")
+
+
+@contextmanager
+def plain_flock(path):
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def file_lock(path):
+    with FileLock(path):
+        yield
+
+
+def _hold(lock, path, taken, release):
+    with lock(path):
+        taken.set()
+        release.wait(DEADLINE)
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    return world
+
+
+@pytest.mark.parametrize("lock", [plain_flock, file_lock])
+def test_an_enqueue_waits_for_whoever_holds_the_lock(world, lock):
+    path, taken, release = world.queue.locks / "queue.lock", FORK.Event(), FORK.Event()
+    holder = FORK.Process(target=_hold, args=(lock, path, taken, release))
+    holder.start()
+    assert taken.wait(DEADLINE)
+    entries = []
+    enqueuer = threading.Thread(target=lambda: entries.append(world.enqueue("one")))
+    enqueuer.start()
+    enqueuer.join(0.3)
+    assert not entries
+    assert MergeQueue(world.home, world.repo).entries() == []
+    release.set()
+    enqueuer.join(DEADLINE)
+    holder.join(DEADLINE)
+    assert [entry.node for entry in entries] == ["one"]
+
+
+def test_others_wait_while_the_queue_is_locked(world):
+    path = world.queue.locks / "queue.lock"
+    with world.queue.locked():
+        with pytest.raises(Timeout):
+            FileLock(path).acquire(timeout=0)
+        descriptor = os.open(path, os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+    FileLock(path).acquire(timeout=0).lock.release()
+
+
+def test_a_processor_excludes_a_plain_flock_on_its_lock(world):
+    processor = world.processor()
+    descriptor = os.open(world.queue.processor_lock, os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    processor.close()
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    second = MergeProcessor(MergeQueue(world.home, world.repo), trees=world.trees, environment={})
+    assert not second.acquire()
+    assert world.queue.processor_alive()
+    os.close(descriptor)
+    assert not world.queue.processor_alive()

@@ -59,8 +59,8 @@ FULL = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-import test_bases
-test_bases.on_a_small_disk(Path(sys.argv[1]))
+import test_target_branch
+test_target_branch.on_a_small_disk(Path(sys.argv[1]))
 """
 
 

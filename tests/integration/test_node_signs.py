@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.connection import _TOOL_LIMIT
+from garrison.agents.claude.client import TOOL_TIMEOUT
 from garrison.agents.claude.stream import SILENT, tool_in_flight
 from garrison.processes import agent_activity
 from garrison.processes.agent_activity import AgentActivity, newest_entry
@@ -90,7 +90,7 @@ def test_a_tool_under_way_is_read_from_the_stream(signs: AgentActivity) -> None:
     assert signs.tool() == ("Read", SILENT)
     tell({"kind": "text"}, {"kind": "begin"})
     assert tool_in_flight(signs.folder) is None
-    assert SILENT >= _TOOL_LIMIT + 240, "what the session itself allows is no hang"
+    assert SILENT >= TOOL_TIMEOUT + 240, "what the session itself allows is no hang"
 
 
 def test_how_status_tells_of_silence(signs: AgentActivity, tmp_path: Path) -> None:

@@ -168,6 +168,15 @@ def test_the_prompt_is_filled_and_leaves_the_tasks_own_dollars_alone() -> None:
     assert "not given" in bare and "the merge gate" in bare
 
 
+def test_half_a_character_of_another_agents_report_keeps_no_agent_from_its_prompt(assignment: Assignment) -> None:
+    text = prompt.build(Task("r1", "b", 1, preamble="done so far: \ud800 größer"), "garrison/r1/b")
+    assignment.write_prompt(text)
+    assert "done so far: ? größer" in assignment.read_prompt()
+    assert fill_placeholders("{prompt}", assignment, assignment.folder / "x") == assignment.read_prompt()
+    assignment.prompt_file.write_text("\ud800", encoding="utf-8", errors="surrogatepass")
+    assert assignment.read_prompt(), "as a pipeline run without a garrison may write it"
+
+
 def test_wisdom_comes_last() -> None:
     text = prompt.build(TASK, "b", "## RESUMPTION CONTEXT\nhalf done")
     assert text.endswith("## RESUMPTION CONTEXT\nhalf done\n") and text.startswith("# Task node-a")

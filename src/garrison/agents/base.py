@@ -46,6 +46,14 @@ class Assignment:
         """The agent's prompt, with the wisdom of earlier incarnations."""
         return self.folder / "prompt.md"
 
+    def write_prompt(self, text: str) -> None:
+        """Write the prompt; half a surrogate pair, as another agent's report may bring it in, becomes `?`."""
+        atomic.write(self.prompt_file, text.encode(errors="replace"))
+
+    def read_prompt(self) -> str:
+        """Return the prompt; undecodable bytes are replaced."""
+        return self.prompt_file.read_text(errors="replace")
+
     @property
     def output(self) -> Path:
         """Log of everything the agent prints."""

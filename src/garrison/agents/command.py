@@ -105,7 +105,7 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> s
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]
-        return assignment.prompt_file.read_text() if name == "prompt" else values[name]
+        return assignment.read_prompt() if name == "prompt" else values[name]
 
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
 

@@ -66,7 +66,7 @@ def _control(assignment: Assignment) -> str:
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
     preamble = task_prompt.preamble(assignment.task)
-    text = assignment.prompt_file.read_text().removeprefix(preamble)
+    text = assignment.read_prompt().removeprefix(preamble)
     return ("" if files.parent_session() else preamble) + text + _answer(files)
 
 

@@ -154,7 +154,7 @@ class Orchestrator:
         self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
-        atomic.write(self.assignment.prompt_file, text.encode())
+        self.assignment.write_prompt(text)
         failpoint.here(":prompted")
         self._move("executing")
         try:

@@ -134,7 +134,7 @@ class SessionProgram:
             session = await stack.enter_async_context(self._session(await self._adapters(stack)))
             while True:
                 report = read_json(self.files.report)
-                message = next_message(session.state.turn_count, report, self.prompt.read_text())
+                message = next_message(session.state.turn_count, report, self.prompt.read_text(errors="replace"))
                 if message is None:
                     return result_of(report)
                 await session.send(message)

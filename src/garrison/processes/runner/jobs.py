@@ -152,7 +152,7 @@ class ValidatorJob:
         git.add_worktree(self._tree, None, head)
         folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
-        atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode())
+        atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
         environment = worktree_environment(world, launch, task, self._tree, life.marker)
         judged = replace(task, preamble="", continues="", ways=[])  # what its worker was told is not for it
         assignment = Assignment(judged, self._tree, folder, environment, life.incarnation,

@@ -156,7 +156,7 @@ def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
     step = decide_restart(seen("crashed", 7), early, NOW + 630, BOOT, POLICY, probing)
     assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
     twice = park(probing, NOW + 630, 7)
-    assert (twice.parks, twice.due(BOOT, POLICY)) == (2, NOW + 630 + 1200)
+    assert (twice.parks, POLICY.probe_due(twice, BOOT)) == (2, NOW + 630 + 1200)
     assert [POLICY.cool_down(parks) for parks in (1, 2, 3, 4, 5, 100)] == [600, 1200, 2400, 4800, 7200, 7200]
 
 

@@ -18,7 +18,6 @@ from garrison.processes.guardian import policy as guardian_policy
 from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
 from garrison.supervise import hang_detector, lease, restart, verdict
-from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import ChildState, RestartDecision
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
@@ -293,7 +292,7 @@ def _facts_of_every_attempt(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_probe(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Circuit, "due", lambda self, boot_id, policy: 1e12)
+    patch.setattr(Policy, "probe_due", lambda self, circuit, boot_id: 1e12)
 
 
 def _nobody_rests(patch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""A parked name's way back: closed → parked (the window is used up) → probing (one life, half-open) → closed, or parked
-again for twice as long. Pure: folded from the supervisor's own journal, so that its successor continues the same.
+"""Circuit breaker: park a name whose restart window is used up, and let it come back through a probe. Pure.
 
-Journal kinds: `park` {full, incarnation, why, monotonic, boot_id, probe_at} · `spawn` {…, probe: true, monotonic,
-boot_id} · `heal` {full, incarnation}. A person's `unpark` and `--resume` close the circuit and empty the window, too.
+The states are closed → parked → probing (half-open: one incarnation) → closed, or parked again for twice as long. They
+are replayed from the supervisor's own journal (`park`, `spawn` of a probe, `heal`), so that its successor continues
+with the same state. A person's `unpark` and `--resume` close the circuit too, and empty the window.
 """
 
 from __future__ import annotations
@@ -14,49 +14,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from garrison.supervise.restart import Policy
-
 
 @dataclass(frozen=True)
 class Circuit:
-    """Of one name; times are monotonic seconds of `boot_id`."""
+    """The circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
 
     state: str = "closed"
     """closed, parked or probing."""
     why: str = ""
     since: float = 0.0
-    """When it was parked, or its probe begun."""
+    """When it was parked, or its probe started."""
     boot_id: str = ""
     parks: int = 0
-    """Parks running, none of whose probes stayed healthy."""
+    """Consecutive parks, none of whose probes stayed healthy."""
     life: int = 0
-    """The incarnation that was parked last."""
+    """Incarnation that was parked last."""
     probe: int = 0
-    """The incarnation of the probe."""
+    """Incarnation of the probe."""
     forgiven: int = 0
-    """Deaths of lives up to this one are outside the window."""
+    """Deaths of incarnations up to this one are outside the window."""
     probe_at: str = ""
-    """When the probe is due, for people (UTC)."""
+    """When the probe is due (UTC), for display."""
 
     @property
     def parked(self) -> bool:
-        """Whether nobody is started before the probe is due."""
+        """Return whether no incarnation is started before the probe is due."""
         return self.state == "parked"
-
-    def due(self, boot_id: str, policy: Policy) -> float:
-        """When the probe of a parked name is due (monotonic); after a reboot at once."""
-        return self.since + policy.cool_down(self.parks) if boot_id == self.boot_id else 0.0
-
-    def healthy_at(self, policy: Policy) -> float:
-        """When a living probe has been healthy for long enough (monotonic)."""
-        return self.since + policy.healthy
 
 
 CLOSED = Circuit()
 
 
 def apply_event(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit:
-    """The circuit after one journal record about its name; records of other kinds leave it as it is."""
+    """Return the circuit after one journal record about its name; other kinds leave it unchanged."""
     if kind == "park":
         return replace(circuit, state="parked", why=str(data.get("why", "")), since=float(data.get("monotonic", 0.0)),
                        boot_id=str(data.get("boot_id", "")), parks=circuit.parks + 1, probe=0,
@@ -70,5 +60,5 @@ def apply_event(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit
 
 
 def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
-    """The circuit after a person let the name go on, whose last life was `incarnation`."""
+    """Return the circuit after a person let the name go on whose last incarnation was `incarnation`."""
     return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))

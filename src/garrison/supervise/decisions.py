@@ -1,4 +1,7 @@
-"""What a supervisor does next about one name it is responsible for. Pure; shared by launcher, guardian and runner."""
+"""Restart decisions: decide what a supervisor does next about one process it is responsible for. Pure.
+
+Launcher, guardian and runner share it. Every decision carries its inputs, so that `garrison why` can decide it again.
+"""
 
 from __future__ import annotations
 
@@ -20,41 +23,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChildState:
-    """One name as seen now; both None if it never lived."""
+    """A supervised process as observed now; identity and verdict are None if it was never started."""
 
     identity: Identity | None = None
     verdict: Verdict | None = None
     seen: Observation | None = None
-    """What the verdict was reached on."""
+    """The observation that the verdict was reached on."""
     evidence: dict[str, Any] | None = None
-    """What the verdict `hung` rests on, or what spoke against it (`evidence.plain`); None where nothing was late."""
+    """Evidence for the verdict `hung` or against it (`encode_evidence`); None while every heartbeat was in time."""
 
     @property
     def living(self) -> bool:
-        """Whether a life is, or may still be, there."""
+        """Return whether an incarnation is, or may still be, alive."""
         return self.verdict is not None and self.verdict.living
 
     @property
     def hung(self) -> bool:
-        """Whether a life is there that does nothing."""
+        """Return whether an incarnation is alive but does nothing."""
         return self.verdict is not None and self.verdict.state == "hung"
 
     @property
     def leaving(self) -> bool:
-        """Whether a life that said it ends is still there, with its lock."""
+        """Return whether an incarnation that announced its end still holds its lock."""
         return self.seen is not None and self.seen.leaving is not None
 
     def precedes(self, attempt: int) -> bool:
-        """Whether the life belongs to an attempt before `attempt`."""
+        """Return whether the incarnation belongs to an attempt before `attempt`."""
         return self.identity is not None and int(self.identity.metadata.get("attempt", 1)) < attempt
 
 
 @dataclass(frozen=True)
 class DecisionInputs:
-    """All that a step was decided on; with it the decision can be made again (`supervise.explain`)."""
+    """All inputs of a decision; with them it can be made again (`supervise.explain`)."""
 
     rule: str
-    """The function that decided: next_step or burial."""
+    """Name of the rule on disk: `next_step` (decide_restart) or `burial` (decide_cleanup)."""
     view: ChildState
     deaths: Sequence[Death] = ()
     now: float = 0.0
@@ -78,7 +81,12 @@ class RestartDecision:
 
 def decide_restart(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
               circuit: Circuit = CLOSED) -> RestartDecision:
-    """The step for one name; `deaths` are the journaled ones of this name in this attempt, `circuit` its own."""
+    """Decide what follows for one name.
+
+    Args:
+        deaths: the journaled deaths of this name in this attempt.
+        now: monotonic seconds.
+    """
     return replace(_next(view, deaths, now, boot_id, policy, circuit),
                    basis=DecisionInputs("next_step", view, deaths, now, boot_id, policy, circuit))
 
@@ -106,12 +114,12 @@ def _next(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, p
 
 
 def _death_of(identity: Identity, deaths: Sequence[Death]) -> Death | None:
-    """The journaled death of its last life."""
+    """Return the journaled death of the last incarnation."""
     return next((death for death in deaths if death.incarnation == identity.incarnation), None)
 
 
 def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
-    """A probe that died, and whose beginning the journal lost with its supervisor: it failed all the same."""
+    """Handle a probe that died and whose start the journal lost with its supervisor: it failed all the same."""
     if not 0 < circuit.life < identity.incarnation:
         return None
     if identity.status == "parked":
@@ -125,17 +133,17 @@ def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circu
 
 
 def _parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> RestartDecision:
-    at = circuit.due(boot_id, policy)
+    at = policy.probe_due(circuit, boot_id)
     why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
     return RestartDecision("probe", why, at) if at <= now else RestartDecision("parked", circuit.why, at)
 
 
 def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
            circuit: Circuit) -> RestartDecision:
-    """Nothing is to be done about the living, but that a probe which stays healthy closes its circuit."""
+    """Leave a living process alone, except that a probe which stayed healthy closes its circuit."""
     if circuit.state != "probing" or incarnation < circuit.probe:
         return RestartDecision("none", verdict.why)
-    at = circuit.healthy_at(policy) if circuit.boot_id == boot_id else now
+    at = policy.healthy_at(circuit) if circuit.boot_id == boot_id else now
     if at <= now:
         return RestartDecision("heal", f"its probe (life {circuit.probe}) was healthy for {policy.healthy:g} s")
     return RestartDecision("none", verdict.why, at)
@@ -148,8 +156,11 @@ def _after_death(decision: restart.PolicyOutcome, now: float) -> RestartDecision
 
 
 def decide_cleanup(view: ChildState, deaths: Sequence[Death]) -> RestartDecision | None:
-    """What is due to a life that died though nobody needs a successor: its replacement (its tools may live on and
-    write), then the record of its death; None if it lives, ended in order or is buried."""
+    """Decide what remains to do about a process that needs no successor.
+
+    A dead one is replaced (its tools may live on and write), then its death is recorded. None if it is alive, ended
+    gracefully, or its death is recorded already.
+    """
     identity, verdict, basis = view.identity, view.verdict, DecisionInputs("burial", view, deaths)
     if identity is None or verdict is None:
         return None

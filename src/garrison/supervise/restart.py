@@ -1,8 +1,8 @@
-"""Again, wait, or give up? Classes of death and restart intensity: times go in, a decision comes out. Pure.
+"""Restart policy: decide whether and when a dead process is started again. Pure: times go in, a decision comes out.
 
-The limits nest: a sliding window inside a life's name (5 restarts in 10 minutes), and a total inside an attempt
-(`--max-respawn`). The first restart is at once, then 0.1 s x 2^n and a little more by name, at most 30 s; a life that
-lived for a healthy stretch begins that anew. A window that is used up parks the name (see `circuit`).
+The limits nest: a sliding window per name (5 restarts in 10 minutes), and a total per attempt (`--max-respawn`). The
+first restart is immediate, later ones back off by 0.1 s x 2^n plus jitter, at most 30 s; an incarnation that stayed
+healthy resets the backoff. A window that is used up parks the name (see `circuit`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a class of endings means: whether it `counts` against window and total, and what `follows`."""
+    """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
 
     counts: bool
     follows: str
-    """backoff · at once · reset (wait for what was told) · person (park until one has acted) · resume (a person stopped
-    it, and lifts that) · never (its work is done)."""
+    """backoff · at once · reset (wait until a limit resets) · person (park until a person acts) · resume (a person
+    stopped it and resumes it) · never (its work is done)."""
 
     @property
     def restarts(self) -> bool:
-        """Whether a successor follows without a person."""
+        """Return whether a successor follows without a person."""
         return self.follows in ("backoff", "at once", "reset")
 
 
@@ -41,9 +41,9 @@ RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "b
 CLASSES: Mapping[str, Ruling] = {
     CRASH: Ruling(True, "backoff"),
     HUNG: Ruling(True, "backoff"),
-    CHURN: Ruling(False, "at once"),  # its context was used up: no fault, a fresh session goes on
-    ORDER: Ruling(False, "at once"),  # a person or a layer had it killed to begin anew
-    REBOOT: Ruling(False, "at once"),  # the machine's death is nobody's fault
+    CHURN: Ruling(False, "at once"),  # its context was used up: no fault, a new session continues
+    ORDER: Ruling(False, "at once"),  # a person or a supervisor had it killed to start over
+    REBOOT: Ruling(False, "at once"),  # a reboot is no fault of the process
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),
@@ -51,7 +51,7 @@ CLASSES: Mapping[str, Ruling] = {
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }
-"""The one table of what counts, what waits and what parks. A layer's ending and a Claude session's are read here."""
+"""Class of death → what counts, what waits and what parks; for processes and Claude sessions alike."""
 
 
 def ruling(kind: str) -> Ruling:
@@ -61,38 +61,46 @@ def ruling(kind: str) -> Ruling:
 
 @dataclass(frozen=True)
 class Policy:
-    """How often a life may be restarted; times in seconds."""
+    """Limits of restarts; times in seconds."""
 
     window: float = 600.0
     intensity: int = 5
     base: float = 0.1
     cap: float = 30.0
     total: int | None = None
-    """Deaths allowed in all (an attempt's limit); None: only the window counts, for who serves a whole run."""
+    """Deaths allowed in an attempt; None: only the window counts, for a process that serves a whole run."""
     jitter: float = 0.25
-    """A delay is longer by up to this part of it, so that what died together does not come back together."""
+    """Largest fraction by which a delay is prolonged, so that processes that died together do not restart together."""
     healthy: float = 60.0
-    """A life that lived so long begins the backoff anew, and a probe that did closes its circuit."""
+    """Uptime that resets the backoff; a probe that reaches it closes the circuit."""
     probe_after: float = 600.0
-    """The first cool-down of a parked name."""
+    """First cool-down of a parked name."""
     probe_cap: float = 7200.0
-    """The longest, however often its probes failed."""
+    """Longest cool-down, however many probes failed."""
 
     @classmethod
     def of(cls, timing: Timing, total: int | None = None) -> Policy:
-        """The policy that the settings say."""
+        """Return the policy of the configured timing."""
         after = timing.probe_after or timing.restart_window
         return cls(window=timing.restart_window, total=total, healthy=timing.healthy_after, probe_after=after,
                    probe_cap=max(after, 7200.0))
 
     def cool_down(self, parks: int) -> float:
-        """Seconds from the `parks`-th park running to its probe: doubled after each failed one, up to the cap."""
+        """Return the seconds from the `parks`-th consecutive park to its probe: doubled each time, up to the cap."""
         return float(min(self.probe_cap, self.probe_after * 2.0 ** min(max(parks, 1) - 1, 64)))
+
+    def probe_due(self, circuit: Circuit, boot_id: str) -> float:
+        """Return when the probe of a parked name is due (monotonic); after a reboot at once."""
+        return circuit.since + self.cool_down(circuit.parks) if boot_id == circuit.boot_id else 0.0
+
+    def healthy_at(self, circuit: Circuit) -> float:
+        """Return when a living probe has been healthy for long enough (monotonic)."""
+        return circuit.since + self.healthy
 
 
 @dataclass(frozen=True)
 class Death:
-    """One death of a name: which life, when on the monotonic clock of which boot, why, and of which class."""
+    """One death: which incarnation, when (monotonic seconds of which boot), why, and its class."""
 
     incarnation: int
     monotonic: float
@@ -100,24 +108,27 @@ class Death:
     why: str = ""
     kind: str = CRASH
     until: float = 0.0
-    """Of a rate limit: when it is over (monotonic), 0 if that was not told."""
+    """When a rate limit is over (monotonic), 0 if unknown."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Death:
-        """The death that a journal record tells of."""
+        """Read a death from the data of a journal record."""
         return cls(int(data["incarnation"]), float(data["monotonic"]), str(data["boot_id"]), str(data.get("why", "")),
                    str(data.get("class", CRASH)), float(data.get("until", 0.0)))
 
     @property
     def counts(self) -> bool:
-        """Whether window and total count it."""
+        """Return whether window and total count it."""
         return ruling(self.kind).counts
 
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """`kind`: start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
-    give_up (the attempt's total is) or rest (nothing is to follow); `why` names the rule that fired."""
+    """Outcome of the policy; `why` names the rule that fired.
+
+    `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
+    give_up (the attempt's total is used up) or rest (nothing follows).
+    """
 
     at: float | None
     why: str
@@ -125,13 +136,16 @@ class PolicyOutcome:
 
     @property
     def park(self) -> bool:
-        """Whether nobody is started now or at a time that is known."""
+        """Return whether no start is scheduled."""
         return self.at is None
 
 
 def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy, circuit: Circuit = CLOSED,
            name: str = "") -> PolicyOutcome:
-    """What follows the last of `deaths` (all of this attempt, in any order); another boot's only count in total."""
+    """Decide what follows the last of `deaths` (all of this attempt, in any order).
+
+    Deaths of another boot count only in the total.
+    """
     if not deaths:
         return PolicyOutcome(now, "no death yet: at once")
     counted = [death for death in deaths if death.counts]
@@ -157,7 +171,7 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
 
 
 def _uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
-    """What follows a death that is no fault."""
+    """Decide what follows a death that is no fault."""
     follows = ruling(last.kind).follows
     told = f": {last.why}" if last.why else ""
     if follows == "person":
@@ -173,15 +187,15 @@ def _uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyO
 
 def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
                   circuit: Circuit = CLOSED) -> list[float]:
-    """When those of `deaths` were that the window counts, in order (monotonic seconds)."""
+    """Return the times (monotonic, sorted) of the deaths that the window counts."""
     return [died for _, died, at in _served(deaths, boot_id, policy, circuit, "") if now - at < policy.window]
 
 
 def _served(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circuit,
             name: str) -> list[tuple[int, float, float]]:
-    """Of each death that may count: how many running it is, when it was, and when its successor was due.
+    """Return, for each death that may count: its position in a row, when it was, and when its successor was due.
 
-    A window over these last times holds restarts, not deaths: a delay cannot move one out of it.
+    The window is over the due times: it holds restarts, not deaths, so that a delay cannot move one out of it.
     """
     served: list[tuple[int, float, float]] = []
     for death in sorted(deaths, key=lambda one: (one.monotonic, one.incarnation)):
@@ -196,7 +210,8 @@ def _served(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circ
 
 
 def backoff_delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
-    """Seconds from the `running`-th death running to its restart; the jitter comes from the name and the life."""
+    """Return the seconds from the `running`-th consecutive death to its restart; name and incarnation give the
+    jitter."""
     if running <= 1:
         return 0.0
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
@@ -204,11 +219,11 @@ def backoff_delay(running: int, policy: Policy, name: str, incarnation: int) -> 
 
 
 def describe_failed_probe(life: int, deaths: Sequence[Death]) -> str:
-    """Why a name is parked again."""
+    """Describe why a name is parked again."""
     return f"its probe (life {life}) failed, parked again{_last(deaths)}"
 
 
 def _last(deaths: Sequence[Death]) -> str:
-    """What the last of them died of, for whoever is told that a name was given up."""
+    """Describe what the last of the deaths was caused by."""
     why = max(deaths, key=lambda death: death.incarnation).why.strip().rstrip(":")  # a tail that is empty
     return f"; the last: {why}" if why else ""

@@ -57,7 +57,7 @@ class DecisionInputs:
     """All inputs of a decision; with them it can be made again (`supervise.explain`)."""
 
     rule: str
-    """Name of the rule on disk: `next_step` (decide_restart) or `burial` (decide_cleanup)."""
+    """Name of the rule on disk: `decide_restart` (decide_restart) or `decide_cleanup` (decide_cleanup)."""
     view: ChildState
     deaths: Sequence[Death] = ()
     now: float = 0.0

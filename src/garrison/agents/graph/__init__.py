@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from garrison.agents.base import Function
     from garrison.agents.graph.control import ControlGraph, effective_prompt
-    from garrison.agents.graph.graph import AgentGraph
+    from garrison.agents.graph.graph import AgentGraph, load_graph, save_graph
     from garrison.agents.graph.model import (
         AgentFailure,
         AgentGraphError,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Node,
         NodeNotFoundError,
     )
-    from garrison.agents.graph.serialization import load_graph, save_graph
     from garrison.agents.graph.session import Connect, Session, SessionSpec
     from garrison.agents.graph.session_manager import AgentSessionManager
 
@@ -36,10 +35,14 @@ __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager
            "effective_prompt", "load_graph", "save_graph"]
 
 _MODULES = {
-    "base": ("Function",), "graph.control": ("ControlGraph", "effective_prompt"), "graph.graph": ("AgentGraph",),
+    "base": ("Function",),
+    "graph.control": ("ControlGraph", "effective_prompt"),
+    "graph.graph": ("AgentGraph", "load_graph", "save_graph"),
     "graph.model": ("AgentFailure", "AgentGraphError", "AgentStatus", "Edge", "Message", "Node", "NodeNotFoundError"),
-    "graph.serialization": ("load_graph", "save_graph"), "graph.session": ("Connect", "Session", "SessionSpec"),
-    "graph.session_manager": ("AgentSessionManager",)}
+    "graph.session": ("Connect", "Session", "SessionSpec"),
+    "graph.session_manager": ("AgentSessionManager",),
+}
+"""Module of `garrison.agents` → names of this package that it defines."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 

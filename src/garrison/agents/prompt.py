@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from garrison.records.run import Task
 
 CONTROL_HEADING = "## Control Hierarchy"
+_TEMPLATES = Path(__file__).with_name("prompts")
 _FRESH = "You begin anew at the target's tip; what that attempt did is kept under a rescue ref."
 _MERGED = "The target's tip is merged into your branch."
 _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
@@ -53,8 +54,7 @@ def control_block(agent: str, controllers: Iterable[tuple[str, str]]) -> str:
 
 def fill_template(name: str, **values: str) -> str:
     """Fill a template of `prompts/`; names without a value stay as they are."""
-    text = resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text()
-    return Template(text).safe_substitute(values)
+    return Template((_TEMPLATES / name).read_text()).safe_substitute(values)
 
 
 def _start(task: Task, conflicts: Sequence[str]) -> str:

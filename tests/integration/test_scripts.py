@@ -191,8 +191,8 @@ def test_a_living_holder_is_not_replaced_a_dead_one_is_succeeded(box: Box, sleep
 
 def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box) -> None:
     key = Key("runner", "a", "r1")
-    box.identity(run="r1", pid=4_000_000, start_ticks=1, host=processes.host(), boot_id=processes.boot_id(),
-                 pid_ns=processes.pid_namespace())
+    here = processes.this_host()
+    box.identity(run="r1", pid=4_000_000, start_ticks=1, host=here.host, boot_id=here.boot_id, pid_ns=here.pid_ns)
     left = subprocess.Popen(["sleep", "600"], env={**box.env, processes.MARKER: format_marker(str(box.home), key, 1)})
     try:
         box.ok("identity_registry.py", "create", "runner", "a", "--run", "r1")
@@ -592,8 +592,9 @@ def test_status_of_a_failed_run(box: Box) -> None:
 def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
     files = box.launched("r1")
     _journal(files, ("run", {"status": "running"}))
-    box.identity("launch", "launch", "r1", pid=4_000_000, start_ticks=1, host=processes.host(),
-                 boot_id=processes.boot_id(), pid_ns=processes.pid_namespace())
+    here = processes.this_host()
+    box.identity("launch", "launch", "r1", pid=4_000_000, start_ticks=1, host=here.host, boot_id=here.boot_id,
+                 pid_ns=here.pid_ns)
     assert "garrison up" in box.cli("status")
 
 

@@ -1,11 +1,9 @@
-"""What is on disk: names, records, journals, signals and the two locks of a life.
+"""Records: what is on disk in a home, and the only ways to change it.
 
-The rules of this room:
-
-* Files a person can read: one JSON object a record, JSON lines a journal. `ls` and `cat` explain a garrison.
-* Every write is atomic and durable (`atomic.py`); every change of a record runs in `Store.update` under its lock.
-* A torn or foreign file is an error that names it, never "empty". Readers never repair.
-* No clock, no randomness and no process is asked here: times, ids and observations are arguments.
-* Light: the doors that cron calls load only this room, so nothing but the standard library is imported, and of that
-  neither typing nor datetime nor uuid (docs/decisions/0002-records-without-msgspec.md has the figures).
+- A record (identity, hook, run file) is a frozen dataclass in a JSON file of its own. `store.Store.update` is the only
+  read-modify-write: it applies a pure function under the record's lock.
+- A journal is append-only, has one writer (that of the merge queue has many, under its lock), and survives kill -9 at any
+  byte.
+- A file that cannot be read is an error that names it, never "absent", and it is left in place.
+- Every write is atomic, and durable before anything is told about it (`atomic`).
 """

@@ -1,6 +1,7 @@
-"""How lives begin, are judged and end by force.
+"""Supervision: how a process is started, observed, judged, restarted and ended by force.
 
-What decides is pure and stands apart: `verdict` (is this life over?), `lease` (who comes next?), `restart` (again, or
-give up?). What acts is thin and is one function each: `start.start_incarnation` and `start.register` are the only way a
-layer begins, `replace.replace_incarnation` the only way a life ends by force. protocols.md is the specification.
+The decisions are pure: `verdict` (is it over?), `hang_detector` (does it hang?), `lease` (what is its successor?),
+`restart` and `circuit` (when does it start again?), `decisions` (what follows for this process?). `explain` makes them
+again from the journal. The actions are thin: `start` is the only way an incarnation begins, `replace` the only way it
+ends by force, `observer` gathers what the decisions need.
 """

@@ -2,7 +2,7 @@
 
 A process is (pid, start ticks): field 22 of /proc/PID/stat, which neither a clock step nor a recycled pid can fake. It
 is signalled only through a pidfd that was verified against its start ticks. A zombie counts as dead. psutil lists
-processes and reads their environments; the stat line is read here, because psutil does not give the start ticks.
+processes; the stat line is read here, because psutil does not give the start ticks, and so is the marker, for speed.
 """
 
 from __future__ import annotations
@@ -132,9 +132,12 @@ def is_running(pid: int, ticks: int) -> bool:
 def life_marker(pid: int) -> str | None:
     """Return the life marker in a process's environment; None if it has none, is gone or is not ours to read."""
     try:
-        return psutil.Process(pid).environ().get(MARKER) or None
-    except (psutil.Error, OSError, ValueError):
+        environ = _read(f"/proc/{pid}/environ")
+    except OSError:
         return None
+    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; every gate run reads them all twice.
+    value = (b"\0" + environ).partition(f"\0{MARKER}=".encode())[2]
+    return value.partition(b"\0")[0].decode(errors="surrogateescape") or None
 
 
 def open_verified(pid: int, ticks: int) -> int | None:

@@ -12,6 +12,8 @@ import pytest
 from filelock import FileLock, Timeout
 from merge_support import World
 
+from garrison.errors import Refused
+from garrison.merge import commands
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from support import DEADLINE
@@ -64,6 +66,15 @@ def test_an_enqueue_waits_for_whoever_holds_the_lock(world, lock):
     enqueuer.join(DEADLINE)
     holder.join(DEADLINE)
     assert [entry.node for entry in entries] == ["one"]
+
+
+@pytest.mark.parametrize("lock", [plain_flock, file_lock])
+def test_a_command_gives_up_on_a_lock_that_stays_taken(world, lock, monkeypatch):
+    one = world.enqueue("one")
+    monkeypatch.setattr(MergeQueue.lock, "__defaults__", (0.1,))
+    with lock(world.queue.locks / "queue.lock"), pytest.raises(Refused, match=r"stays locked after 0\.1 s"):
+        commands.hold(world.queue, one.id)
+    assert commands.hold(world.queue, one.id).status == "held"
 
 
 def test_others_wait_while_the_queue_is_locked(world):

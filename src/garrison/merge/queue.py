@@ -44,10 +44,13 @@ from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
+LOCK_TIMEOUT = 10.0
+"""Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
 STARTED = ("candidate", "testing", "landing_blocked")
 """Statuses in which a candidate was built by an entry's options; with others it is built again."""
 RETRY_SECONDS = 1.0
@@ -162,16 +165,10 @@ class MergeQueue:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold `queue.lock`.
-
-        It is the file that a FileLock on that path locks too, but waits are in the kernel, in order: a FileLock polls,
-        with which 50 enqueues at once took six times as long.
-        """
+    def lock(self, timeout: float | None = LOCK_TIMEOUT) -> AbstractContextManager[None]:
+        """Hold `queue.lock`; Refused if it stays taken for `timeout` seconds (None: wait in the kernel, in order)."""
         atomic.make_directory(self.locks)
-        with atomic.locked(self.locks / "queue.lock"):
-            yield
+        return atomic.locked(self.locks / "queue.lock", timeout)
 
     @contextmanager
     def locked(self) -> Iterator[QueueState]:
@@ -248,7 +245,8 @@ class MergeQueue:
     def _enqueue(self, name: str, run: str, node: str, attempt: int, branch: str, oid: str, recipient: str,
                  options: EntryOptions) -> MergeEntry:
         """Record the entry unless it exists; it is not on the disk yet when this returns."""
-        with self.lock():
+        # 50 at once wait in order here; a lock with a timeout is polled for, which would take them six times as long
+        with self.lock(timeout=None):
             state = self._state_for(run, node, options)
             existing = state.entries.get(name)
             if existing:

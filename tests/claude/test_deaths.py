@@ -26,7 +26,7 @@ def past_of(record) -> str:
 
 @pytest.mark.parametrize("who", ["orchestrator", *(pytest.param(who, marks=pytest.mark.slow)
                                                    for who in ("cli", "stretch"))])
-def test_a_death_in_mid_tool_is_resumed_with_its_past(scene, who):
+def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     """The tool's orphans are gone, the transcript is really sent, and the work is done once. That of the CLI is seen
     in test_transcripts too, where its files are lost besides."""
     place = scene.place
@@ -96,7 +96,7 @@ def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
     assert scene.endings("a")[-1] == "reported"
 
 
-def test_a_stop_puts_the_session_down_and_resume_goes_on(scene):
+def test_a_stop_suspends_the_session_and_resume_continues_it(scene):
     """`stop` in mid-turn: nothing runs on; `--resume` sends the past."""
     place = scene.place
     scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))

@@ -12,7 +12,7 @@ from support import wait_for
 
 
 @pytest.mark.slow
-def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
+def test_hopeless_sessions_end_and_reported_results_count(scene):
     """A refusal, an endless answer and an image too large end the attempt; a hang after the report does not."""
     place = scene.place
     scene.configure("stale = 8")

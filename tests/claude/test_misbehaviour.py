@@ -72,7 +72,7 @@ def reasons(scene) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_what_a_model_says_can_be_anything(scene, nonsense):
+def test_a_model_may_answer_anything(scene, nonsense):
     """Reports twice, of wrong types, huge, hostile; unknown tools; questions in a heap; token counts that are none."""
     place = scene.place
     heap = [use(f"{TOOL}ask_guardian", question=f"Number {number}?") for number in range(3)]
@@ -114,7 +114,7 @@ def test_what_a_model_says_can_be_anything(scene, nonsense):
 
 
 @pytest.mark.slow
-def test_what_a_model_does_is_contained(scene):
+def test_a_models_actions_are_contained(scene):
     """It leaves its branch, rewrites history, removes its tree or its .git, kills its CLI, leaves programs behind."""
     place = scene.place
     programs = ("sleep 6541 & setsid nohup sleep 6542 >/dev/null 2>&1 & (setsid sleep 6543 >/dev/null 2>&1 &)")

@@ -64,7 +64,7 @@ def test_1b_tools_of_a_claude_session_go_through_the_graph_and_its_tier(place: P
 
 
 @pytest.mark.slow
-def test_an_orchestrator_that_is_a_session_goes_on_where_it_was_killed(scene: Any) -> None:
+def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
     """Killed within its second tool: the first is not called again, the model is told what was done, and it lands."""
     place = scene.place
 
@@ -92,7 +92,7 @@ def test_an_orchestrator_that_is_a_session_goes_on_where_it_was_killed(scene: An
 
 
 @pytest.mark.slow
-def test_an_orchestrator_that_is_a_session_waits_for_an_answer_and_within_its_budget(scene: Any) -> None:
+def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -> None:
     """The question is one call's whole life, over a limit that is reached in between and a killed orchestrator."""
     place = scene.place
     scene.configure("budget = 0.0001")

@@ -60,7 +60,7 @@ def troubled(*passing: tuple[str, Fault]) -> dict[str, Player]:
     return {name: steps(Turn(work(name).blocks, faults=(fault,)), report(), "Done.") for name, fault in passing}
 
 
-def test_each_passing_trouble_is_waited_out(scene):
+def test_transient_failures_are_waited_out(scene):
     """One run, a node for each mishap of the API: all land; a stream that falls silent costs a session, not a life."""
     place = scene.place
     scene.configure("stale = 12")  # a session that is only held up by others is not silent for so long
@@ -76,7 +76,7 @@ def test_each_passing_trouble_is_waited_out(scene):
 
 
 @pytest.mark.slow
-def test_the_other_passing_troubles_are_waited_out_too(scene):
+def test_other_transient_failures_are_waited_out(scene):
     """An overloaded API, one that says nothing, a connection that is cut, an answer that is too large to be sent."""
     scene.configure("stale = 4")
     scene.players = troubled(("overloaded", Fault("status", 529)), ("dropped", Fault("drop", "before")),
@@ -85,7 +85,7 @@ def test_the_other_passing_troubles_are_waited_out_too(scene):
     assert scene.place.finish(child) == 0, scene.place.told()
 
 
-def test_each_lasting_trouble_is_said_in_its_own_words(scene):
+def test_permanent_failures_have_their_own_reasons(scene):
     """A session that never reports, one that gives up, a model that does not exist: each fails with what was said."""
     place = scene.place
     scene.players["mute"] = steps(work("mute"), "Done.", "Still done.", "Done, I say.")
@@ -177,7 +177,7 @@ def test_an_idle_minute_costs_no_call(scene):
 
 
 @pytest.mark.slow
-def test_a_budget_is_kept_over_lives_and_attempts(scene):
+def test_a_budget_covers_all_incarnations_and_attempts(scene):
     """No call is begun beyond the limit; raising it lets the session go on."""
     place = scene.place
     scene.configure("budget = 0.012")

@@ -68,7 +68,7 @@ def stretches(place) -> list[int]:
     return [one.pid for one in place.mine() if "garrison.agents.claude.connection" in one.argv]
 
 
-def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):
+def test_the_agent_continues_after_a_takeover(scene, taking):
     """While the person is there nothing else runs, and status says so; afterwards the agent is told."""
     place = scene.place
     refused = place.command("takeover", "a")
@@ -103,7 +103,7 @@ def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):
 
 
 @pytest.mark.slow
-def test_a_person_works_in_the_place_of_a_session_and_it_goes_on_where_it_was(scene):
+def test_a_session_agent_resumes_after_a_takeover(scene):
     """The CLI is told the conversation; the tool under way is called again, and the model told that they were there."""
     place = scene.place
     fake = place.root / "cli"
@@ -145,7 +145,7 @@ def test_a_person_works_in_the_place_of_a_session_and_it_goes_on_where_it_was(sc
 
 
 @pytest.mark.slow  # what the interactive CLI draws, and when, is its own affair: seen to fail once in eight runs
-def test_the_real_cli_is_talked_with_and_its_death_holds_nobody_up(scene):
+def test_the_real_cli_in_a_takeover_and_its_death(scene):
     """The interactive CLI shows the session's past and answers; after a kill -9 of the takeover the agent goes on by
     itself, in the same life, and what was said is in its past."""
     place = scene.place

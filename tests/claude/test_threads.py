@@ -16,7 +16,7 @@ WALK = """digraph walk { start [shape=Mdiamond]; exit [shape=Msquare]
     start -> plan; plan -> halt [label=halt]; plan -> build [label=go]; halt -> exit; build -> exit }"""
 
 
-def test_a_word_of_an_agent_chooses_the_way_and_its_session_goes_on_there(scene):
+def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene):
     """Each node has a worktree and a session of its own; the one in the same thread knows what was said before it."""
     place = scene.place
     path = place.root / "walk.dot"
@@ -41,7 +41,7 @@ def test_a_word_of_an_agent_chooses_the_way_and_its_session_goes_on_there(scene)
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_in_a_run_without_a_garrison_too(scene):
+def test_a_session_continues_in_a_pipeline_run(scene):
     """In one tree, node after node, found again by its id; the last one begins one, and is told what happened."""
     place = scene.place
     path = place.root / "talk.dot"

@@ -16,7 +16,7 @@ from garrison.agents.claude.transcripts import TranscriptStore
 from support import processes, wait_for
 
 
-def test_the_store_is_one_as_the_sdk_knows_them(tmp_path):
+def test_the_store_conforms_to_the_sdk(tmp_path):
     """The SDK's own fourteen contracts, each with a folder of its own."""
     made = []
 
@@ -28,7 +28,7 @@ def test_the_store_is_one_as_the_sdk_knows_them(tmp_path):
     assert len(made) > 10
 
 
-def test_a_lost_transcript_is_restored_and_really_sent(scene):
+def test_a_lost_transcript_is_restored_and_sent_to_the_model(scene):
     """CLI killed in mid-tool, its whole folder gone: the resumed request has the past, the log-in is copied nowhere,
     and nothing is left in a temporary folder."""
     place = scene.place

@@ -119,14 +119,14 @@ def test_arguments_arrive_as_they_are(bench: Bench) -> None:
     assert json.loads(bench.said("argv.json")) == given
 
 
-def test_an_environment_too_long_for_one_message_arrives_too(bench: Bench) -> None:
+def test_an_environment_too_long_for_one_message_arrives(bench: Bench) -> None:
     given = {"PATH": os.environ["PATH"], **{f"LONG_{number}": "x;" * 5000 for number in range(5)}}
     bench.open('echo "$LONG_4" > long', **given)
     assert bench.said("long") == "x;" * 5000
     assert not list((bench.folder.parent / "home" / "run").glob("pane-*"))
 
 
-def test_it_runs_where_it_was_told_to(bench: Bench) -> None:
+def test_it_runs_in_the_given_directory(bench: Bench) -> None:
     odd = bench.folder / "a b #{pid} %H 'c'"
     odd.mkdir()
     bench.terminal.open(NAME, ["/bin/sh", "-c", "pwd > here"], env={}, cwd=odd, log=bench.folder / "log")
@@ -151,7 +151,7 @@ def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
     assert bench.terminal.capture(session) == "last words"
 
 
-def test_find_goes_by_the_exact_name_and_life(bench: Bench) -> None:
+def test_find_matches_the_exact_name_and_marker(bench: Bench) -> None:
     names = ["orchestrator-a@r1", "orchestrator-ab@r1", "orchestrator-a@r10", "orchestrator-a.b@r1",
              "orchestrator-a_b@r1"]
     opened = {name: bench.open("sleep 60", name, life=bench.life(name)) for name in names}
@@ -167,7 +167,7 @@ def test_find_goes_by_the_exact_name_and_life(bench: Bench) -> None:
     assert all(bench.terminal.is_alive(opened[name]) for name in names[1:])
 
 
-def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(bench: Bench) -> None:
+def test_a_living_session_is_not_opened_again_and_a_dead_one_is_replaced(bench: Bench) -> None:
     first = bench.open("while ! test -e stop; do sleep 0.01; done")
     with pytest.raises(Refused, match="close it first"):
         bench.open("sleep 60")
@@ -181,7 +181,7 @@ def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(benc
     assert bench.terminal.find(NAME) == second
 
 
-def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
+def test_close_ends_all_processes_and_is_idempotent(bench: Bench) -> None:
     session = bench.open("trap '' TERM HUP; setsid sh -c \"trap '' TERM HUP; echo \\$\\$ > kid; "
                          "while :; do sleep 0.05; done\" & echo $$ > main; while :; do sleep 0.05; done",
                          life=bench.life(NAME))
@@ -193,7 +193,7 @@ def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
     assert bench.terminal.find(NAME) is None
 
 
-def test_what_a_finished_program_left_behind_is_not_its_life_and_goes_with_close(bench: Bench) -> None:
+def test_leftovers_of_a_finished_program_do_not_keep_it_alive_and_end_with_close(bench: Bench) -> None:
     session = bench.open("setsid sh -c \"trap '' HUP TERM; echo \\$\\$ > kid; while :; do sleep 0.05; done\" & "
                          "while ! test -s kid; do :; done; exit 4", life=bench.life(NAME))
     kid = int(bench.said("kid"))
@@ -214,7 +214,7 @@ def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, mo
     assert bench.terminal.is_alive(sibling)
 
 
-def test_close_lets_it_end_in_order(bench: Bench) -> None:
+def test_close_allows_a_graceful_end(bench: Bench) -> None:
     session = bench.open("trap 'echo bye > bye; exit 0' TERM; echo 1 > ready; while :; do sleep 0.01; done")
     bench.said("ready")
     bench.terminal.close(session, grace=20)
@@ -229,7 +229,7 @@ def test_a_killed_program_is_not_alive(bench: Bench) -> None:
     assert bench.terminal.exit_code(session) == -signal.SIGKILL
 
 
-def test_eight_at_once(bench: Bench) -> None:
+def test_eight_threads_open_at_once(bench: Bench) -> None:
     opened: list[Session] = []
     threads = [threading.Thread(target=lambda number=number: opened.append(
         bench.open(f"echo {number} > said{number}; sleep 60", f"orchestrator-n{number}@r1"))) for number in range(8)]
@@ -281,7 +281,7 @@ def test_opening_meets_shutting_down(bench: Bench) -> None:
 
 
 @needs_tmux
-def test_a_server_that_was_to_end_ends_with_its_last_session(on_tmux: Bench) -> None:
+def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> None:
     session = on_tmux.open("sleep 60")
     server = int(session.server.partition(":")[0])
     on_tmux.terminal.shutdown()
@@ -300,7 +300,7 @@ def test_a_session_survives_its_record(bench: Bench) -> None:
     assert bench.terminal.is_alive(again)
 
 
-def test_what_cannot_start_is_refused_in_one_line(bench: Bench) -> None:
+def test_a_missing_program_or_directory_is_refused_in_one_line(bench: Bench) -> None:
     for argv, cwd in ((["/bin/sh"], bench.folder / "absent"), (["no-such-program"], bench.folder),
                       (["./none"], bench.folder)):
         with pytest.raises(GarrisonError, match="cannot start") as caught:
@@ -321,7 +321,7 @@ def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pyte
     assert bench.terminal.find(NAME) is None
 
 
-def test_nobody_is_there_before_anything_was_opened(bench: Bench) -> None:
+def test_without_a_server_there_are_no_sessions(bench: Bench) -> None:
     nobody = Session(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
     assert bench.terminal.sessions() == []
     assert bench.terminal.find(NAME) is None
@@ -353,7 +353,7 @@ def test_following_a_session_shows_its_output(bench: Bench) -> None:
     assert bench.terminal.is_alive(session)
 
 
-def test_no_fallback_goes_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(choose_terminal("process", tmp_path)[0], ProcessTerminal)
     monkeypatch.setenv("PATH", str(tmp_path))
     terminal, note = choose_terminal("auto", tmp_path)
@@ -376,7 +376,7 @@ def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.
     assert bool(supported_version()) is served
 
 
-def test_a_plain_process_reads_no_keyboard(tmp_path: Path) -> None:
+def test_a_process_terminal_has_no_keyboard(tmp_path: Path) -> None:
     terminal = ProcessTerminal(tmp_path)
     session = Session("process", "", "1:1", "", 1, NAME, 1)
     with pytest.raises(Refused, match="tmux"):
@@ -394,7 +394,7 @@ def decoy(socket: Path, *words: str) -> str:
 
 
 @needs_tmux
-def test_the_server_knows_nothing_of_its_caller(on_tmux: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_has_an_empty_environment(on_tmux: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
     session = on_tmux.open("sleep 60", SECRET="pane's own")
     server = int(session.server.split(":")[0])
@@ -419,7 +419,7 @@ def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, mon
 
 
 @needs_tmux
-def test_decoys_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tmp_path: Path,
+def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tmp_path: Path,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     users = tmp_path / "users"
     users.mkdir(mode=0o700)
@@ -445,7 +445,7 @@ def test_decoys_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tm
 
 
 @needs_tmux
-def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> None:
+def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
     first = on_tmux.open("echo $$ > pid; sleep 60", life=on_tmux.life(NAME))
     on_tmux.said("pid")
     server = int(first.server.split(":")[0])
@@ -462,7 +462,7 @@ def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> N
 
 
 @needs_tmux
-def test_what_is_typed_arrives(on_tmux: Bench) -> None:
+def test_typed_text_arrives(on_tmux: Bench) -> None:
     session = on_tmux.open("read -r a; read -r b; echo \"$a|$b\" > typed; sleep 60")
     on_tmux.terminal.send(session, "it's #{pid} $HOME;\nEnter " + "x" * 3000 + ";\n")
     assert on_tmux.said("typed") == "it's #{pid} $HOME;|Enter " + "x" * 3000 + ";"
@@ -472,7 +472,7 @@ def test_what_is_typed_arrives(on_tmux: Bench) -> None:
 
 
 @needs_tmux
-def test_reading_along_cannot_type(on_tmux: Bench) -> None:
+def test_attaching_is_read_only_by_default(on_tmux: Bench) -> None:
     session = on_tmux.open("sleep 60")
     assert "-r" in on_tmux.terminal.attach_argv(session)
     assert "-r" not in on_tmux.terminal.attach_argv(session, write=True)
@@ -480,7 +480,7 @@ def test_reading_along_cannot_type(on_tmux: Bench) -> None:
 
 
 @needs_tmux
-def test_a_home_with_a_long_path_gets_a_short_socket_that_everybody_finds(
+def test_a_home_with_a_long_path_gets_a_short_socket_that_others_find(
         tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, runtime = tmp_path / ("long" * 25), short
     home.mkdir()
@@ -502,7 +502,7 @@ def test_a_home_with_a_long_path_gets_a_short_socket_that_everybody_finds(
     first.shutdown()
 
 
-def test_a_socket_directory_of_somebody_else_is_refused(tmp_path: Path, short: Path,
+def test_a_foreign_socket_directory_is_refused(tmp_path: Path, short: Path,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     run, runtime = tmp_path / ("long" * 25), short
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -517,7 +517,7 @@ def test_a_socket_directory_of_somebody_else_is_refused(tmp_path: Path, short: P
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"])
-def test_names_that_tmux_would_read_otherwise_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_tmux_would_interpret_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="session name"):
         TmuxTerminal(tmp_path).open(name, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
 

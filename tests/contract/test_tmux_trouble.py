@@ -44,7 +44,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_stopped_server_is_continued_and_nothing_is_asked_twice(home: Path) -> None:
+def test_a_stopped_server_is_continued_and_no_command_is_sent_twice(home: Path) -> None:
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
@@ -53,7 +53,7 @@ def test_a_stopped_server_is_continued_and_nothing_is_asked_twice(home: Path) ->
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["a@r1", "b@r1"]
 
 
-def test_no_command_waits_for_ever_for_a_deaf_server_and_an_open_replaces_it(home: Path,
+def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_server(home: Path,
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
     monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
@@ -107,7 +107,7 @@ def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.M
     assert [one.session_id for one in client.sessions] == [first.session_id]
 
 
-def test_a_server_that_dies_while_it_is_asked_counts_as_none_and_an_open_starts_one(
+def test_a_server_that_dies_during_a_command_counts_as_none_and_an_open_starts_one(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
     stop_for_good(first, monkeypatch)
@@ -127,7 +127,7 @@ def clients_of(session: Session) -> list[str]:
             if line.endswith(session.socket) and line.split()[5] == "02"]
 
 
-def test_a_server_whose_socket_was_removed_makes_it_anew(home: Path) -> None:
+def test_a_server_restores_its_removed_socket(home: Path) -> None:
     first = opened(home)
     Path(first.socket).unlink()
     second = opened(home, "b@r1")
@@ -165,7 +165,7 @@ def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
         shutil.rmtree(runtime, ignore_errors=True)
 
 
-def test_a_stale_socket_and_a_foreign_server_do_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_socket_does_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a boot leaves: the socket's file, and nobody behind it."""
     first = opened(home)
     os.kill(server_of(first), signal.SIGKILL)

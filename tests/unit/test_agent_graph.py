@@ -102,7 +102,7 @@ def play(work: Callable[[AgentGraph, Stage], Coroutine[Any, Any, None]], **optio
 # ---- lazy sessions
 
 
-def test_a_node_costs_no_session_before_it_is_spoken_to() -> None:
+def test_a_node_has_no_session_before_its_first_message() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         assert graph.get_agent_status("analyst")["status"] == "initializing"
         assert stage.sessions == []
@@ -116,7 +116,7 @@ def test_a_node_costs_no_session_before_it_is_spoken_to() -> None:
     play(scene)
 
 
-def test_ten_thousand_nodes_have_no_session_and_are_told_of_at_once() -> None:
+def test_ten_thousand_nodes_start_no_session_and_answer_queries_at_once() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         for number in range(10_000):
             await graph.add_node(f"n{number}", "x")
@@ -152,7 +152,7 @@ def test_the_spec_has_prompt_model_and_metadata() -> None:
 # ---- lives
 
 
-def test_starting_what_runs_is_refused_and_stopping_what_does_not_is_nothing() -> None:
+def test_starting_a_running_agent_is_refused_and_stopping_a_stopped_one_does_nothing() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         await graph.stop_agent("analyst")
         assert graph.get_agent_status("analyst")["status"] == "initializing"
@@ -166,7 +166,7 @@ def test_starting_what_runs_is_refused_and_stopping_what_does_not_is_nothing() -
     play(scene)
 
 
-def test_a_restart_ends_one_session_and_begins_another() -> None:
+def test_a_restart_ends_one_session_and_starts_another() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         await graph.start_agent("analyst")
         await graph.restart_agent("analyst")
@@ -193,7 +193,7 @@ def test_a_call_during_a_start_waits_for_that_start() -> None:
     play(scene)
 
 
-def test_messages_to_one_agent_wait_for_one_another_and_agents_for_nobody() -> None:
+def test_messages_to_one_agent_are_serialized_and_agents_are_independent() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         gate = asyncio.Event()
         stage.on_ask["analyst"] = [gate.wait]
@@ -205,7 +205,7 @@ def test_messages_to_one_agent_wait_for_one_another_and_agents_for_nobody() -> N
     play(scene)
 
 
-def test_whoever_waits_for_an_answer_is_told_that_the_agent_was_stopped() -> None:
+def test_a_caller_waiting_for_an_answer_learns_that_the_agent_was_stopped() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_ask["analyst"] = [asyncio.Event().wait]
         asking = asyncio.create_task(graph.send_message("lead", "analyst", "hello"))
@@ -220,7 +220,7 @@ def test_whoever_waits_for_an_answer_is_told_that_the_agent_was_stopped() -> Non
     play(scene)
 
 
-def test_leaving_the_graph_stops_all_even_if_one_will_not() -> None:
+def test_leaving_the_graph_stops_all_sessions_even_if_one_does_not_close() -> None:
     stage = Stage()
 
     async def scene() -> None:
@@ -237,7 +237,7 @@ def test_leaving_the_graph_stops_all_even_if_one_will_not() -> None:
     asyncio.run(scene())
 
 
-def test_a_start_that_takes_too_long_is_tried_again() -> None:
+def test_a_start_that_times_out_is_retried() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [asyncio.Event().wait]
         await graph.start_agent("analyst")
@@ -246,7 +246,7 @@ def test_a_start_that_takes_too_long_is_tried_again() -> None:
     play(scene, start_timeout=0.01)
 
 
-def test_every_transition_that_the_table_lists_is_made_and_no_other() -> None:
+def test_only_the_listed_status_transitions_are_allowed() -> None:
     for old in AgentStatus:
         for new in AgentStatus:
             node = Node("n", "x", status=old)
@@ -262,7 +262,7 @@ def test_every_transition_that_the_table_lists_is_made_and_no_other() -> None:
 # ---- failures
 
 
-def test_a_transient_failure_is_tried_after_one_two_and_four_seconds() -> None:
+def test_a_transient_failure_is_retried_after_one_two_and_four_seconds() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [OSError("connection reset")] * 3
         await graph.start_agent("analyst")
@@ -274,7 +274,7 @@ def test_a_transient_failure_is_tried_after_one_two_and_four_seconds() -> None:
     assert len(stage.of("analyst")) == 4, "each try is a session of its own"
 
 
-def test_after_four_tries_the_agent_is_in_error_and_a_restart_brings_it_back() -> None:
+def test_after_four_tries_the_agent_is_in_error_until_a_restart() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [AgentFailure("overloaded", 529)] * 4
         with pytest.raises(AgentFailure):
@@ -288,7 +288,7 @@ def test_after_four_tries_the_agent_is_in_error_and_a_restart_brings_it_back() -
     play(scene)
 
 
-def test_whatever_a_client_raises_for_good_is_an_agents_failure_with_its_cause() -> None:
+def test_a_clients_permanent_error_becomes_an_agent_failure_with_its_cause() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [OSError("no route")] * 4
         with pytest.raises(AgentFailure, match="agent 'analyst' failed: OSError: no route") as caught:
@@ -300,7 +300,7 @@ def test_whatever_a_client_raises_for_good_is_an_agents_failure_with_its_cause()
     play(scene)
 
 
-def test_nobody_is_begun_in_a_graph_that_is_left() -> None:
+def test_no_session_starts_in_a_graph_that_was_left() -> None:
     """A start that races with the end of the graph would outlive it."""
     stage = Stage()
 
@@ -317,7 +317,7 @@ def test_nobody_is_begun_in_a_graph_that_is_left() -> None:
     asyncio.run(scene())
 
 
-def test_a_permanent_failure_is_not_tried_again() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [AgentFailure("invalid x-api-key", 401)]
         with pytest.raises(AgentFailure):
@@ -327,7 +327,7 @@ def test_a_permanent_failure_is_not_tried_again() -> None:
     play(scene)
 
 
-def test_a_message_is_tried_again_in_a_new_session() -> None:
+def test_a_failed_message_is_retried_in_a_new_session() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
         assert str(await graph.send_message("lead", "analyst", "hello")) == "analyst heard hello"
@@ -337,7 +337,7 @@ def test_a_message_is_tried_again_in_a_new_session() -> None:
     play(scene)
 
 
-def test_a_message_that_cannot_be_answered_puts_the_agent_in_error_and_is_kept() -> None:
+def test_a_message_without_an_answer_puts_the_agent_in_error_and_is_kept() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_ask["analyst"] = [AgentFailure("no such model", 404)]
         with pytest.raises(AgentFailure):
@@ -365,7 +365,7 @@ def test_one_failing_agent_does_not_hold_up_the_others() -> None:
     (AgentFailure("x", 401), False), (AgentFailure("x", 400), False), (AgentFailure("credit balance", 403), False),
     (UsageError("cwd"), False), (AgentGraphError("stopped"), False), (TypeError("no"), False),
     (FileNotFoundError("claude"), False)])
-def test_what_may_get_better_is_transient(error: Exception, transient: bool) -> None:
+def test_classification_of_transient_errors(error: Exception, transient: bool) -> None:
     assert is_transient(error) is transient
     assert delay_after(1, error) == (1.0 if transient else None)
 
@@ -377,7 +377,7 @@ def test_there_are_three_retries() -> None:
 # ---- prompts
 
 
-def test_each_controller_stands_in_the_prompt_with_its_type() -> None:
+def test_the_prompt_names_each_controller_with_its_type() -> None:
     assert effective_prompt("You analyse.", "analyst", [("CFO", "supervisor"), ("risk", "compliance")]) == (
         "You analyse.\n\n## Control Hierarchy\nYou are agent 'analyst'. You report to the following controllers:\n"
         "  - Agent 'CFO' (supervisor)\n  - Agent 'risk' (compliance)\n\n"
@@ -386,7 +386,7 @@ def test_each_controller_stands_in_the_prompt_with_its_type() -> None:
     assert effective_prompt("You analyse.", "analyst", []) == "You analyse."
 
 
-def test_an_edge_marks_the_subordinate_alone_and_the_next_session_has_it() -> None:
+def test_an_edge_marks_only_the_subordinates_prompt_and_its_next_session_has_it() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         await graph.start_agent("analyst")
         await graph.start_agent("lead")
@@ -405,7 +405,7 @@ def test_an_edge_marks_the_subordinate_alone_and_the_next_session_has_it() -> No
     play(scene)
 
 
-def test_a_controller_that_is_removed_leaves_the_prompt() -> None:
+def test_a_removed_controller_leaves_the_prompt() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         await graph.add_edge("lead", "analyst")
         await graph.start_agent("analyst")
@@ -432,7 +432,7 @@ def test_a_name_that_could_break_a_prompt_is_refused(name: Any) -> None:
 # ---- questions of control
 
 
-def test_who_directs_whom_in_trees_dags_and_meshes() -> None:
+def test_controllers_and_subordinates_in_trees_dags_and_meshes() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         for name in ("c", "d"):
             await graph.add_node(name, "x")
@@ -451,7 +451,7 @@ def test_who_directs_whom_in_trees_dags_and_meshes() -> None:
     play(scene)
 
 
-def test_unknown_ids_doubles_and_loops_are_refused() -> None:
+def test_unknown_ids_duplicate_edges_and_loops_are_refused() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         for call in (graph.get_agent_status, graph.get_controllers, graph.get_subordinates, graph.get_node):
             with pytest.raises(NodeNotFoundError, match="ghost"):
@@ -473,7 +473,7 @@ def test_unknown_ids_doubles_and_loops_are_refused() -> None:
     play(scene)
 
 
-def test_the_pieces_of_an_answer_can_be_followed() -> None:
+def test_a_listener_gets_the_pieces_of_an_answer() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         seen: list[Any] = []
         await graph.send_message("lead", "analyst", "hi", on_event=seen.append)
@@ -485,7 +485,7 @@ def test_the_pieces_of_an_answer_can_be_followed() -> None:
 # ---- files and networkx
 
 
-def test_a_saved_graph_says_the_same_and_nobody_runs_in_it(tmp_path: Path) -> None:
+def test_a_loaded_graph_equals_the_saved_one_and_runs_no_agent(tmp_path: Path) -> None:
     stage, path = Stage(), tmp_path / "desk.json"
 
     async def scene(graph: AgentGraph, stage_: Stage) -> None:
@@ -504,7 +504,7 @@ def test_a_saved_graph_says_the_same_and_nobody_runs_in_it(tmp_path: Path) -> No
     play(scene)
 
 
-def test_what_is_no_graph_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_an_invalid_graph_file_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "desk.json"
     with pytest.raises(NotFound):
         AgentGraph.load(path)
@@ -515,7 +515,7 @@ def test_what_is_no_graph_is_refused_in_a_line(tmp_path: Path) -> None:
             AgentGraph.load(path)
 
 
-def test_a_graph_goes_to_networkx_and_back() -> None:
+def test_networkx_round_trip() -> None:
     nx = pytest.importorskip("networkx")
 
     async def scene(graph: AgentGraph, stage: Stage) -> None:

@@ -34,7 +34,7 @@ def assignment(tmp_path: Path) -> Assignment:
     ("-p {prompt}", "-p write {node} and {command} as they are: $x"),
     ("{command}", TASK.command), ("x{command}", "x{command}"), ("{other} {} {{node}}", "{other} {} {node-a}"),
     ('{"json": {"a": 1}}', '{"json": {"a": 1}}'), ("$(id) `x` \n *", "$(id) `x` \n *"), ("", "")])
-def test_templates(assignment: Assignment, word: str, filled: str) -> None:
+def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
     given = fill_placeholders(word, assignment, assignment.folder / "claim.json")
     assert given == filled.replace("FOLDER", str(assignment.folder)).replace("TREE", str(assignment.worktree))
 
@@ -51,11 +51,11 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
     (JobResult(-9, True, 61.2), Outcome("fail", "timed out after 61 s: said", -9)),
     (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
-def test_exit_zero(result: JobResult, outcome: Outcome) -> None:
+def test_rule_exit_zero(result: JobResult, outcome: Outcome) -> None:
     assert outcome_by_exit_code(result, "said") == outcome
 
 
-def test_who_said_nothing_leaves_no_colon() -> None:
+def test_a_reason_without_output_has_no_colon() -> None:
     assert outcome_by_exit_code(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
 
 
@@ -75,7 +75,7 @@ def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     ({"status": "needs_review"}, 0, "fail", "it wrote no status"),
     (["success"], 0, "fail", "its result file is not what it should be"), (None, 0, "fail", "it wrote no status"),
     ("{half", 4, "fail", "its result file is not what it should be")])
-def test_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "result_file")
     assert outcome.status == status and outcome.reason.startswith(reason) and outcome.exit_code == code
 
@@ -86,13 +86,13 @@ def test_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: 
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
     ({"status": "needs_review"}, 0, "success", ""),
     ("[]", 0, "fail", "its result file is not what it should be: it is no JSON object")])
-def test_exit_zero_and_what_the_program_says(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")
     assert (outcome.status, outcome.reason) == (status, reason)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_an_agent_says_for_its_pipeline_is_kept(tmp_path: Path, rule: str) -> None:
+def test_the_agents_report_is_kept(tmp_path: Path, rule: str) -> None:
     body = {"status": "success", "preferred_next_label": "ship", "suggested_next_ids": ["deploy"], "notes": "",
             "context": {"tests.red": 3}, "unknown": 1}
     assert wrote(tmp_path / "claim.json", body, 0, rule).report == {
@@ -105,12 +105,12 @@ def test_what_an_agent_says_for_its_pipeline_is_kept(tmp_path: Path, rule: str) 
     ({"preferred_label": 3}, "preferred_label is not a text"), ({"notes": {}}, "notes is not a text"),
     ({"suggested_next_ids": [1]}, "suggested_next_ids is not an array of node ids")])
 @pytest.mark.parametrize("rule", RULES)
-def test_what_cannot_be_meant_is_a_failure_that_says_so(tmp_path: Path, body: Any, wrong: str, rule: str) -> None:
+def test_an_invalid_result_file_is_a_failure_with_its_reason(tmp_path: Path, body: Any, wrong: str, rule: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, 0, rule)
     assert outcome.status == "fail" and wrong in outcome.reason and not outcome.report
 
 
-def test_the_agents_there_are(tmp_path: Path) -> None:
+def test_profiles_of_a_home(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("""
 [agents.aider]
 argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -132,7 +132,7 @@ success = "result_file"
         registry.required_variables({"aider", "x"}, tmp_path)
 
 
-def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
+def test_built_in_agents(tmp_path: Path) -> None:
     assert set(registry.profiles(tmp_path)) == {"claude", "command", "scripted"}
 
 
@@ -145,20 +145,20 @@ def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
     ("[agents.x]\nargv = ['a']\nenv = 'HOME'", "env should be a list of strings"),
     ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'", "success is 'maybe'; use one of exit_zero, result_file"),
     ("[agents.x]\nargv = ['a']\nsuccess = ['exit_zero']", "use one of exit_zero, result_file")])
-def test_errors_of_the_configuration_are_a_line_each(tmp_path: Path, text: str, why: str) -> None:
+def test_configuration_errors_are_one_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     with pytest.raises(UsageError, match=why) as caught:
         registry.profiles(tmp_path)
     assert "\n" not in str(caught.value) and "config.toml" in str(caught.value)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_a_binary_configuration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not TOML"):
         registry.profiles(tmp_path)
 
 
-def test_the_prompt_is_filled_and_leaves_the_tasks_own_dollars_alone() -> None:
+def test_the_prompt_is_filled_and_keeps_the_tasks_own_dollar_signs() -> None:
     text = prompt.build(TASK, "garrison/r1/node-a")
     for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test",
                  "garrison/r1/node-a"):
@@ -182,7 +182,7 @@ def test_wisdom_comes_last() -> None:
     assert text.endswith("## RESUMPTION CONTEXT\nhalf done\n") and text.startswith("# Task node-a")
 
 
-def test_which_script_is_played(tmp_path: Path) -> None:
+def test_script_lookup(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("- print: a\n")
     (tmp_path / "named").write_text("- print: named\n")
     folder = {"GARRISON_SCRIPTS": str(tmp_path)}
@@ -194,7 +194,7 @@ def test_which_script_is_played(tmp_path: Path) -> None:
         scripted.script_for("a", folder)
 
 
-def test_steps_are_played_in_the_life_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_steps_are_played_in_their_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                    capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GARRISON_NOTES_FILE", str(tmp_path / "notes"))

@@ -21,7 +21,7 @@ def result(usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> 
     return UsageRecord("result", session, at, usd)
 
 
-def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
+def test_tokens_are_priced_by_the_models_name_and_highest_for_an_unknown_one():
     assert budget.estimate("claude-haiku-4", USAGE) == pytest.approx(1.5)
     assert budget.estimate("claude-sonnet-9", USAGE) == pytest.approx(4.5)
     assert budget.estimate("something new", USAGE) > budget.estimate("claude-opus-5", USAGE)
@@ -30,14 +30,14 @@ def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
 
 
 @pytest.mark.parametrize("count", [None, -5, "many", [1], float("nan"), float("inf"), {}])
-def test_what_is_no_count_of_tokens_costs_nothing_and_gives_nothing_back(count):
+def test_invalid_token_counts_cost_nothing_and_refund_nothing(count):
     told = {"input_tokens": count, "output_tokens": 100_000, "cache_read_input_tokens": count}
     assert budget.estimate("claude-haiku-4", told) == pytest.approx(0.5)
     made = budget.call_record("s", "now", "m", "claude-haiku-4", told)
     assert (made.input, made.output, made.cache_read) == (0, 100_000, 0)
 
 
-def test_an_answer_billed_twice_counts_once_and_the_cli_wins():
+def test_a_response_billed_twice_counts_once_and_the_clis_total_wins():
     assert budget.total([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
     told = budget.total([call("a", 9.0), result(0.5), call("b", 0.25)])
     assert told.usd == 0.75, "what the CLI has billed, and what came after"
@@ -53,7 +53,7 @@ def of(stretch: str, *lines: UsageRecord) -> list[UsageRecord]:
     return [replace(one, connection=stretch) for one in lines]
 
 
-def test_what_a_killed_cli_had_not_told_stays_on_the_bill():
+def test_calls_that_a_killed_cli_had_not_reported_stay_on_the_bill():
     """Its total is inherited by the next stretch only if it could end in order; a kill takes the rest with it."""
     killed = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(1.5))]
     assert budget.total(killed).usd == 3.5
@@ -64,14 +64,14 @@ def test_what_a_killed_cli_had_not_told_stays_on_the_bill():
     assert budget.total(twice[:2]).usd == 2.0
 
 
-def test_a_day_is_charged_with_what_was_spent_on_it():
+def test_the_total_of_a_day():
     calls = [result(1.0, at="2026-01-01T23:00:00Z"), call("b", 0.5), result(1.25), call("c", 0.5, at="2026-01-03T01Z")]
     assert budget.total_of_day(calls, "2026-01-01") == 1.0
     assert budget.total_of_day(calls, "2026-01-02") == 0.25
     assert budget.total_of_day(calls, "2026-01-03") == 0.5
 
 
-def test_a_torn_line_is_left_out_and_the_next_one_counts(tmp_path):
+def test_a_torn_line_is_skipped_and_the_next_one_counts(tmp_path):
     path = tmp_path / "usage.jsonl"
     budget.append_usage(path, call("a", 1.0))
     with path.open("a") as file:
@@ -83,7 +83,7 @@ def test_a_torn_line_is_left_out_and_the_next_one_counts(tmp_path):
 
 @pytest.mark.parametrize(("limits", "which"), [
     (Limits(node=1.0), "node"), (Limits(run=2.0), "run"), (Limits(day=3.0), "day")])
-def test_each_limit_counts_what_it_should(tmp_path, limits, which):
+def test_each_limit_counts_its_own_sessions(tmp_path, limits, which):
     """Another attempt counts for the node, another node for the run, another run for the day."""
     for run, node, attempt in (("r1", "a", 1), ("r1", "a", 2), ("r1", "b", 1), ("r2", "a", 1)):
         folder = tmp_path / "runs" / run / "nodes" / node / str(attempt) / "claude"
@@ -102,7 +102,7 @@ def test_without_a_limit_nothing_is_read(tmp_path):
     assert Meter(tmp_path / "absent", "r1", "a", Limits()).exceeded("2026-01-02") == ""
 
 
-def test_a_line_has_the_keys_of_version_0_1(tmp_path):
+def test_a_usage_line_has_the_keys_of_version_0_1(tmp_path):
     budget.append_usage(tmp_path / "usage.jsonl", call("a", 1.0))
     line = json.loads((tmp_path / "usage.jsonl").read_text())
     assert set(line) == {"kind", "session", "at", "usd", "model", "message", "input", "output", "cache_read",

@@ -16,7 +16,7 @@ SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUT
           "ANTHROPIC_BASE_URL": "u", "CLAUDECODE": "1", "CLAUDE_CODE_SESSION_ID": "x", "GARRISON_LIFE": "l"}
 
 
-def test_a_log_in_has_what_a_session_has_but_no_key(tmp_path):
+def test_a_log_in_has_a_sessions_environment_without_keys(tmp_path):
     found = login.environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
     assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
     assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
@@ -24,12 +24,12 @@ def test_a_log_in_has_what_a_session_has_but_no_key(tmp_path):
                 "GARRISON_LIFE"} & set(found)
 
 
-def test_the_cli_is_what_the_profile_names_else_the_sdks(tmp_path):
+def test_the_cli_is_the_profiles_else_the_sdks(tmp_path):
     assert cli_process.find_cli(ClaudeSettings(cli="/x/claude")) == "/x/claude"
     assert cli_process.find_cli(ClaudeSettings()).endswith("claude")
 
 
-def test_log_in_becomes_the_cli(tmp_path):
+def test_log_in_executes_the_cli(tmp_path):
     """The same path with a program that tells what it got: its words, its folder (made, private)."""
     (tmp_path / "cli").write_text('#!/bin/sh\necho "$@"\nls -ld "$CLAUDE_CONFIG_DIR"\n')
     (tmp_path / "cli").chmod(0o755)

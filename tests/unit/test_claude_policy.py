@@ -15,18 +15,18 @@ def after(*kinds: str, answered: bool = False, **last: object) -> Decision:
     return policy.decide(endings, answered)
 
 
-def test_a_session_begins_or_goes_on():
+def test_first_decision():
     assert policy.first_decision(None) == Decision(Step.CONNECT, Prompt.TASK, fresh=True)
     assert policy.first_decision("an-id") == Decision(Step.CONNECT, Prompt.CONTINUE)
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_a_report_is_the_end(success):
+def test_a_report_finishes_the_attempt(success):
     decision = after(policy.REPORTED, success=success, reason="because")
     assert (decision.step, decision.success, decision.reason) == (Step.FINISH, success, "because")
 
 
-def test_silence_is_asked_about_once():
+def test_a_missing_report_is_requested_once():
     assert after(policy.SILENT) == Decision(Step.CONNECT, Prompt.REPORT)
     assert after(policy.SILENT, policy.SILENT, progress=True).step is Step.FINISH, "progress does not make it a report"
     between = after(policy.SILENT, policy.QUESTION, policy.SILENT)
@@ -39,21 +39,21 @@ def test_a_question_waits_for_its_answer():
 
 
 @pytest.mark.parametrize("kind", sorted(policy.NEEDS_PERSON))
-def test_what_a_person_must_mend_is_parked_with_what_to_do(kind):
+def test_a_failure_that_needs_a_person_is_parked_with_instructions(kind):
     decision = after(kind, reason="said the API")
     assert decision.step is Step.PARK
     assert failures.WHAT_TO_DO[kind] in decision.reason
     assert "said the API" in decision.reason
 
 
-def test_a_rate_limit_is_waited_for_until_its_reset_and_gives_nobody_up():
+def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt():
     assert after(failures.RATE_LIMIT, resets_at=5000.0).until == 5000.0
     assert after(*[failures.RATE_LIMIT] * 200).step is Step.WAIT
     assert after(*[failures.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
 
 @pytest.mark.parametrize("kind", sorted(set(policy.TRANSIENT) - {failures.RATE_LIMIT}))
-def test_a_trouble_is_waited_out_longer_each_time_and_at_last_given_up(kind):
+def test_a_transient_failure_waits_longer_each_time_and_finally_fails_the_attempt(kind):
     most = policy.TRANSIENT[kind].max_consecutive
     waits = []
     for times in range(1, most + 1):
@@ -67,14 +67,14 @@ def test_a_trouble_is_waited_out_longer_each_time_and_at_last_given_up(kind):
     assert "the same again" in given_up.reason
 
 
-def test_progress_makes_earlier_troubles_forgotten():
+def test_progress_resets_the_count_of_failures():
     endings = [Ending(failures.SERVER, 0.0), Ending(failures.SERVER, 1.0), Ending(failures.SERVER, 2.0, progress=True)]
     assert policy.consecutive(endings, {failures.SERVER}) == 1
     endings.append(Ending(failures.SERVER, 3.0))
     assert policy.consecutive(endings, {failures.SERVER}) == 2
 
 
-def test_troubles_that_take_turns_are_waited_out_longer_and_at_last_given_up():
+def test_alternating_failures_wait_longer_each_time_and_finally_fail_the_attempt():
     turns = [failures.SERVER, failures.RATE_LIMIT, failures.OVERLOADED, failures.RATE_LIMIT] * 20
     decisions = {number: after(*turns[:number]) for number in range(1, 80)}
     assert [decisions[number].until - (number - 1) for number in (1, 3, 5)] == [2.0, 4.0, 8.0]
@@ -83,20 +83,20 @@ def test_troubles_that_take_turns_are_waited_out_longer_and_at_last_given_up():
     assert ends[0] <= 2 * policy.MAX_CONSECUTIVE + 1
 
 
-def test_a_full_context_is_handed_over_but_not_for_ever():
+def test_a_full_context_is_handed_over_a_limited_number_of_times():
     assert after(failures.CONTEXT) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
     assert after(*[failures.CONTEXT] * policy.MAX_HAND_OVERS).step is Step.CONNECT
     assert after(*[failures.CONTEXT, failures.SERVER] * policy.MAX_HAND_OVERS, failures.CONTEXT).step is Step.FINISH
 
 
-def test_an_unknown_session_begins_anew_and_a_death_goes_on():
+def test_an_unknown_session_starts_fresh_and_a_death_is_resumed():
     assert after(failures.UNKNOWN_SESSION) == Decision(Step.CONNECT, Prompt.CONTINUE, fresh=True)
     assert after(failures.CRASH) == Decision(Step.CONNECT, Prompt.CONTINUE)
     assert after(policy.STOPPED) == Decision(Step.CONNECT, Prompt.CONTINUE)
 
 
 @pytest.mark.parametrize("kind", [failures.INVALID, failures.MAX_TURNS, "a kind that nobody knows"])
-def test_the_rest_fails_and_says_why(kind):
+def test_any_other_ending_fails_with_its_reason(kind):
     decision = after(kind, reason="400 no such model")
     assert (decision.step, decision.success) == (Step.FINISH, False)
     assert kind in decision.reason
@@ -115,11 +115,11 @@ def test_the_rest_fails_and_says_why(kind):
                                                             failures.AUTHENTICATION),
     (None, "Claude AI usage limit reached", failures.RATE_LIMIT), (None, "Overloaded", failures.OVERLOADED),
     (None, "Connection error.", failures.NETWORK), (None, "something else", failures.SERVER)])
-def test_what_was_said_is_a_class(status, said, kind):
+def test_failures_are_classified_by_status_and_text(status, said, kind):
     assert failures.classify(status, said) == kind
 
 
-def test_what_comes_again_after_each_step_forward_is_the_end_too():
+def test_failures_of_one_attempt_are_limited_despite_progress():
     """Progress begins the count anew, but not for ever: each of these costs a call."""
     endings = [Ending(failures.HANG, float(number), progress=True) for number in range(31)]
     assert policy.decide(endings[:30]).step is Step.WAIT
@@ -129,14 +129,14 @@ def test_what_comes_again_after_each_step_forward_is_the_end_too():
     assert "4 times" in policy.decide(answers).reason
 
 
-def test_a_reset_that_cannot_be_meant_is_not_waited_for():
+def test_an_implausible_reset_is_not_waited_for():
     """One that is past would make a loop without a pause, one in milliseconds would wait for ever."""
     assert after(failures.RATE_LIMIT, resets_at=-5.0).until == 30.0
     assert after(failures.RATE_LIMIT, resets_at=1.8e12).until == policy.MAX_WAIT
     assert after(failures.RATE_LIMIT, resets_at=17.0).until == 17.0
 
 
-def test_that_a_person_was_there_is_said_until_the_model_has_answered():
+def test_a_takeover_is_mentioned_until_the_model_has_answered():
     assert after(policy.STOPPED, policy.PERSON).prompt is Prompt.PERSON
     assert after(policy.QUESTION, policy.PERSON).prompt is Prompt.PERSON
     assert after(policy.PERSON, policy.STOPPED).prompt is Prompt.PERSON, "its prompt may not have been sent"
@@ -151,5 +151,5 @@ def test_that_a_person_was_there_is_said_until_the_model_has_answered():
     (None, "over the limit", "max_output_tokens", failures.TOO_LONG),
     (None, "it will not", "invalid_request", failures.INVALID), (None, "what?", "server_error", failures.SERVER),
     (413, "Request too large", "invalid_request", failures.CONTEXT), (None, "Request timed out", "", failures.NETWORK)])
-def test_what_the_cli_calls_a_failure_tells_its_class(status, said, error, kind):
+def test_failures_are_classified_by_the_clis_name_for_them(status, said, error, kind):
     assert failures.classify(status, said, error) == kind

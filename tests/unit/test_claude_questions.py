@@ -23,7 +23,7 @@ def made(folder) -> AttemptFiles:
     return files
 
 
-def test_a_mended_trouble_does_not_overwrite_an_answer(tmp_path):
+def test_resolving_a_failure_does_not_overwrite_an_answer(tmp_path):
     """The agent's question was answered; then the key was refused, and a person said that it is mended."""
     work = ClaudeAttempt.__new__(ClaudeAttempt)
     work.files = made(tmp_path)
@@ -45,7 +45,7 @@ def test_two_questions_in_one_turn_are_both_asked(tmp_path):
     assert read_json(files.question)["text"] == "Which name?"
 
 
-def test_half_a_character_of_a_model_is_kept(tmp_path):
+def test_half_a_surrogate_pair_is_written_as_an_escape(tmp_path):
     append_line(tmp_path / "lines", {"text": "\ud83d and ü"})
     write_json(tmp_path / "file", {"text": "\ud83d"})
     assert read_lines(tmp_path / "lines") == [{"text": "\ud83d and ü"}]
@@ -53,7 +53,7 @@ def test_half_a_character_of_a_model_is_kept(tmp_path):
     assert (tmp_path / "lines").read_text().isascii(), "other readers take it as text"
 
 
-def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
+def test_an_orphaned_cli_gets_time_to_save_its_transcript(tmp_path):
     """It is told to end before it is killed; once it is gone, nothing is known of it."""
     files = made(tmp_path)
     script = 'trap "echo said > last; exit" TERM; touch ready; while :; do sleep 0.02; done'
@@ -70,7 +70,7 @@ def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
         child.wait()
 
 
-def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
+def test_the_holder_of_the_takeover_lock_has_the_session(tmp_path):
     files = made(tmp_path)
     assert takeover.holder(files) is None
     lock = LifeLock.try_acquire(files.takeover)
@@ -85,7 +85,7 @@ def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
     assert takeover.holder(files) is None, "a file that says so is no person"
 
 
-def test_a_session_with_a_past_is_not_told_it_again_and_one_that_lost_it_is(tmp_path):
+def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):
     """One that was interrupted may not have heard of its own task: it is told that again."""
     files = made(tmp_path)
     assignment = Assignment(Task("r", "n", 1, label="Do it", preamble="Done so far: x", continues="s"), tmp_path,

@@ -23,7 +23,7 @@ def test_the_node_wins_over_the_profile():
     ({"modell": "x"}, "modell is not a setting"), ({"max_turns": "many"}, "max_turns"), ({"budget": -1}, "budget"),
     ({"permission_mode": "yolo"}, "one of dontAsk"), ({"effort": 3}, "effort"), ({"tools": [1]}, "a list of names"),
     ({"set": {"A": 1}}, "table of texts"), ({"model": " "}, "a text"), ({"starts": 0}, "starts")])
-def test_what_cannot_be_meant_is_refused_with_its_place(values, words):
+def test_invalid_settings_are_refused_with_their_place(values, words):
     with pytest.raises(UsageError) as caught:
         from_profile("config.toml, [agents.x]", values)
     assert str(caught.value).startswith("config.toml, [agents.x]: ")
@@ -36,7 +36,7 @@ def test_a_validator_reads_only():
     assert read_only(ClaudeSettings(tools=("Bash",))).tools == settings.READ_ONLY
 
 
-def test_an_order_survives_its_file():
+def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
     order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
                           ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
     assert from_json(json.loads(json.dumps(to_json(order)))) == order
@@ -74,7 +74,7 @@ def test_a_malformed_profile_is_refused(tmp_path, text):
     ({"kind": "retry", "status": 429, "delay": 3.2}, "  … the API answered 429; trying again in 3 s"),
     ({"kind": "result", "error": False, "usd": 0.5}, "── session ended its turn, $0.5000 in all"),
     ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
-def test_what_a_person_sees(event, line):
+def test_rendered_events(event, line):
     assert stream.render(event) == line
 
 
@@ -90,11 +90,11 @@ def test_a_long_text_loses_its_middle():
     ({"verdict": "pass", "reason": "r", "criteria": [{"met": False, "evidence": "e"}]}, "every criterion"),
     ({"verdict": "pass", "reason": "r", "criteria": [{"met": True, "evidence": ""}]}, "every criterion"),
     ({"verdict": "maybe", "reason": "r", "criteria": [{}]}, "verdict=pass")])
-def test_a_verdict_that_does_not_hold_is_sent_back(given, word):
+def test_an_incomplete_verdict_is_refused(given, word):
     assert word in tools.verdict_problem(given)
 
 
-def test_a_sound_verdict_counts():
+def test_a_complete_verdict_is_accepted():
     criteria = [{"criterion": "c", "met": False, "evidence": "e"}]
     assert tools.verdict_problem({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""
 
@@ -105,7 +105,7 @@ def test_a_sound_verdict_counts():
     ({"status": "partial_success", "suggested_next_ids": ["b"]}, {"status": "partial_success",
                                                                   "suggested_next_ids": ["b"]}),
     ({"status": "failure", "preferred_label": ""}, {"status": "fail"}), ({"status": "retry"}, {"status": "retry"})])
-def test_a_report_speaks_to_the_pipeline(given, told):
+def test_a_report_becomes_an_agent_report(given, told):
     kept = tools.check_report({"summary": "s", **given})
     assert tools.to_agent_report(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
 
@@ -114,10 +114,10 @@ def test_a_report_speaks_to_the_pipeline(given, told):
     ({"status": "done", "summary": "s"}, "status=failure"), ({"status": "success", "summary": " "}, "a summary"),
     ({"status": "success", "summary": "s", "preferred_label": 3}, "preferred_label is not a text"),
     ({"status": "success", "summary": "s", "context_updates": ["x"]}, "context_updates is not an object")])
-def test_a_report_that_cannot_be_meant_is_sent_back(given, word):
+def test_an_invalid_report_is_refused(given, word):
     with pytest.raises(UsageError, match=word):
         tools.check_report(given)
 
 
-def test_who_reported_nothing_says_nothing():
+def test_without_a_report_the_agent_report_is_empty():
     assert tools.to_agent_report(None) == {}

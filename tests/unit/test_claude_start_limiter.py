@@ -9,7 +9,7 @@ from garrison.agents.claude.start_limiter import start_slot
 from support import DEADLINE
 
 
-def test_the_third_waits_until_a_start_is_over(tmp_path: Path) -> None:
+def test_the_third_start_waits_for_a_slot(tmp_path: Path) -> None:
     told: list[str] = []
     order: list[str] = []
 

@@ -50,7 +50,7 @@ def test_the_copy_catches_up_with_what_a_kill_cost_it(place):
         assert store.read(KEY) == read_lines(own(config))
 
 
-def test_what_is_gone_is_written_again_with_its_subagents(place):
+def test_a_missing_transcript_is_restored_with_its_subagents(place):
     config, copy = place
     store = TranscriptStore(copy)
     store.add(KEY, [said("1"), said("2", "1"), said("2", "1"), {"type": "user", "text": "\ud800"}])
@@ -68,7 +68,7 @@ def test_what_is_gone_is_written_again_with_its_subagents(place):
     assert len(store.read(SUB) or []) == 3, "and nothing is copied back as new"
 
 
-def test_a_transcript_that_lost_its_beginning_is_made_whole(place):
+def test_a_transcript_that_lost_its_beginning_is_restored(place):
     """It was removed while the CLI still wrote: what is there goes on from what only the copy has."""
     config, copy = place
     TranscriptStore(copy).add(KEY, [said("1"), said("2", "1")])
@@ -78,7 +78,7 @@ def test_a_transcript_that_lost_its_beginning_is_made_whole(place):
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_session_goes_on_from_another_without_its_system_prompt(place, gone):
+def test_a_fork_leaves_out_the_system_prompt(place, gone):
     """From the CLI's own transcript, else from the copy that an attempt kept; the other one stays as it was."""
     config, copy = place
     prompt = {"type": "attachment", "uuid": "2", "parentUuid": "1", "attachment": {"type": "prompt_snapshot"}}
@@ -95,13 +95,13 @@ def test_a_session_goes_on_from_another_without_its_system_prompt(place, gone):
     assert transcripts.prepare(config, copy, "new") == "own"
 
 
-def test_nobody_goes_on_from_a_session_that_nobody_has(place):
+def test_an_unknown_session_cannot_be_forked(place):
     config, copy = place
     assert not transcripts.fork(config, copy, "s", "new", "-other")
     assert not (config / "projects/-other").exists()
 
 
-def test_a_torn_line_costs_itself_only(place):
+def test_only_the_torn_line_is_lost(place):
     _config, copy = place
     store = TranscriptStore(copy)
     store.add(KEY, [said("1")])
@@ -119,7 +119,7 @@ def test_no_key_leads_out_of_the_folder(tmp_path, key):
         TranscriptStore(tmp_path).path(key)
 
 
-def test_the_sdk_is_told_of_nothing_that_it_would_lay_out(tmp_path):
+def test_the_mirror_loads_nothing_for_the_sdk(tmp_path):
     mirror = Mirror(tmp_path)
     asyncio.run(mirror.append(KEY, [said("1")]))
     assert asyncio.run(mirror.load(KEY)) is None

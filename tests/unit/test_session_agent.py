@@ -32,7 +32,7 @@ def configure(home: Path, text: str) -> Path:
     return home
 
 
-def test_a_node_or_a_profile_says_that_an_agent_is_a_session(tmp_path: Path) -> None:
+def test_a_session_agent_by_node_or_profile(tmp_path: Path) -> None:
     home = configure(tmp_path, '[agents.steady]\nkind = "session"\nof = "scripted"\ntier = "established"\n'
                                '[agents.thinker]\nkind = "session"\n')
     assert isinstance(registry.agent("scripted", home, attributes={"session": "true"}), SessionAgent)
@@ -51,7 +51,7 @@ def test_a_node_or_a_profile_says_that_an_agent_is_a_session(tmp_path: Path) -> 
     ("scripted", {"session": "perhaps"}, "session='perhaps' should be true or false"),
     ("scripted", {"session": "true", "initiative": "-1"}, "initiative='-1' should be a count of model calls"),
     ("odd", {}, "agent command cannot run as a session"), ("twice", {}, "is a session of odd, which is a session")])
-def test_what_cannot_be_meant_is_refused_before_a_run(tmp_path: Path, agent: str, says: dict[str, str],
+def test_invalid_session_options_are_refused_before_a_run(tmp_path: Path, agent: str, says: dict[str, str],
                                                       why: str) -> None:
     home = configure(tmp_path, '[agents.odd]\nkind = "session"\nof = "command"\n'
                                '[agents.twice]\nkind = "session"\nof = "odd"\n')
@@ -65,7 +65,7 @@ def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Pat
         registry.profiles(home)
 
 
-def test_what_is_said_next_and_what_comes_of_it() -> None:
+def test_next_message_and_result() -> None:
     report = {"status": "failure", "summary": "no"}
     assert next_message(0, None, "do it") == "do it"
     assert next_message(1, None, "do it") == REPORT_REQUEST
@@ -105,14 +105,14 @@ def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
     return made, asyncio.run(scene())
 
 
-def test_a_script_is_a_model_that_asks_for_its_steps() -> None:
+def test_a_script_calls_its_steps_as_tools() -> None:
     made, result = played(Script("n", STEPS, 1))
     assert made == ["a", "b", "c", "success"]
     assert (result.response, result.tool_calls_made) == ("The script of n is played.", 4)
     assert played(Script("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
 
 
-def test_a_script_goes_on_after_what_has_a_result_and_leaves_another_lifes_step() -> None:
+def test_a_script_continues_after_completed_steps_and_skips_other_incarnations_steps() -> None:
     said = [{"role": "tool", "tool_call_id": "2:notes", "content": "done"}]
     assert Script("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
     play = Script("n", STEPS, 2).tools()["exit"].call
@@ -121,7 +121,7 @@ def test_a_script_goes_on_after_what_has_a_result_and_leaves_another_lifes_step(
         play(value=3)
 
 
-def test_tools_exist_as_far_as_the_tier_allows_and_tell_their_trouble(tmp_path: Path) -> None:
+def test_a_tier_limits_the_tools_and_tool_errors_are_returned(tmp_path: Path) -> None:
     tiers = read_tiers()
     assert list(tools_of(tmp_path, tiers["probationary"])) == ["read", "list", "search"]
     assert "run" not in tools_of(tmp_path, tiers["established"])
@@ -185,7 +185,7 @@ def test_1b_claudes_own_tool_calls_are_dispatches_of_the_graph(calls: int) -> No
     assert len([one for one in log if one.startswith("<conversation>")]) == 1, "one turn of Claude's"
 
 
-def test_a_conversation_that_is_told_anew_has_its_calls_and_results() -> None:
+def test_a_repeated_conversation_includes_calls_and_results() -> None:
     told = prompt_of([{"role": "user", "content": "go"},
                       {"role": "assistant", "content": "", "tool_calls": [
                           {"name": "read", "arguments": {"path": "a"}}]},

@@ -49,7 +49,7 @@ class Programs:
 DONE = Outcome("success")
 
 
-def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path) -> None:
+def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path: Path) -> None:
     programs = Programs(tmp_path, policy.Ending(policy.QUESTION, 1.0, "Which?"), DONE)
     work = programs.work()
     questions.ask(programs.files, "Which?", "c1")
@@ -69,7 +69,7 @@ def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", [failures.BUDGET, failures.AUTHENTICATION, failures.BILLING])
-def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_path: Path, kind: str) -> None:
+def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnation(tmp_path: Path, kind: str) -> None:
     programs = Programs(tmp_path, *[policy.Ending(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
@@ -83,7 +83,7 @@ def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_p
     assert (programs.work().process(), programs.begun) == ((1, 1), 3), "a new life tries it"
 
 
-def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pass(tmp_path: Path) -> None:
+def test_a_transient_failure_is_waited_for_and_finally_fails_the_attempt(tmp_path: Path) -> None:
     ending = policy.Ending(failures.NETWORK, 100.0, "gone")
     most = policy.TRANSIENT[failures.NETWORK].max_consecutive
     programs = Programs(tmp_path, *[ending] * (most + 1))
@@ -96,7 +96,7 @@ def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pas
     assert outcomes[-1] == Outcome("fail", f"network {most + 1} times running: gone")
 
 
-def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tmp_path: Path) -> None:
+def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) -> None:
     programs = Programs(tmp_path, Outcome("fail", "struck", killed=True), DONE)
     work = programs.work()
     there = LifeLock.try_acquire(programs.files.takeover)
@@ -112,7 +112,7 @@ def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tm
     assert work.poll(0.0) == DONE
 
 
-def test_a_result_that_came_while_a_person_took_over_counts(tmp_path: Path) -> None:
+def test_a_result_during_a_takeover_counts(tmp_path: Path) -> None:
     programs = Programs(tmp_path, DONE)
     work = programs.work()
     there = LifeLock.try_acquire(programs.files.takeover)
@@ -121,7 +121,7 @@ def test_a_result_that_came_while_a_person_took_over_counts(tmp_path: Path) -> N
     there.release()
 
 
-def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it(tmp_path: Path) -> None:
+def test_the_model_is_told_of_a_takeover_until_another_ending(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     files.make()
@@ -142,13 +142,13 @@ def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it
     assert "A person has worked" not in files.conversation.read_text()
 
 
-def test_a_persons_cli_is_told_the_end_of_a_long_conversation() -> None:
+def test_a_persons_cli_gets_the_end_of_a_long_conversation() -> None:
     told = prompts.conversation_for_person("é" * prompts.MAX_CONVERSATION + "the end")
     assert len(told.encode()) < 128 * 1024
     assert told.strip().endswith("the end")
 
 
-def test_a_stop_and_a_kill_leave_the_session_to_a_later_life(tmp_path: Path) -> None:
+def test_a_stopped_or_killed_session_is_left_to_a_later_incarnation(tmp_path: Path) -> None:
     programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), policy.Ending(failures.BUDGET, 1.0, "spent"))
     assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
     work = programs.work()
@@ -208,7 +208,7 @@ def life(prompt: Path, ran: list[str], plays: list[Any]) -> Any:
 REPORT = [call(9, "report_result", status="success", summary="done")]
 
 
-def test_questions_of_one_batch_are_answered_one_by_one_and_its_other_calls_are_done_once(tmp_path: Path) -> None:
+def test_questions_of_a_batch_are_answered_in_turn_and_its_other_calls_run_once(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
     batch = [call(1, "save_notes", text="n"), call(2, "ask_guardian", question="A?"),
              call(3, "ask_guardian", question="B?"), call(4, "ask_guardian", question=" ")]
@@ -228,7 +228,7 @@ def test_questions_of_one_batch_are_answered_one_by_one_and_its_other_calls_are_
 
 
 @pytest.mark.parametrize("ending", [failures.BUDGET, failures.AUTHENTICATION, failures.OVERLOADED])
-def test_a_limit_and_a_refusal_end_the_program_in_mid_turn_and_cost_nothing_that_was_done(tmp_path: Path,
+def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path: Path,
                                                                                          ending: str) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
@@ -247,7 +247,7 @@ def test_a_limit_and_a_refusal_end_the_program_in_mid_turn_and_cost_nothing_that
     assert (before, ran) == ([] if ending == failures.BUDGET else ["save_notes"], ["save_notes", "report_result"])
 
 
-def test_a_failure_that_no_wait_mends_ends_the_attempt(tmp_path: Path) -> None:
+def test_a_permanent_failure_ends_the_attempt(tmp_path: Path) -> None:
     prompt = ordered(tmp_path)
     with pytest.raises(Exception, match="no such model"):
         life(prompt, [], [AgentFailure("no such model", 404)])

@@ -27,12 +27,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("text", "words"), HOSTILE)
-def test_only_words_pass(text: str, words: str) -> None:
+def test_clean_removes_escape_sequences_and_controls(text: str, words: str) -> None:
     assert clean(text) == words
 
 
 @given(st.text(st.characters(max_codepoint=0x2100), max_size=60))
-def test_no_control_passes_whatever_comes(text: str) -> None:
+def test_no_control_character_passes(text: str) -> None:
     for line in (clean(text), *clean_lines(text)):
         assert all(letter >= " " and not "\x7f" <= letter <= "\x9f" for letter in line.replace("\t", " ")), line
 
@@ -41,7 +41,7 @@ def test_lines_keep_their_indentation() -> None:
     assert clean_lines("one\r\n  \x1b[1mtwo\x1b[0m\n10%\r20%\n\n") == ["one", "  two", "10%", "20%"]
 
 
-def test_room_is_counted_in_columns() -> None:
+def test_width_is_counted_in_columns() -> None:
     assert (width("abc"), width("日本"), width("e\u0301")) == (3, 4, 1)
     assert [fit("日本語", columns) for columns in (6, 5, 4, 1, 0)] == ["日本語", "日本…", "日…", "…", ""]
     assert pad("日", 4) == "日  "

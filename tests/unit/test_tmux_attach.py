@@ -22,21 +22,21 @@ USERS = ["bind-key -T prefix C-a send-prefix", "bind-key -r -T prefix x detach-c
     ("C-q", ["bind-key -T prefix \\; detach-client"], None, "C-q ;"),
     ("C-b", [], None, "C-b : detach-client"),
 ])
-def test_keys(prefix: str, bindings: list[str], outer: tuple[str, list[str]] | None, keys: str) -> None:
+def test_detach_keys(prefix: str, bindings: list[str], outer: tuple[str, list[str]] | None, keys: str) -> None:
     assert detach_keys(prefix, bindings, outer) == keys
 
 
-def test_only_the_command_itself_counts() -> None:
+def test_only_an_exact_binding_counts() -> None:
     assert bound(["bind-key -T prefix e display detach-client", *OURS], "detach-client") == "d"
 
 
-def test_the_line_says_whose_session_it_is_and_reads_no_format_in_it() -> None:
+def test_the_status_line_names_the_session_literally() -> None:
     line = status_format("C-b d", "run r1 · a#{pid} 100%")
     assert "C-b d detaches" in line
     assert "a##{pid} 100%%" in line
 
 
-def test_watching_is_read_only_and_by_id() -> None:
+def test_attaching_is_read_only_and_by_id() -> None:
     session = Session("tmux", "/s", "$3", "%7", 1, "orchestrator-a@r1")
     argv = attach_argv(session, "", "C-b", OURS, "t", write=False, environ={})
     assert argv[argv.index("attach-session"):] == ["attach-session", "-r", "-t", "$3"]

@@ -1,8 +1,7 @@
-"""What may reach a person's terminal, and how much room it takes there. Pure.
+"""Text for a person's terminal: sanitize it, measure it, fit and wrap it to a width.
 
-The rule of this room: reasons, labels and log tails were written by agents and count as hostile. `clean` gives their
-words; no escape sequence, control character or change of writing direction passes. Widths are in columns: a wide
-character takes two, a combining one none.
+Reasons, labels and log tails are written by agents and count as hostile: `clean` removes escape sequences, control
+characters and changes of writing direction. Widths are in columns: a wide character has two, a combining one none.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
 
 
 def clean(text: str) -> str:
-    """`text` as one line without escape sequences and control characters, blanks made single."""
+    """Return `text` as one line without escape sequences and control characters, runs of blanks collapsed."""
     text = _SEQUENCES.sub("", _SPACES.sub(" ", text))
     return _SPACES.sub(" ", _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))).strip()
 
 
 def clean_lines(text: str) -> list[str]:
-    """The lines of `text` without escape sequences and control characters, indentation kept; `\\r` begins a line too.
+    """Return the lines of `text` without escape sequences and control characters; `\\r` starts a line too.
 
-    Tabs are kept, blank lines at the end dropped.
+    Indentation and tabs are kept, blank lines at the end dropped.
     """
     text = _SEQUENCES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     lines = [_SURROGATES.sub("\ufffd", _CONTROLS.sub("", line))
@@ -42,7 +41,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 def width(text: str) -> int:
-    """The columns that `text` takes."""
+    """Return the columns that `text` takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -55,7 +54,7 @@ def _columns(character: str) -> int:
 
 
 def fit(text: str, columns: int) -> str:
-    """`text`, cut with `…` so that it takes at most `columns`."""
+    """Cut `text` with `…` so that it takes at most `columns`."""
     if width(text) <= columns:
         return text
     if columns <= 0:
@@ -64,22 +63,22 @@ def fit(text: str, columns: int) -> str:
 
 
 def _head(text: str, columns: int) -> str:
-    """The longest beginning of `text` that takes at most `columns`."""
-    taken = 0
+    """Return the longest beginning of `text` that takes at most `columns`."""
+    used = 0
     for position, character in enumerate(text):
-        taken += _columns(character)
-        if taken > columns:
+        used += _columns(character)
+        if used > columns:
             return text[:position]
     return text
 
 
 def pad(text: str, columns: int) -> str:
-    """`text` with blanks up to `columns`."""
+    """Pad `text` with blanks up to `columns`."""
     return text + " " * (columns - width(text))
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """`text` in lines of at most `columns` (at least 2), broken at blanks, or within a word that alone is wider."""
+    """Break `text` into lines of at most `columns` (at least 2), at blanks or within a word that alone is wider."""
     lines = [""]
     for word in text.split(" "):
         for part in _parts(word, max(2, columns)):

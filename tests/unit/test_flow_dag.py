@@ -211,3 +211,14 @@ def test_what_was_to_run_again_and_did_not_has_no_outcome() -> None:
 def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
     run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g x")
+
+
+def test_a_conditional_is_entered_while_one_of_its_sources_runs_again() -> None:
+    run = Ride("""flow=dag; start -> a; a -> {b w}; c [shape=diamond]; {a w} -> c -> exit; b [retry_target=a]; b -> exit
+                  w -> exit""", {"b": [fail("not yet"), OK]})
+    run.finish(run.state.in_flight["a#1"])
+    run.finish(run.state.in_flight["b#1"])
+    assert sorted(run.state.in_flight) == ["a#2", "w#1"]
+    run.finish(run.state.in_flight["w#1"])
+    assert run.state.outcomes["c"].status == SUCCESS
+    assert (run.go().result, run.path) == ("done", "a b w a b")

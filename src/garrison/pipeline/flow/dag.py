@@ -78,7 +78,7 @@ def _origin_of_failure(turn: Turn, node: str) -> str:
     """Return the node whose failure `node` ended with: a conditional passes one on."""
     while turn.program.units[node].handler == CONDITIONAL:
         failed = [source for source in turn.state.arrived.get(node, ())
-                  if turn.state.outcomes[source].status == FAIL]
+                  if turn.state.outcomes.get(source, _SKIPPED).status == FAIL]
         if not failed:
             return node
         node = failed[0]
@@ -186,8 +186,11 @@ def _reachable(program: Program, node: str, *, backwards: bool = False) -> set[s
 
 
 def _worst_outcome(turn: Turn, node: str) -> Outcome:
-    """Return what a conditional passes through: the worst of the outcomes that lead to it."""
-    outcomes = [turn.state.outcomes[source] for source in turn.state.arrived[node]]
+    """Return what a conditional passes through: the worst of the outcomes that lead to it.
+
+    A source that a retry target sent back has no outcome while it runs again, and does not count.
+    """
+    outcomes = [turn.state.outcomes.get(source, _SKIPPED) for source in turn.state.arrived[node]]
     worst = max(outcomes, key=lambda outcome: _WORST_LAST.index(outcome.status))
     label = next((outcome.preferred_label for outcome in reversed(outcomes) if outcome.preferred_label), "")
     return Outcome(worst.status, label, worst.suggested_next_ids, {}, "", worst.failure_reason, worst.failure_class)

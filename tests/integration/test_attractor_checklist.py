@@ -195,13 +195,13 @@ def test_11_5_as_many_attempts_as_allowed(status: str) -> None:
 
 def test_11_5_delays_grow_and_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    from garrison.pipeline.flow.retry import PRESETS, policy_of
+    from garrison.pipeline.flow.retry import PRESETS, retry_policy_of
 
     policy = PRESETS["standard"]
     delays = [policy.delay(number, f"seed/{number}") for number in (1, 2, 3)]
     assert all(0.5 * base <= delay <= 1.5 * base for base, delay in zip((0.2, 0.4, 0.8), delays, strict=True))
     assert policy.delay(1, "one") != policy.delay(1, "other")
-    flat = policy_of({"retry_policy": "linear", "retry_jitter": "false"}, {})
+    flat = retry_policy_of({"retry_policy": "linear", "retry_jitter": "false"}, {})
     assert [flat.delay(number, "") for number in (1, 2)] == [0.5, 0.5]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from garrison.pipeline import Call, Outcome, RunResult, run
-from garrison.pipeline.flow import Finished, event_from_data
-from garrison.pipeline.run_directory import RunFolder, read_run
+from garrison.pipeline.flow import Finished
+from garrison.pipeline.run_directory import RunDirectory, read_run
 from garrison.records import journal
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -38,7 +38,7 @@ class Life:
     def __init__(self, root: Path, graph: str) -> None:
         self.root, self.graph = root, graph
         self.ledger = root / "ledger"
-        self.folder = RunFolder(root / "run")
+        self.folder = RunDirectory(root / "run")
 
     def work(self, call: Call) -> Outcome:
         """Fails in the first attempt of each second visit of a node that may be retried, and counts."""
@@ -120,11 +120,12 @@ def check(life: Life, result: RunResult, whole: RunResult) -> None:
     began = Counter(life.ledger.read_text().splitlines())
     assert max(began.values()) == 1, began
     recorded = Counter()
-    for folder in (life.folder, *(RunFolder(path.parent) for path in life.root.glob("run/children/*/journal.jsonl"))):
+    children = (RunDirectory(path.parent) for path in life.root.glob("run/children/*/journal.jsonl"))
+    for folder in (life.folder, *children):
         found = read_run(folder)
-        for event in map(event_from_data, found.events):
+        for event in found.events:
             if isinstance(event, Finished):
-                recorded[f"{found.begun.run} {event.place_id} {event.attempt}"] += 1
+                recorded[f"{found.start.run} {event.place_id} {event.attempt}"] += 1
     assert not recorded or max(recorded.values()) == 1
     worked = {line for line in recorded if not any(word in line for word in (" gate#", " sub#"))}
     assert worked <= began.keys()

@@ -467,11 +467,12 @@ def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from garrison.pipeline.handlers import registry
 
-    monkeypatch.setattr(registry, "_offered", {})
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point()] if group == registry.GROUP else [])
+    registry.offered.cache_clear()
+    monkeypatch.setattr("importlib.metadata.entry_points",
+                        lambda group: [Point()] if group == registry.ENTRY_POINTS else [])
     assert run(f'digraph {{ {ENDS} a [type="offered.kind"]; start -> a -> x }}').status == "success"
     assert "offered.kind" in Registry().names()
-    monkeypatch.setattr(registry, "_offered", {})
+    registry.offered.cache_clear()
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Broken()])
     with pytest.raises(UsageError, match="cannot be loaded: no such thing"):
         parse_and_check()

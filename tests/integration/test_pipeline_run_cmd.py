@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.run_directory import RunFolder
+from garrison.pipeline.run_directory import RunDirectory
 from support import PROGRAM, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -198,7 +198,7 @@ def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_pat
 
 @pytest.mark.parametrize(("words", "error", "said"), [
     (("--outcome", "test=fail"), UsageError, "--outcome is for --simulate"),
-    (("--simulate", "--outcome", "tset=fail"), UsageError, "'tset', which is no node"),
+    (("--simulate", "--outcome", "tset=fail"), UsageError, "'tset', which is not a node"),
     (("--simulate", "--outcome", "ok=fail"), UsageError, "ok, a conditional node, whose outcome follows from others"),
     (("--simulate", "--outcome", "test=fail:1", "--outcome", "test=retry"), UsageError, "names test twice"),
     (("--simulate", "--outcome", "test=splendid"), UsageError, "NODE=STATUS[:TIMES]"),
@@ -348,7 +348,7 @@ def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: 
     from garrison.records.life_lock import LifeLock
 
     call("run", gate, "--run-dir", tmp_path / "r")
-    folder: Any = RunFolder(tmp_path / "r")
+    folder: Any = RunDirectory(tmp_path / "r")
     lock = LifeLock.try_acquire(folder.lock)
     assert lock
     assert "another process runs" in str(call("resume", tmp_path / "r", fails=Refused).exception)

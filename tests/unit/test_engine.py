@@ -17,7 +17,7 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
 from garrison.pipeline.event_stream import KINDS
 from garrison.pipeline.handlers.call import Waiting
-from garrison.pipeline.run_directory import BEGUN, RunFolder, packed, read_run, unpacked
+from garrison.pipeline.run_directory import BEGUN, RunDirectory, pack_event, read_run, unpack_event
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -286,7 +286,7 @@ def test_the_engines_own_types_cannot_be_taken() -> None:
 
 def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
     result = run(LINE, handlers={"work": ok}, run_dir=tmp_path / "r1")
-    folder = RunFolder(tmp_path / "r1")
+    folder = RunDirectory(tmp_path / "r1")
     checkpoint = json.loads(folder.checkpoint.read_text())
     assert (checkpoint["status"], checkpoint["current_node"], checkpoint["next_nodes"]) == ("success", "x", [])
     assert checkpoint["completed_nodes"] == result.completed_nodes
@@ -411,7 +411,7 @@ def test_a_changed_graph_is_refused_unless_asked_for(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="differs from the one"):
         run(changed, run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
     without = LINE.replace("b [type=work]; ", "").replace("-> b ->", "->")
-    with pytest.raises(Refused, match="has no b any more"):
+    with pytest.raises(Refused, match="no longer has b"):
         run(without, run_dir=tmp_path / "r", resume=True, changed_graph=True, handlers={"work": ok})
     interrupted_again = [True]
 
@@ -478,11 +478,11 @@ def test_large_values_are_kept_beside_the_journal(tmp_path: Path) -> None:
     text = "ü" * 50_000
     values = {"text": text, "nested": {"list": [text], "odd\udc80": 1}, "small": {"$blob": "value0"}, "n": 3}
     event = {"event": "finished", "place_id": "a#1", "outcome": {"status": "success", "context_updates": values}}
-    assert unpacked(json.loads(json.dumps(packed(event)))) == event
+    assert unpack_event(json.loads(json.dumps(pack_event(event)))) == event
 
     interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b",
                 lambda _call: Outcome("success", context_updates=values))
-    assert RunFolder(tmp_path / "r").journal.stat().st_size < 20_000
+    assert RunDirectory(tmp_path / "r").journal.stat().st_size < 20_000
     assert len([*(tmp_path / "r" / "blobs").iterdir()]) == 2
     context = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).context
     assert {key: context[key] for key in values} == values
@@ -492,7 +492,7 @@ def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypat
     monkeypatch.setattr("garrison.pipeline.run_directory.SNAPSHOT_EVERY", 4)
     long = LOOP.replace(">=5", ">=12").replace("<5", "<12")
     interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting)
-    found = read_run(RunFolder(tmp_path / "r"))
+    found = read_run(RunDirectory(tmp_path / "r"))
     assert found.snapshot is not None
     assert len(found.events) < 4
     result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": counting})
@@ -500,7 +500,7 @@ def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypat
 
 
 def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "r")
+    folder = RunDirectory(tmp_path / "r")
     run(LINE, handlers={"work": ok}, run_dir=folder.root)
     first = folder.journal.read_bytes().split(b"\n")[0]
     assert f'"kind":"{BEGUN}"'.encode() in first

@@ -214,8 +214,8 @@ def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
 
 
 def test_a_conditional_is_entered_while_one_of_its_sources_runs_again() -> None:
-    run = Ride("""flow=dag; start -> a; a -> {b w}; c [shape=diamond]; {a w} -> c -> exit; b [retry_target=a]; b -> exit
-                  w -> exit""", {"b": [fail("not yet"), OK]})
+    run = FlowRun("""flow=dag; start -> a; a -> {b w}; c [shape=diamond]; {a w} -> c -> exit
+                     b [retry_target=a]; b -> exit; w -> exit""", {"b": [fail("not yet"), OK]})
     run.finish(run.state.in_flight["a#1"])
     run.finish(run.state.in_flight["b#1"])
     assert sorted(run.state.in_flight) == ["a#2", "w#1"]

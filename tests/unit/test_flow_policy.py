@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.fidelity import Carried
+from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
@@ -199,7 +199,7 @@ def test_a_retry_goes_on_from_where_the_first_attempt_did_and_a_tool_is_told_not
     story.fail("b", results={"b": Result(RUN, "b", 1, 1, "fail", AT, session="s-b")})
     assert story.state.nodes["b"].attempt == 2
     assert flow_policy.task_context(story.state, "b", "codergen")[1].session == "s-a"
-    assert flow_policy.task_context(story.state, "b", "tool")[1] == Carried()
+    assert flow_policy.task_context(story.state, "b", "tool")[1] == Carryover()
 
 
 def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() -> None:

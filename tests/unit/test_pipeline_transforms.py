@@ -178,7 +178,7 @@ def test_installed_transforms_come_by_name_and_a_broken_one_is_named(monkeypatch
     points = [EntryPoint("z", "garrison.pipeline.transforms:expand_goal", group),
               EntryPoint("a", "garrison.pipeline.transforms:apply_stylesheet", group)]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(points))
-    assert transforms.installed() == (transforms.apply_stylesheet, transforms.expand_goal)
+    assert transforms.installed_transforms() == (transforms.apply_stylesheet, transforms.expand_goal)
     points.append(EntryPoint("lost", "garrison.pipeline.nowhere:x", group))
     with pytest.raises(GarrisonError, match="the transform lost "):
-        transforms.installed()
+        transforms.installed_transforms()

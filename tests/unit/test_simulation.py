@@ -10,7 +10,7 @@ import pytest
 from garrison.pipeline import run
 from garrison.pipeline.open_run import fork_run
 from garrison.pipeline.parser import parse
-from garrison.pipeline.run_directory import RunFolder
+from garrison.pipeline.run_directory import RunDirectory
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
@@ -59,7 +59,7 @@ def test_times_are_those_of_the_whole_run(body: str, outcome: str, ran: str) -> 
 def test_a_resumed_and_a_forked_simulation_go_on_counting(tmp_path: Path) -> None:
     first = play(LOOP, "a=fail:2", run_dir=tmp_path / "r", max_steps=4)
     assert first.reason == "max_steps_exceeded"
-    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "fork", "f", None, {}) == 1
+    assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "fork", "f", None, {}) == 1
     for place in ("r", "fork"):
         found = play(LOOP, "a=fail:2", run_dir=tmp_path / place, resume=True, max_steps=20)
         assert found.completed_nodes == ["start", "a", "f", "a", "f", "a", "exit"]
@@ -67,6 +67,6 @@ def test_a_resumed_and_a_forked_simulation_go_on_counting(tmp_path: Path) -> Non
 
 def test_a_visit_to_fork_at_is_named_by_its_number_in_the_whole_run(tmp_path: Path) -> None:
     play(AFRESH, "b=fail:2", run_dir=tmp_path / "r")
-    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "last", "b", None, {}) == 3
-    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "first", "b", 1, {}) == 1
+    assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "last", "b", None, {}) == 3
+    assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "first", "b", 1, {}) == 1
     assert play(AFRESH, run_dir=tmp_path / "first", resume=True).completed_nodes == ["start", "a", "b", "exit"]

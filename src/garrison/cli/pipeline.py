@@ -28,9 +28,9 @@ from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
 from garrison.pipeline.parser import parse_file
-from garrison.pipeline.plan import plan_run, rewriting
-from garrison.pipeline.subpipelines import beside, kept
-from garrison.pipeline.transforms import rewritten
+from garrison.pipeline.plan import plan_run, with_installed_transforms
+from garrison.pipeline.subpipelines import load_from_run, load_from_source
+from garrison.pipeline.transforms import apply_installed
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
@@ -38,7 +38,7 @@ from garrison.records.run import RunFiles
 
 if TYPE_CHECKING:
     from garrison.pipeline.graph import Graph
-    from garrison.pipeline.run_directory import RunFolder
+    from garrison.pipeline.run_directory import RunDirectory
 
 
 @click.group()
@@ -60,7 +60,7 @@ def validate(file: Path, as_json: bool) -> None:
     else:
         from garrison.pipeline.handlers.registry import offered
 
-        graph, _ = rewritten(graph, "")
+        graph, _ = apply_installed(graph, "")
         findings = lint(graph, offered())
         if not as_json:
             _print_findings(graph, findings)
@@ -75,7 +75,7 @@ def validate(file: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole graph as one JSON object.")
 def show(file: Path, as_json: bool) -> None:
     """Show the nodes and edges of the graph in FILE as garrison reads them."""
-    graph, _ = rewritten(parse_file(file), "")
+    graph, _ = apply_installed(parse_file(file), "")
     if as_json:
         click.echo(json.dumps(graph_json(graph), indent=2, ensure_ascii=False))
         return
@@ -131,7 +131,7 @@ def status_of_nodes(state: RunState) -> dict[str, dict[str, Any]]:
 def _nests(files: RunFiles, graph: Graph, entries: list[Entry]) -> dict[str, dict[str, Any]]:
     """The nodes that run a pipeline and how they stand, which no record says: the flow is followed once more."""
     try:
-        plan = plan_run(graph, max_steps=_ENDLESS, load=kept(files.graphs))
+        plan = plan_run(graph, max_steps=_ENDLESS, load=load_from_run(files.graphs))
         flow = replay_run(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
     except GarrisonError:  # the graph was changed by hand; the others' rows stand in the journal
         return {}
@@ -159,7 +159,7 @@ def graph_json(graph: Graph) -> dict[str, Any]:
 
 def _refusal(graph: Graph) -> str | None:
     try:
-        plan_run(graph, load=rewriting(beside))
+        plan_run(graph, load=with_installed_transforms(load_from_source))
     except Refused as error:
         return str(error)
     return None
@@ -228,15 +228,15 @@ def parse(file: Path, *, dot: bool, as_json: bool) -> None:
 def handlers(*, as_json: bool) -> None:
     """List the node types that can be run, and where each comes from."""
     from garrison.pipeline.graph import SHAPES
-    from garrison.pipeline.handlers.registry import BUILT_IN, GROUP, OWN, offered
+    from garrison.pipeline.handlers.registry import BUILT_IN, ENGINE_TYPES, ENTRY_POINTS, offered
 
     shapes: dict[str, list[str]] = {}
     for shape, name in SHAPES.items():
         shapes.setdefault(name, []).append(shape)
-    found = [{"type": name, "from": "engine", "shapes": shapes.get(name, []), "does": ""} for name in OWN]
+    found = [{"type": name, "from": "engine", "shapes": shapes.get(name, []), "does": ""} for name in ENGINE_TYPES]
     found += [{"type": name, "from": "garrison", "shapes": shapes.get(name, []), "does": does}
-              for name, (_, _, does) in BUILT_IN.items()]
-    found += [{"type": name, "from": GROUP, "shapes": [], "does": _first_line(handler)}
+              for name, (_, does) in BUILT_IN.items()]
+    found += [{"type": name, "from": ENTRY_POINTS, "shapes": [], "does": _first_line(handler)}
               for name, handler in offered().items()]
     if as_json:
         print_json(found)
@@ -289,7 +289,7 @@ def signal(run: str, name: str, data: str, home: str | None) -> None:
     _when(folder, f"{name} is signalled")
 
 
-def _when(folder: RunFolder, said: str) -> None:
+def _when(folder: RunDirectory, said: str) -> None:
     living = folder.is_running()
     print_message(said if living else f"{said}; go on with: garrison pipeline resume {folder.root}")
 
@@ -313,7 +313,7 @@ def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> 
     status = dict(seen["node_outcomes"])
     status |= {place["node"]: "active" for place in seen["in_flight"]}
     if dot:
-        graph = parse(read_run(folder).begun.graph)
+        graph = parse(read_run(folder).start.graph)
         click.echo(to_dot(graph, {name: {"status": word, "visits": str(seen["visits"].get(name, 0))}
                                   for name, word in status.items() if name in graph.nodes}), nl=False)
         return
@@ -400,7 +400,7 @@ def _of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
         folder = find_place(run, home)
         seen = read_checkpoint(folder) or {"node_outcomes": {}, "in_flight": ()}
         status = dict(seen["node_outcomes"]) | {place["node"]: "active" for place in seen["in_flight"]}
-        return parse(read_run(folder).begun.graph), status
+        return parse(read_run(folder).start.graph), status
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")

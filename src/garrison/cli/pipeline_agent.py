@@ -20,10 +20,10 @@ from garrison.agents import registry
 from garrison.agents.base import Assignment
 from garrison.agents.result import to_pipeline_outcome
 from garrison.errors import GarrisonError, UsageError
-from garrison.pipeline.fidelity import ways_on
+from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.call import Call, failed, in_thread
-from garrison.pipeline.handlers.tool import environment, readable
+from garrison.pipeline.handlers.tool import environment, wait_readable
 from garrison.pipeline.lint import command_of
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
@@ -73,7 +73,7 @@ class HomeAgent:
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
                     preamble=call.carried.history if call.carried and call.session else "",
-                    ways=list(ways_on(call.graph)[call.node.id]))
+                    ways=list(next_steps(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
         assignment.write_context(dict(call.context))
@@ -143,7 +143,7 @@ async def _polled(work: Work, call: Call | None) -> Any:
             await asyncio.sleep(min(limit, 0.05))
             continue
         with contextlib.closing(_Descriptor(descriptor)):
-            await readable(descriptor, limit)
+            await wait_readable(descriptor, limit)
     return outcome
 
 

@@ -20,7 +20,7 @@ from garrison.cli.options import home_option
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.run_directory import RunFolder
+from garrison.pipeline.run_directory import RunDirectory
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.records.run import RunFiles
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult
     from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Graph
-    from garrison.pipeline.run_directory import Begun
+    from garrison.pipeline.run_directory import RunStart
 
 
 WAITING_CODE = 3
@@ -114,7 +114,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     from garrison.pipeline.run_directory import read_run
 
     folder = find_place(run, home)
-    begun = read_run(folder).begun
+    begun = read_run(folder).start
     text = _changed(begun, changed=changed_graph, as_begun=as_begun)
     graph = parse(text or begun.graph, begun.source)
     given = pairs(answers, "--answer", "GATE=LABEL")
@@ -147,8 +147,8 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
     target = run_dir or new_place(find_home(home), folder.root.name.rpartition("-")[0] or None, folder.root)
     visited = fork_run(folder, target, node, visit, context_values(values))
     if as_json:
-        print_json({"run": target.name, "run_dir": str(RunFolder(target).root), "forked": folder.root.name, "at": node,
-                   "visit": visited})
+        print_json({"run": target.name, "run_dir": str(RunDirectory(target).root), "forked": folder.root.name,
+                    "at": node, "visit": visited})
     else:
         click.echo(str(target))
         print_message(f"begins at visit {visited} of {node}; run it with: garrison pipeline resume {target}")
@@ -162,7 +162,7 @@ def _interruptible(directory: Path, work: Coroutine[Any, Any, RunResult]) -> Run
     try:
         return asyncio.run(_ended_in_order(work))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        if RunFolder(directory).exists():
+        if RunDirectory(directory).exists():
             print_message(f"interrupted; go on with: garrison pipeline resume {directory}")
         raise KeyboardInterrupt from None
     finally:
@@ -227,7 +227,7 @@ def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
             raise UsageError(f"--answer names {gate!r:.40}, which is no node of the graph; its gates: {gates}")
 
 
-def _changed(begun: Begun, *, changed: bool, as_begun: bool) -> str | None:
+def _changed(begun: RunStart, *, changed: bool, as_begun: bool) -> str | None:
     """The text of the graph's file if it is to be used; Refused if it was changed and nobody said what counts."""
     from garrison.pipeline.parser import parse, parse_file
 
@@ -257,7 +257,7 @@ def _progress(event: Event) -> None:
 
 def _show(result: RunResult, directory: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json({**result.to_data(), "run_dir": str(RunFolder(directory).root)})
+        print_json({**result.to_data(), "run_dir": str(RunDirectory(directory).root)})
         sys.exit(_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")
@@ -288,12 +288,12 @@ def new_place(home: Path, graph: str | None, file: Path) -> Path:
             return place
 
 
-def find_place(run: str, home: str | None) -> RunFolder:
+def find_place(run: str, home: str | None) -> RunDirectory:
     """The run directory that `run` names: a path, or the id of a run in the home; NotFound with what there is."""
     kept, here = find_home(home) / FOLDER, Path(run)
     for path in (here, kept / run) if _is_path(run) else (kept / run, here):
-        if RunFolder(path).exists():
-            return RunFolder(path)
+        if RunDirectory(path).exists():
+            return RunDirectory(path)
     if _is_path(run) or here.is_dir():
         why = "its journal.jsonl is missing, or has no whole record" if here.is_dir() else "it is no directory"
         raise NotFound(f"{run} holds no pipeline run: {why}; `garrison pipeline run FILE --run-dir DIR` begins one")

@@ -20,7 +20,7 @@ from garrison.cli.resolve import existing_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.pipeline.subpipelines import JOINT
+from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher_key
@@ -81,7 +81,7 @@ def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list
     role, _, agent = name.partition("-")
     if is_node or role not in ROLES:
         chosen = run_of_node(store, name, run)
-        nodes = [name, *(node for node in nodes_of(store.home, chosen) if node.startswith(f"{name}{JOINT}"))]
+        nodes = [name, *(node for node in nodes_of(store.home, chosen) if node.startswith(f"{name}{NAME_SEPARATOR}"))]
         return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in NODE_ROLES)
     chosen = _resolve_run(store, run)
     agents = [key for key in store.keys(Identity) if key.run == chosen]

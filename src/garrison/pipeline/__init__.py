@@ -1,13 +1,11 @@
-"""Pipelines: text to graph to plan, and where a run of it goes next.
+"""Pipelines: parse, lint, plan and run graphs in the DOT dialect.
 
-The rules of this room:
-
-* Everything here but reading a file is pure: no clock, process or randomness, and garrison never writes a graph's file.
-* The text is taken whole or refused with line and column (`parser`); nothing is guessed or left out.
-* A graph never changes. Attributes are kept as written; their type comes from who asks (`graph`).
-* What is wrong with a graph is a finding (`lint`); what this version will not run is a refusal before it costs
-  anything (`launch`); where a run goes next is decided from a plan and a mapping of statuses alone (`routing`).
-* Lark is loaded when the first text is read, so that importing this room stays cheap.
+* `parser` turns DOT text into a `graph`, whole or not at all; `lint` reports its problems; `transforms` prepare it.
+* `flow` decides where a run goes next: a pure state machine that both drivers use.
+* `engine` and `driver` run a graph as a library (`garrison.pipeline.run`), with `handlers` for the types of nodes.
+* `plan` prepares a garrison run of a graph, which the guardian drives, and refuses what such a run cannot do.
+* garrison never writes the file a graph came from. Lark is loaded when the first text is parsed, and the names below
+  when they are first used, so that importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -15,33 +13,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from garrison.pipeline.engine import RunResult, run, run_async
+    from garrison.pipeline.engine import run, run_async
     from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.handlers.call import Call, Waiting
-    from garrison.pipeline.outcome import Outcome
+    from garrison.pipeline.outcome import Outcome, RunResult
     from garrison.pipeline.parser import parse, parse_file
     from garrison.pipeline.questions import AutoApprove, Callback, Console, Prepared, Question, Queue, Recording
 
 __all__ = ["AutoApprove", "Call", "Callback", "Console", "Edge", "Event", "Graph", "Node", "Outcome", "Prepared",
            "Question", "Queue", "Recording", "RunResult", "Waiting", "parse", "parse_file", "run", "run_async"]
 
-_ROOMS = {
-    "engine": ("RunResult", "run", "run_async"),
+_EXPORTS = {
+    "engine": ("run", "run_async"),
     "event_stream": ("Event",),
     "graph": ("Edge", "Graph", "Node"),
     "handlers.call": ("Call", "Waiting"),
-    "outcome": ("Outcome",),
+    "outcome": ("Outcome", "RunResult"),
     "parser": ("parse", "parse_file"),
     "questions": ("AutoApprove", "Callback", "Console", "Prepared", "Question", "Queue", "Recording"),
 }
-"""Where each public name lives; it is loaded when it is asked for."""
+"""Module → the public names it defines."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    for room, names in _ROOMS.items():
+    for module, names in _EXPORTS.items():
         if name in names:
-            return getattr(import_module(f"garrison.pipeline.{room}"), name)
+            return getattr(import_module(f"garrison.pipeline.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

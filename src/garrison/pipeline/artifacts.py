@@ -1,7 +1,7 @@
-"""Artifacts: outputs too large for the context, kept by name; as files of the run directory from 100 kB on.
+"""Artifacts: outputs too large for the context, stored by id; from 100 kB on as files of the run directory.
 
-The rule of this room: an artifact is written once it is whole and read as it was written; its id is the caller's to
-choose, and storing under an id again replaces what was there. Without a run directory everything stays in memory.
+An artifact is written whole and read as it was written. The caller chooses its id; storing under an existing id
+replaces the artifact. Without a run directory everything stays in memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from garrison.errors import NotFound, UsageError
 from garrison.records import atomic
 
 THRESHOLD = 100 * 1024
-"""Bytes from which on an artifact is a file."""
+"""Size in bytes above which an artifact is a file."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.#/-]{0,127}\Z")
 
 
 @dataclass(frozen=True)
 class ArtifactInfo:
-    """What is known of an artifact without reading it."""
+    """Description of an artifact."""
 
     id: str
     name: str
@@ -36,36 +36,36 @@ class Artifacts:
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory
-        self._kept: dict[str, tuple[ArtifactInfo, str | None]] = {}
+        self._artifacts: dict[str, tuple[ArtifactInfo, str | None]] = {}
         index = atomic.read(directory / "index.json") if directory else None
         if index and directory:
             for entry in json.loads(index):
                 path = self._path(entry["id"])
                 if path and path.is_file():
-                    self._kept[entry["id"]] = (ArtifactInfo(**entry), None)
+                    self._artifacts[entry["id"]] = (ArtifactInfo(**entry), None)
 
     def store(self, artifact: str, name: str, data: Any, at: str = "") -> ArtifactInfo:
-        """Keep `data` (any JSON value) under the id `artifact`; UsageError if it is no JSON or the id unfit."""
+        """Store `data` (any JSON value) under the id `artifact`; raise UsageError for other values and invalid ids."""
         if not _ID.match(artifact) or ".." in artifact:
-            raise UsageError(f"{artifact!r:.60} is no artifact id; use letters, digits and _ . # / -")
+            raise UsageError(f"{artifact!r:.60} is not an artifact id; use letters, digits and _ . # / -")
         try:
             body = json.dumps(data, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"artifact {artifact} cannot be kept as JSON: {error}") from None
+            raise UsageError(f"artifact {artifact} cannot be stored as JSON: {error}") from None
         raw = body.encode("utf-8", "surrogatepass")
         path = self._path(artifact) if len(raw) > THRESHOLD else None
         info = ArtifactInfo(artifact, name, len(raw), at, path is not None)
         if path:
             atomic.make_directory(path.parent)
             atomic.write(path, raw)
-        self._kept[artifact] = (info, None if path else body)
+        self._artifacts[artifact] = (info, None if path else body)
         if path:
             self._write_index()
         return info
 
     def retrieve(self, artifact: str) -> Any:
-        """What was stored; NotFound if nothing was."""
-        info, body = self._found(artifact)
+        """Return what was stored; raise NotFound if nothing was."""
+        info, body = self._find(artifact)
         path = self._path(artifact)
         if info.is_file_backed and path:
             raw = atomic.read(path)
@@ -75,31 +75,31 @@ class Artifacts:
         return json.loads(body or "null")
 
     def has(self, artifact: str) -> bool:
-        """Whether there is one of that id."""
-        return artifact in self._kept
+        """Return whether an artifact has that id."""
+        return artifact in self._artifacts
 
     def list(self) -> list[ArtifactInfo]:
-        """All there are, in the order they were stored."""
-        return [info for info, _ in self._kept.values()]
+        """Return all artifacts in the order in which they were stored."""
+        return [info for info, _ in self._artifacts.values()]
 
     def remove(self, artifact: str) -> None:
-        """Forget it and its file; NotFound if there is none."""
-        info, _ = self._found(artifact)
+        """Remove an artifact and its file; raise NotFound if there is none."""
+        info, _ = self._find(artifact)
         path = self._path(artifact)
-        del self._kept[artifact]
+        del self._artifacts[artifact]
         if info.is_file_backed and path:
             path.unlink(missing_ok=True)
             self._write_index()
 
     def clear(self) -> None:
-        """Forget all."""
-        for artifact in [*self._kept]:
+        """Remove all artifacts."""
+        for artifact in [*self._artifacts]:
             self.remove(artifact)
 
-    def _found(self, artifact: str) -> tuple[ArtifactInfo, str | None]:
-        if artifact not in self._kept:
+    def _find(self, artifact: str) -> tuple[ArtifactInfo, str | None]:
+        if artifact not in self._artifacts:
             raise NotFound(f"no artifact {artifact!r:.60} in this run")
-        return self._kept[artifact]
+        return self._artifacts[artifact]
 
     def _path(self, artifact: str) -> Path | None:
         return None if self.directory is None else self.directory / f"{artifact.replace('/', '_')}.json"

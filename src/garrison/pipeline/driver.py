@@ -1,7 +1,7 @@
-"""The library's driver: it runs the handlers of the places in flight and tells the machine how they ended.
+"""Library driver: run the handlers of the places in flight and apply their outcomes.
 
-The rule of this room: the machine decides, the journal remembers, this only acts. Nothing follows from an outcome
-before it is on the disk. Places in flight run at once; a run with one place in flight costs no task and no thread.
+The machine decides, the journal remembers, the driver acts. Nothing follows from an outcome before it is on disk.
+Places in flight run concurrently; a run with a single place in flight needs neither a task nor a thread.
 
     handler returns -> outcome checked -> one record, synced -> the machine's next places -> handlers
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.pipeline.event_stream import Stream
+from garrison.pipeline.event_stream import EventStream
 from garrison.pipeline.flow import (
     Aborted,
     Change,
@@ -25,28 +25,34 @@ from garrison.pipeline.flow import (
     Suspended,
     TimedOut,
     advance,
-    event_to_data,
 )
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error
 from garrison.pipeline.handlers.registry import Registry
-from garrison.pipeline.invoke import Caller, checked
+from garrison.pipeline.invoke import Invoker, storable
 from garrison.pipeline.outcome import Outcome
-from garrison.pipeline.run_directory import Begun, RunFolder, RunJournal, checkpoint_of, write_checkpoint, write_status
+from garrison.pipeline.run_directory import (
+    RunDirectory,
+    RunJournal,
+    RunStart,
+    checkpoint_of,
+    write_checkpoint,
+    write_status,
+)
 
-CHECKPOINT_EVERY = 0.5
-"""Seconds between two writings of checkpoint.json at least; the journal has every step."""
-STATUS_FILES = 200
-"""How many nodes at most get a status.json though they have no other files; larger runs have it in checkpoint.json."""
+CHECKPOINT_INTERVAL_S = 0.5
+"""Minimum time between two writes of checkpoint.json; the journal has every step."""
+MAX_STATUS_FILES = 200
+"""Nodes without other files that get a status.json; in larger runs checkpoint.json has their status."""
 
 
 @dataclass
-class Hold:
-    """What a run in a directory has: its folder, its journal, and how it began."""
+class Storage:
+    """What a run in a directory owns: the directory, its journal, and the run's start."""
 
-    folder: RunFolder
+    directory: RunDirectory
     journal: RunJournal
-    begun: Begun
+    start: RunStart
 
 
 @dataclass
@@ -54,246 +60,246 @@ class Options:
     """How a run is driven."""
 
     own_loop: bool = False
-    """Whether the event loop is this run's alone, so that a plain handler may block it."""
+    """Whether the event loop belongs to this run alone, so that a plain handler may block it."""
     on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None
-    idle: Callable[[], bool] | None = None
-    """Whether the run around this one has nothing else to do."""
+    is_parent_idle: Callable[[], bool] | None = None
+    """Returns whether the run around this one has nothing else to do."""
     active_s: float = 0.0
-    """How long the run was at work in earlier processes."""
+    """Seconds that the run was at work in earlier processes."""
     resumed: bool = False
 
 
 @dataclass
 class _Work:
-    """One place at work."""
+    """A place whose handler is running. It may suspend once it has asked whether the run is idle (`can_suspend`)."""
 
     place: Place
     call: Call
     task: asyncio.Task[Any] | None = None
-    resting: bool = False
+    can_suspend: bool = False
 
 
 @dataclass
-class _Rest:
-    """A place whose handler said "not yet", and how many steps were done then."""
+class _WaitingPlace:
+    """A place whose handler returned Waiting, and how many places had finished by then."""
 
     place: Place
     waiting: Waiting
-    steps: int
+    finished: int
 
 
 @dataclass
 class Driver:
-    """One run being driven in this process."""
+    """One run driven by this process."""
 
     program: Program
     state: FlowState
     registry: Registry
     scope: Scope
-    stream: Stream
-    hold: Hold | None = None
+    stream: EventStream
+    storage: Storage | None = None
     options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
         self._ready: list[Place] = []
         self._working: dict[str, _Work] = {}
-        self._resting: dict[str, _Rest] = {}
-        self._settled = 0
-        self._dirty: dict[str, None] = {}
+        self._waiting: dict[str, _WaitingPlace] = {}
+        self._finished = 0
+        self._changed_nodes: dict[str, None] = {}
         self._saved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
-        self._caller = Caller(self.program, self.state, self.registry, self.scope, self.stream,
-                              self.hold.folder if self.hold else None, self.options.own_loop, self.options.resumed)
-        self._left: set[asyncio.Task[Any]] = set()
+        self._invoker = Invoker(self.program, self.state, self.registry, self.scope, self.stream,
+                                self.storage.directory if self.storage else None, self.options.own_loop,
+                                self.options.resumed)
+        self._cancelled: set[asyncio.Task[Any]] = set()
         self.how = ""
 
-    # ---- the loop ----------------------------------------------------------------------------------------------------
+    # ---- the loop ------------------------------------------------------------------------------------------------
 
     async def drive(self, change: Change) -> None:
-        """Run from what `change` started until the run ends or waits; cancelled, it ends what is at work first."""
-        self.take_change(change)
+        """Run from what `change` started until the run ends or waits; on cancellation end all work first."""
+        self.apply_change(change)
         if self.options.resumed:
-            self._caller.inherited = {place.id for place in change.started}
+            self._invoker.inherited = {place.id for place in change.started}
         self._checkpoint_soon()
         try:
             while not self.state.ended and not self.how:
                 await self._turn()
         finally:
-            await self._cancel([*self._working.values()])
+            await self._cancel_all([*self._working.values()])
             self.checkpoint(durable=True)
             self.stream.flush()
 
     async def _turn(self) -> None:
-        """One round: begin what is ready, wait until something ends, take it in."""
-        if len(self._ready) == 1 and not self._working and not self._resting and self.program.max_seconds is None:
+        """Start what is ready, wait until something ends, and apply it."""
+        is_alone = len(self._ready) == 1 and not self._working and not self._waiting
+        if is_alone and self.program.max_seconds is None:
             place = self._ready.pop()
-            self._take(place, await self._caller.attempt(self._begin(place).call, alone=True))
+            self._finish(place, await self._invoker.run_attempt(self._begin(place).call, alone=True))
             return
         for place in self._ready:
             self._start(place)
         self._ready.clear()
         if not self._working:
-            self._rest()
+            self._retry_or_suspend()
             return
         tasks = {work.task: work for work in self._working.values() if work.task is not None}
-        done, _ = await asyncio.wait(tasks, timeout=self._time_left(), return_when=asyncio.FIRST_COMPLETED)
-        if not done and self._time_left() == 0.0:
+        done, _ = await asyncio.wait(tasks, timeout=self._remaining_s(), return_when=asyncio.FIRST_COMPLETED)
+        if not done and self._remaining_s() == 0.0:
             self._apply(TimedOut(f"max_pipeline_duration is {self.program.max_seconds:g} s"))
             return
-        for task, work in tasks.items():  # in the order in which they were begun
+        for task, work in tasks.items():  # in the order in which they were started
             if task in done and not self.state.ended and work.place.id in self._working:
                 del self._working[work.place.id]
-                self._take(work.place, _result(task))
+                self._finish(work.place, _result(task))
 
-    def _time_left(self) -> float | None:
+    def _remaining_s(self) -> float | None:
         if self.program.max_seconds is None:
             return None
         return max(0.0, self.program.max_seconds - self.active_s())
 
     def active_s(self) -> float:
-        """Seconds that the run was at work, in this process and before."""
+        """Return the seconds that the run was at work, in this process and before."""
         return self.options.active_s + time.monotonic() - self._began
 
     def _start(self, place: Place) -> None:
         work = self._working[place.id] = self._begin(place)
-        work.task = asyncio.get_running_loop().create_task(self._caller.attempt(work.call, alone=False))
+        work.task = asyncio.get_running_loop().create_task(self._invoker.run_attempt(work.call, alone=False))
 
     def _begin(self, place: Place) -> _Work:
-        return _Work(place, self._caller.call(place, lambda: self._may_rest(place.id)))
+        return _Work(place, self._invoker.build_call(place, lambda: self._is_idle(place.id)))
 
-    def _rest(self) -> None:
-        """Nothing is at work: ask those who wait once more if anything was done since, else suspend the run."""
-        stale = [rest for rest in self._resting.values() if rest.steps < self._settled]
+    def _retry_or_suspend(self) -> None:
+        """Call waiting handlers again if something has finished since; otherwise suspend the run."""
+        stale = [waiting for waiting in self._waiting.values() if waiting.finished < self._finished]
         if stale:
-            for rest in stale:
-                del self._resting[rest.place.id]
-                self._ready.append(rest.place)
+            for waiting in stale:
+                del self._waiting[waiting.place.id]
+                self._ready.append(waiting.place)
             return
-        if not self._resting:
+        if not self._waiting:
             self._apply(Aborted("nothing is in flight, and the run has not ended"))
             return
-        waits = [rest.waiting for rest in self._resting.values()]
-        self.how = "; ".join(dict.fromkeys(one.how or "resume the run" for one in waits))
-        self._apply(Suspended("; ".join(dict.fromkeys(one.reason for one in waits))))
+        waits = [waiting.waiting for waiting in self._waiting.values()]
+        self.how = "; ".join(dict.fromkeys(wait.how or "resume the run" for wait in waits))
+        self._apply(Suspended("; ".join(dict.fromkeys(wait.reason for wait in waits))))
         self.stream.emit("PipelineWaiting", reason=self.state.detail, how=self.how)
 
-    # ---- who works and who waits -------------------------------------------------------------------------------------
-
-    def _may_rest(self, place_id: str) -> bool:
-        """Whether everybody at work only waits; asking says that one waits oneself."""
+    def _is_idle(self, place_id: str) -> bool:
+        """Return whether everything at work only waits; asking means that the place itself only waits."""
         work = self._working.get(place_id)
         if work is not None:
-            work.resting = True
-        outer = self.options.idle
-        alone = all(one.resting for one in self._working.values()) and not self._ready
-        return alone and (outer is None or outer())
+            work.can_suspend = True
+        is_parent_idle = self.options.is_parent_idle
+        is_idle = all(work.can_suspend for work in self._working.values()) and not self._ready
+        return is_idle and (is_parent_idle is None or is_parent_idle())
 
-    # ---- what comes of it --------------------------------------------------------------------------------------------
+    # ---- outcomes ------------------------------------------------------------------------------------------------
 
-    def _take(self, place: Place, result: Outcome | Waiting) -> None:
+    def _finish(self, place: Place, result: Outcome | Waiting) -> None:
         if isinstance(result, Waiting):
-            self._resting[place.id] = _Rest(place, result, self._settled)
+            self._waiting[place.id] = _WaitingPlace(place, result, self._finished)
             return
-        self._settled += 1
+        self._finished += 1
         for work in self._working.values():
-            work.resting = False
-        self._apply(Finished(place.id, checked(result), place.attempt))
+            work.can_suspend = False
+        self._apply(Finished(place.id, storable(result), place.attempt))
 
     def _apply(self, event: Event) -> None:
-        """One event: on the disk, then into the machine, then told."""
-        if self.hold is not None:
-            self.hold.journal.flow(event_to_data(event))
-        change = advance(self.program, self.state, event)
-        self.take_change(change)
-        if self.hold is not None:
-            self.hold.journal.compact(self.hold.begun, self.state.to_data)
+        """Journal an event, then apply it to the machine, then report it."""
+        if self.storage is not None:
+            self.storage.journal.append_event(event)
+        self.apply_change(advance(self.program, self.state, event))
+        if self.storage is not None:
+            self.storage.journal.compact(self.storage.start, self.state.to_data)
         self._checkpoint_soon()
 
-    def take_change(self, change: Change) -> None:
-        """Begin and end what the machine says."""
-        if self.stream.on:
-            tell(self.stream, change)
+    def apply_change(self, change: Change) -> None:
+        """Start and cancel what the machine says."""
+        if self.stream.is_enabled:
+            emit_change(self.stream, change)
         for step in change.finished:
-            self._dirty[step.node] = None
+            self._changed_nodes[step.node] = None
         if change.cancelled:
             self._drop([place.id for place in change.cancelled])
         self._ready += change.started
 
-    def _drop(self, gone: list[str]) -> None:
-        """End the places of these ids, wherever they stand."""
-        for place_id in gone:
-            self._resting.pop(place_id, None)
+    def _drop(self, place_ids: list[str]) -> None:
+        """Cancel places, whether they are working, waiting or ready."""
+        for place_id in place_ids:
+            self._waiting.pop(place_id, None)
             work = self._working.pop(place_id, None)
-            if work is not None and work.task is not None:
-                self._leaving(work)
-        self._ready = [place for place in self._ready if place.id not in gone]
+            if work is not None:
+                self._cancel(work)
+        self._ready = [place for place in self._ready if place.id not in place_ids]
 
-    def _leaving(self, work: _Work) -> None:
-        """End work that nobody waits for; it is waited for at the run's end at the latest."""
-        assert work.task is not None
+    def _cancel(self, work: _Work) -> None:
+        """Cancel work; its task is awaited at the end of the run at the latest."""
+        if work.task is None:
+            return
         work.call.cancel()
         work.task.cancel()
-        task = work.task
-        self._left = {one for one in self._left if not one.done()} | {task}
+        self._cancelled = {task for task in self._cancelled if not task.done()} | {work.task}
 
-    async def _cancel(self, works: list[_Work]) -> None:
+    async def _cancel_all(self, works: list[_Work]) -> None:
         for work in works:
-            self._leaving(work) if work.task is not None else None
-        if self._left:
-            await asyncio.wait(self._left)
-            for task in self._left:
+            self._cancel(work)
+        if self._cancelled:
+            await asyncio.wait(self._cancelled)
+            for task in self._cancelled:
                 _result(task)
 
-    # ---- what is derived ---------------------------------------------------------------------------------------------
+    # ---- derived files -------------------------------------------------------------------------------------------
 
     def _checkpoint_soon(self) -> None:
-        """Write the checkpoint now, or when it is time for the next."""
+        """Write the checkpoint now, or when the interval is over."""
         if self.options.on_checkpoint is not None:
             self.options.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
-        due = self._saved_at + CHECKPOINT_EVERY - time.monotonic()
-        if due <= 0:
+        delay = self._saved_at + CHECKPOINT_INTERVAL_S - time.monotonic()
+        if delay <= 0:
             self.checkpoint()
-        elif self._timer is None and self.hold is not None:
-            self._timer = asyncio.get_running_loop().call_later(due, self.checkpoint)
+        elif self._timer is None and self.storage is not None:
+            self._timer = asyncio.get_running_loop().call_later(delay, self.checkpoint)
 
     def checkpoint(self, *, durable: bool = False) -> None:
-        """Write checkpoint.json and the status of the nodes that ended since."""
+        """Write checkpoint.json and the status files of the nodes that ended since the last one."""
         self._saved_at = time.monotonic()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.hold is None:
+        if self.storage is None:
             return
-        found = checkpoint_of(self.program, self.state, self.scope.run, self.how)
-        folder = self.hold.folder
-        for place in found["in_flight"]:
+        checkpoint = checkpoint_of(self.program, self.state, self.scope.run, self.how)
+        directory = self.storage.directory
+        for place in checkpoint["in_flight"]:
             call = self._working[place["id"]].call if place["id"] in self._working else None
-            place["folder"] = str(call.made_folder if call and call.made_folder else folder.node(place["node"]))
-        found["seq"] = self.hold.journal.seq
-        every = durable and len(self._dirty) <= STATUS_FILES
-        for node in [node for node in self._dirty if every or node in self._caller.foldered]:
-            write_status(folder.node(node), node, self.state)
-            del self._dirty[node]
-        write_checkpoint(folder, found, durable=durable)
-        self.stream.emit("CheckpointSaved", found["current_node"], seq=found["seq"])
+            folder = call.made_folder if call else None
+            place["folder"] = str(folder or directory.node(place["node"]))
+        checkpoint["seq"] = self.storage.journal.seq
+        write_all = durable and len(self._changed_nodes) <= MAX_STATUS_FILES
+        for node in [node for node in self._changed_nodes if write_all or node in self._invoker.nodes_with_folder]:
+            write_status(directory.node(node), node, self.state)
+            del self._changed_nodes[node]
+        write_checkpoint(directory, checkpoint, durable=durable)
+        self.stream.emit("CheckpointSaved", checkpoint["current_node"], seq=checkpoint["seq"])
         self.stream.flush()
 
 
 def _result(task: asyncio.Task[Any]) -> Any:
-    """A done task's result; one that was ended from outside has failed."""
+    """Return the result of a finished task; a cancelled one has failed."""
     if task.cancelled():
         return failed("the handler was cancelled", "cancelled")
     error = task.exception()
     return from_error(error) if error is not None else task.result()
 
 
-def tell(stream: Stream, change: Change) -> None:
-    """A change as events."""
+def emit_change(stream: EventStream, change: Change) -> None:
+    """Emit the events of a change."""
     for step in change.finished:
         outcome = step.outcome
-        why = {"reason": outcome.failure_reason} if outcome.failure_reason else {}
-        stream.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **why,
+        reason = {"reason": outcome.failure_reason} if outcome.failure_reason else {}
+        stream.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **reason,
                     automatic=step.automatic)
     for _, route in change.followed:
         stream.emit("EdgeFollowed", route.source, target=route.target, label=str(route.attrs.get("label", "")))
@@ -301,10 +307,14 @@ def tell(stream: Stream, change: Change) -> None:
         stream.emit("RetryScheduled", place.node, place=place.id, attempt=place.attempt, delay_s=place.delay_s,
                     reason=place.reason)
     for what, path in change.branches:
-        stream.emit(f"ParallelBranch{what.capitalize()}", branch=path)
+        stream.emit(_BRANCH_EVENTS[what], branch=path)
     for node in change.skipped:
         stream.emit("NodeSkipped", node)
     for place in change.cancelled:
         stream.emit("NodeCancelled", place.node, place=place.id)
     for note in change.notes:
         stream.emit("Note", text=note)
+
+
+_BRANCH_EVENTS = {"started": "ParallelBranchStarted", "finished": "ParallelBranchFinished",
+                  "cancelled": "ParallelBranchCancelled"}

@@ -1,7 +1,7 @@
-"""The events of a run: one stream, to a caller's `on_event` and into `events.jsonl` of the run directory.
+"""Event stream of a run, for people and programs: to a caller's `on_event` and to `events.jsonl` of its directory.
 
-The rule of this room: events tell people and programs what happens; nothing is decided from them, and none is needed to
-resume a run. After an interruption some may be missing or come twice; the journal has neither.
+No decision depends on these events, and a resume does not need them. After an interruption some may be missing or
+repeated; the journal is exact.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ KINDS = (
     "ParallelBranchFinished", "ParallelBranchCancelled", "HumanWaiting", "HumanAnswered", "HumanAnswerRefused",
     "SignalWaiting", "ManagerCycle", "ManagerSteered", "CheckpointSaved", "Note",
 )
-"""Every kind there is; a handler may emit others."""
-
+"""Kinds of events; a handler may emit others."""
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened: its kind, the run, when (ISO 8601), the node if it is about one, and the rest."""
+    """One event: its kind, run, time (ISO 8601), node if it has one, and other data."""
 
     kind: str
     run: str
@@ -40,13 +39,13 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON, one flat object."""
+        """Return the event as one flat JSON object."""
         head = {"event": self.kind, "at": self.at, "run": self.run}
         return {**head, **({"node": self.node} if self.node else {}), **self.data}
 
 
 def _fields(data: Mapping[str, Any]) -> str:
-    """An event's own fields as JSON, each with a comma before it; made by hand, for there are several a step."""
+    """Return an event's data as JSON fields, each after a comma; written by hand, since a step has several events."""
     parts = []
     for key, value in data.items():
         if type(value) is str:
@@ -60,61 +59,60 @@ def _fields(data: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-class Stream:
-    """Where a run's events go; when nobody listens, `on` is False and none needs to be made."""
+class EventStream:
+    """Destination of a run's events; `is_enabled` is False if there is none."""
 
     def __init__(self, run: str, path: Path | None, listener: Callable[[Event], None] | None,
                  now: Callable[[], str]) -> None:
         self.run, self._listener, self._now = run, listener, now
-        self._quoted = _quote(run)
-        self._gathered: list[tuple[str, str, str, Mapping[str, Any]] | str] = []
+        self._quoted_run = _quote(run)
+        self._pending: list[tuple[str, str, str, Mapping[str, Any]] | str] = []
         self._descriptor = -1
         if path is not None:
             self._descriptor = atomic.open_or_create(path, os.O_APPEND)
-        self.on = listener is not None or path is not None
+        self.is_enabled = listener is not None or path is not None
 
     def emit(self, kind: str, node: str = "", **data: Any) -> None:
-        """Tell of something. Its line is made and written with the next `flush`: between two steps there is less to do
-        so, but nobody may change `data` until then."""
-        if not self.on:
+        """Emit an event. Its line is encoded by the next `flush`, to save time between steps: do not change `data`."""
+        if not self.is_enabled:
             return
         at = self._now()
         if self._descriptor >= 0:
-            self._gathered.append((kind, at, node, data))
+            self._pending.append((kind, at, node, data))
         if self._listener is not None:
-            self._tell(Event(kind, self.run, at, node, data))
+            self._notify(Event(kind, self.run, at, node, data))
 
     def emit_copy(self, kind: str, node: str = "", **data: Any) -> None:
-        """As `emit`, of data that is somebody else's: its line is made now."""
+        """Emit an event whose data the caller may change: its line is encoded now."""
         self.emit(kind, node, **data)
-        if self._gathered and self._descriptor >= 0:
-            self._gathered[-1] = self._line(self._gathered[-1])
+        if self._pending and self._descriptor >= 0:
+            self._pending[-1] = self._line(self._pending[-1])
 
-    def _line(self, one: tuple[str, str, str, Mapping[str, Any]] | str) -> str:
-        if isinstance(one, str):
-            return one
-        kind, at, node, data = one
-        about = f',"node":{_quote(node)}' if node else ""
-        return f'{{"event":"{kind}","at":"{at}","run":{self._quoted}{about}{_fields(data)}}}'
+    def _line(self, event: tuple[str, str, str, Mapping[str, Any]] | str) -> str:
+        if isinstance(event, str):
+            return event
+        kind, at, node, data = event
+        node_field = f',"node":{_quote(node)}' if node else ""
+        return f'{{"event":"{kind}","at":"{at}","run":{self._quoted_run}{node_field}{_fields(data)}}}'
 
-    def _tell(self, event: Event) -> None:
-        """Call the listener; one that fails is warned of and not called again, for it must not end the run."""
+    def _notify(self, event: Event) -> None:
+        """Call the listener; one that raises must not end the run: warn, and do not call it again."""
         assert self._listener is not None
         try:
             self._listener(event)
         except Exception as error:
             self._listener = None
-            warnings.warn(f"on_event failed at {event.kind} and is not called any more: {error!r}", RuntimeWarning,
+            warnings.warn(f"on_event failed at {event.kind} and is no longer called: {error!r}", RuntimeWarning,
                           stacklevel=2)
 
     def flush(self) -> None:
-        """Write what has gathered, in one write; it is not synced."""
-        if self._gathered:
-            lines, self._gathered = "\n".join(map(self._line, self._gathered)) + "\n", []
+        """Write the pending events in one write, without syncing."""
+        if self._pending:
+            lines, self._pending = "\n".join(map(self._line, self._pending)) + "\n", []
             os.write(self._descriptor, lines.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
-        """Write the rest and close the file; again is no matter."""
+        """Write the rest and close the file; a second call has no effect."""
         if self._descriptor >= 0:
             self.flush()
             os.close(self._descriptor)

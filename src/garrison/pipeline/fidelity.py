@@ -1,12 +1,12 @@
-"""How much of the run so far an agent is told: the fidelity of a node, its thread, and the preamble. Pure.
+"""Fidelity: how much of the run an agent is told, its thread, and the preamble. Pure.
 
-Fidelity is looked for on the edge by which the run came, then the node, then the graph (`default_fidelity`); it is
-`compact` otherwise. `full` goes on in the session of the node's thread; every other one begins a session and is told
-what happened in a preamble. The thread of a `full` node is named by the node, the edge, the graph (`thread_id`,
-`default_thread`), the class that a subgraph gave it, or else it is the session of the node before it.
+The fidelity of a node comes from the edge by which the run came, then the node, then the graph (`default_fidelity`),
+and is `compact` otherwise. `full` continues the session of the node's thread; every other fidelity starts a session
+with a preamble that summarizes the run. The thread of a `full` node is named by the node, the edge or the graph
+(`thread_id`, `default_thread`), or by its subgraph's class; otherwise it is the session of the previous node.
 
-Sessions stand in the context by their ids, each under its node's id and under the thread that the node names: the
-latest `full` node's, or else that of the first node in the thread.
+The context holds the ids of sessions, each under its node's id and under the thread named for that node: the session of
+the latest `full` node, or else of the first node in the thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.flow.program import CONDITIONAL, Program
-from garrison.pipeline.flow.state import FlowState, Place
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
 
@@ -24,22 +24,22 @@ FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
 LOW, MEDIUM, HIGH = "summary:low", "summary:medium", "summary:high"
 MODES = (FULL, TRUNCATE, COMPACT, LOW, MEDIUM, HIGH)
 
-_CHARS = {COMPACT: 4000, LOW: 2400, MEDIUM: 6000, HIGH: 12000}
-"""Characters of a preamble at most; a token is about four."""
-_STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
-"""How many of the latest stages it names."""
-_VALUE = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
+_MAX_CHARS = {COMPACT: 4000, LOW: 2400, MEDIUM: 6000, HIGH: 12000}
+"""Characters of a preamble; a token is about four."""
+_MAX_STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
+"""Latest stages it names."""
+_MAX_VALUE_CHARS = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
 """Characters of one context value in it."""
 _INTERNAL = ("internal.", "graph.", "parallel.")
-_ENGINE = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class", "last_stage"})
+_ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class",
+                          "last_stage"})
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a codergen node is told: its fidelity, the thread whose session it shares (empty: none), and the text.
+class Carryover:
+    """What a codergen node is told of the run: its fidelity, the thread whose session it shares, and the preamble.
 
-    `session` is the id of the thread's session, where one is known; `history` what is told instead of a `preamble`
-    where that session turns out to be gone.
+    `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
     """
 
     fidelity: str = COMPACT
@@ -50,8 +50,8 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What there is to tell: the graph's goal, the run's name, what was done by somebody, and the context."""
+class _History:
+    """Source of a preamble: the graph's goal, the run's name, the nodes completed by a handler, and the context."""
 
     goal: str
     run: str
@@ -60,106 +60,112 @@ class Told:
     context: Mapping[str, Any]
 
 
+def carryover_of(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carryover:
+    """Return what the node of `place` is told; omit `goal` if the agent is told it anyway."""
+    graph, context = program.graph, state.context(place.branch)
+    node, edge = graph.nodes[place.node], incoming_edge(program, place)
+    completed = [name for name in state.completed if not program.units[name].automatic]
+    history = _History(goal, run, completed, state.outcomes, context)
+    mode = fidelity_of(graph, node, edge)
+    if mode != FULL:
+        return Carryover(mode, "", _preamble(mode, history))
+    thread = thread_of(graph, node, edge)
+    return Carryover(FULL, thread, "", str(context.get(_session_key(thread)) or ""),
+                     _preamble(HIGH, history) if completed else "")
+
+
 def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
-    """The fidelity that is in force for a node; a word that is none counts as absent (lint warns of it)."""
-    written = (edge.attrs.get("fidelity") if edge else None, node.attrs.get("fidelity"),
-               graph.attrs.get("default_fidelity"))
-    return next((str(word).strip() for word in written if word and str(word).strip() in MODES), COMPACT)
+    """Return the fidelity of a node reached by `edge`; an unknown word counts as absent (lint warns of it)."""
+    words = (edge.attrs.get("fidelity") if edge else None, node.attrs.get("fidelity"),
+             graph.attrs.get("default_fidelity"))
+    return next((str(word).strip() for word in words if word and str(word).strip() in MODES), COMPACT)
 
 
 def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
-    """The key of the session that a `full` node shares."""
-    return named_thread(graph, node, edge) or (edge.source if edge else node.id)
+    """Return the thread whose session a `full` node shares."""
+    return _named_thread(graph, node, edge) or (edge.source if edge else node.id)
 
 
-def named_thread(graph: Graph, node: Node, edge: Edge | None) -> str:
-    """The thread that the graph puts a node into; empty where nothing names one."""
-    named = (text(node.attrs, "thread_id"), text(edge.attrs, "thread_id") if edge else None,
+def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, Any],
+                    session: str) -> dict[str, str]:
+    """Return the context values by which later nodes find the session that `node` had."""
+    updates = {_session_key(node.id): session}
+    named = _named_thread(graph, node, edge)
+    key = _session_key(named) if named else ""
+    if key and (key not in context or fidelity_of(graph, node, edge) == FULL):
+        updates[key] = session
+    return updates
+
+
+def _named_thread(graph: Graph, node: Node, edge: Edge | None) -> str:
+    names = (text(node.attrs, "thread_id"), text(edge.attrs, "thread_id") if edge else None,
              text(graph.attrs, "thread_id"), text(graph.attrs, "default_thread"), next(iter(node.classes), None))
-    return next((name for name in named if name), "")
+    return next((name for name in names if name), "")
 
 
-def session_key(thread: str) -> str:
-    """The context key of the session of a thread or a node."""
+def _session_key(thread: str) -> str:
     return f"internal.session.{thread}"
 
 
-def carried(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carried:
-    """What the node of `place` is told of the `run`; `goal` is left out where the agent is told it anyway."""
-    graph, context = program.graph, state.context(place.branch)
-    node, edge = graph.nodes[place.node], edge_of(program, place)
-    done = [name for name in state.completed if not program.units[name].automatic]
-    told = Told(goal, run, done, state.outcomes, context)
-    mode = fidelity_of(graph, node, edge)
-    if mode != FULL:
-        return Carried(mode, "", preamble(mode, told))
-    thread = thread_of(graph, node, edge)
-    return Carried(FULL, thread, "", str(context.get(session_key(thread)) or ""), preamble(HIGH, told) if done else "")
-
-
-def remembered(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, Any], session: str) -> dict[str, str]:
-    """The context values by which later nodes find the session that `node` had."""
-    found = {session_key(node.id): session}
-    thread = session_key(named) if (named := named_thread(graph, node, edge)) else ""
-    if thread and (thread not in context or fidelity_of(graph, node, edge) == FULL):
-        found[thread] = session
-    return found
-
-
-def edge_of(program: Program, place: Place) -> Edge | None:
-    """The edge by which the run came to a place."""
+def incoming_edge(program: Program, place: Place) -> Edge | None:
+    """Return the edge by which the run came to a place."""
     return program.graph.edges[place.via] if 0 <= place.via < len(program.graph.edges) else None
 
 
-def ways_on(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Codergen node -> how a run may go on after it, a line each, where that is more than one way: by its own edges, or
-    by those of the conditional that it leads into. What its agent says decides between them."""
-    edges: dict[str, list[Edge]] = {name: [] for name in graph.nodes}
+def next_steps(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return for each codergen node the ways a run may continue after it, one line each, if there are several.
+
+    These are its own edges, or those of the conditional that it leads into. The agent's outcome decides between them.
+    """
+    outgoing: dict[str, list[Edge]] = {name: [] for name in graph.nodes}
     for edge in graph.edges:
-        edges[edge.source].append(edge)
-    found = {}
+        outgoing[edge.source].append(edge)
+    steps = {}
     for node in graph.nodes_of("codergen"):
-        out = edges[node.id]
-        if len(out) == 1 and graph.nodes[out[0].target].handler == CONDITIONAL:
-            out = edges[out[0].target]
-        found[node.id] = tuple(_way(edge) for edge in out) if len(out) > 1 else ()
-    return found
+        edges = outgoing[node.id]
+        if len(edges) == 1 and graph.nodes[edges[0].target].handler == CONDITIONAL:
+            edges = outgoing[edges[0].target]
+        steps[node.id] = tuple(_next_step(edge) for edge in edges) if len(edges) > 1 else ()
+    return steps
 
 
-def _way(edge: Edge) -> str:
+def _next_step(edge: Edge) -> str:
     condition, label = text(edge.attrs, "condition"), text(edge.attrs, "label")
     return f"{edge.target}: " + (f"when {condition}" if condition else f"label {label}" if label else "otherwise")
 
 
-def preamble(mode: str, told: Told) -> str:
-    """The text that stands before the prompt; empty when there is nothing to tell."""
+# ---- the preamble ----------------------------------------------------------------------------------------------------
+
+
+def _preamble(mode: str, history: _History) -> str:
+    """Return the text before the prompt; empty if there is nothing to tell."""
     if mode == TRUNCATE:
-        return f"Goal: {told.goal}\nRun: {told.run}" if told.goal else ""
-    if not told.completed:
-        return f"Goal: {told.goal}" if told.goal else ""
-    lines = [f"Goal: {told.goal}"] if told.goal else []
-    lines += ["Done so far:", *_stages(mode, told)]
-    values = [f"- {key}: {_short(value, _VALUE[mode])}" for key, value in told.context.items()
-              if not key.startswith(_INTERNAL) and key not in _ENGINE and mode != LOW]
+        return f"Goal: {history.goal}\nRun: {history.run}" if history.goal else ""
+    if not history.completed:
+        return f"Goal: {history.goal}" if history.goal else ""
+    lines = [f"Goal: {history.goal}"] if history.goal else []
+    lines += ["Done so far:", *_stages(mode, history)]
+    values = [f"- {key}: {_on_one_line(value, _MAX_VALUE_CHARS[mode])}" for key, value in history.context.items()
+              if not key.startswith(_INTERNAL) and key not in _ENGINE_KEYS and mode != LOW]
     if values:
         lines += ["What is known:", *values]
-    return _cut("\n".join(lines), _CHARS[mode])
+    return _shorten("\n".join(lines), _MAX_CHARS[mode])
 
 
-def _stages(mode: str, told: Told) -> Iterable[str]:
-    shown = list(told.completed)[-_STAGES[mode]:]
-    if len(shown) < len(told.completed):
-        yield f"- ({len(told.completed) - len(shown)} earlier stages)"
+def _stages(mode: str, history: _History) -> Iterable[str]:
+    shown = list(history.completed)[-_MAX_STAGES[mode]:]
+    if len(shown) < len(history.completed):
+        yield f"- ({len(history.completed) - len(shown)} earlier stages)"
     for node in shown:
-        outcome = told.outcomes.get(node)
+        outcome = history.outcomes.get(node)
         status = outcome.status if outcome else "done"
-        why = (outcome.failure_reason or outcome.notes) if outcome and mode in (MEDIUM, HIGH, COMPACT) else ""
-        yield f"- {node}: {status}" + (f" ({_short(why, _VALUE[mode])})" if why else "")
+        reason = (outcome.failure_reason or outcome.notes) if outcome and mode in (MEDIUM, HIGH, COMPACT) else ""
+        yield f"- {node}: {status}" + (f" ({_on_one_line(reason, _MAX_VALUE_CHARS[mode])})" if reason else "")
 
 
-def _short(value: Any, limit: int) -> str:
-    return _cut(" ".join(str(value).split()), limit)
+def _on_one_line(value: Any, limit: int) -> str:
+    return _shorten(" ".join(str(value).split()), limit)
 
 
-def _cut(words: str, limit: int) -> str:
+def _shorten(words: str, limit: int) -> str:
     return words if len(words) <= limit else words[:limit - 1] + "…"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from garrison.pipeline.questions import Question
-from garrison.pipeline.run_directory import RunFolder, read_checkpoint
+from garrison.pipeline.run_directory import RunDirectory, read_checkpoint
 from garrison.records import atomic
 
 
@@ -91,16 +91,16 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
 class OpenQuestion(NamedTuple):
     """A question that waits for an answer, the run that asks it, and its question.json."""
 
-    run: RunFolder
+    run: RunDirectory
     question: Question
     data: Mapping[str, Any]
 
 
-def open_questions(run: RunFolder) -> dict[str, OpenQuestion]:
+def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
     """Return the questions open in a run and its children, by node."""
     found: dict[str, OpenQuestion] = {}
     for path in sorted((run.root / "children").glob("*/journal.jsonl")):
-        found.update(open_questions(RunFolder(path.parent)))
+        found.update(open_questions(RunDirectory(path.parent)))
     for place in (read_checkpoint(run) or {}).get("in_flight", ()):
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None

@@ -13,13 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.flow import Change, FlowState, advance, event_from_data, start
+from garrison.pipeline.flow import Change, FlowState, advance, start
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.codergen import NO_AGENT
@@ -27,30 +27,77 @@ from garrison.pipeline.handlers.registry import ANY, Registry
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.outcome import check_json
 from garrison.pipeline.parser import parse, parse_file
-from garrison.pipeline.run_directory import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, read_run, recorded
-from garrison.pipeline.transforms import Transform, installed, prepare
+from garrison.pipeline.run_directory import (
+    BEGUN,
+    GRAPH,
+    RecordedRun,
+    RunDirectory,
+    RunJournal,
+    RunStart,
+    read_run,
+    recorded_run,
+)
+from garrison.pipeline.transforms import Transform, installed_transforms, prepare
 from garrison.records import atomic
 from garrison.system.clock import SystemClock
 
 ON_RESUME = ("rerun", "ask", "fail")
-"""What becomes of an interrupted node that has `side_effecting=true`."""
+"""Values of `on_resume`: what happens to an interrupted node with `side_effecting=true`."""
 
 GraphLike = Graph | Path | str
+"""A Graph, a path, or a text (which has a brace)."""
 
 
 @dataclass
-class Opened:
-    """A run about to be driven."""
+class OpenRun:
+    """A run that a driver is about to continue."""
 
-    begun: Begun
+    start: RunStart
     program: Program
     state: FlowState
     change: Change
     active_s: float = 0.0
 
 
+# ---- start a run -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class StartOptions:
+    """Arguments of a new run; None stands for the default."""
+
+    initial: Mapping[str, Any] = field(default_factory=dict)
+    seed: str | None = None
+    max_steps: int | None = None
+    flow: str | None = None
+    tree: str | Path | None = None
+    transforms: Sequence[Transform] = ()
+    agent: str = ""
+    """The agent named on the command line, for a resume."""
+    simulated: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a simulation, for a resume."""
+
+
+def start_run(given: GraphLike, registry: Registry, options: StartOptions, directory: RunDirectory | None,
+              at: str) -> OpenRun:
+    """Return a run that starts `at`; nothing is written yet."""
+    graph, dot_text = read_graph(given)
+    context = dict(options.initial)
+    check_json(context, "initial")
+    program = build_program(graph, registry, options.max_steps, options.flow, options.transforms)
+    run = directory.root.name if directory else graph.id or "run"
+    source = graph.source if not graph.source.startswith("<") else ""
+    run_start = RunStart(
+        run, dot_text, os.path.abspath(source) if source else "", graph_digest(graph), context,  # noqa: PTH100
+        run if options.seed is None else options.seed, program.max_steps,
+        str(Path(options.tree).absolute() if options.tree else Path.cwd()),
+        str(Path(source).absolute().parent) if source else str(Path.cwd()), at,
+        agent=options.agent, simulated=dict(options.simulated), flow=options.flow or "")
+    return OpenRun(run_start, program, *initial_state(program, run_start))
+
+
 def read_graph(graph: GraphLike) -> tuple[Graph, str]:
-    """A graph and its text, from whatever names it: a Graph, a path, or a text (which has a brace)."""
+    """Return a graph and its text."""
     if isinstance(graph, Graph):
         return graph, to_dot(graph)
     if isinstance(graph, Path) or ("{" not in graph and "\n" not in graph):
@@ -59,188 +106,169 @@ def read_graph(graph: GraphLike) -> tuple[Graph, str]:
     return parse(graph), graph
 
 
-def digest_of(graph: Graph) -> str:
-    """What tells a graph from another: a hash of what it says, not of how it is written."""
+def graph_digest(graph: Graph) -> str:
+    """Return a hash of a graph's content, independent of how it is written."""
     return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def prepared(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
-             transforms: Sequence[Transform] = ()) -> Program:
-    """The program of a graph; Refused, with the place of the first error, when it cannot be run."""
-    transforms = (*installed(), *transforms)
+def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
+                  transforms: Sequence[Transform] = ()) -> Program:
+    """Return the program of a graph; raise Refused, with the position of the first error, if it cannot be run."""
+    transforms = (*installed_transforms(), *transforms)
     if transforms:
         graph = prepare(graph, transforms)
-    found = errors(lint(graph, registry.names()))
-    if found:
-        first = found[0]
-        more = f" (and {len(found) - 1} more; see garrison pipeline validate)" if len(found) > 1 else ""
-        where = f"{graph.source}:{first.line}:{first.column}" if first.line else graph.source
-        raise Refused(f"{where}: {first} ({first.rule}){more}")
+    findings = errors(lint(graph, registry.names()))
+    if findings:
+        first = findings[0]
+        others = f" (and {len(findings) - 1} more; see garrison pipeline validate)" if len(findings) > 1 else ""
+        raise Refused(graph.message_at(first.line, first.column, f"{first} ({first.rule}){others}"))
     if not transforms:
         graph = prepare(graph)
     registry.check(graph)
     return compile_graph(graph, max_steps=max_steps, flow=flow)
 
 
-def new(given: Any, registry: Registry, initial: Mapping[str, Any] | None, folder: RunFolder | None, seed: str | None,
-         max_steps: int | None, flow: str | None, tree: str | Path | None, notes: dict[str, Any], at: str,
-         transforms: Sequence[Transform]) -> Opened:
-    """A run that begins; nothing is written yet."""
-    graph, written = read_graph(given)
-    context = dict(initial or {})
-    check_json(context, "initial")
-    program = prepared(graph, registry, max_steps, flow, transforms)
-    run = folder.root.name if folder else graph.id or "run"
-    named = graph.source if not graph.source.startswith("<") else ""
-    begun = Begun(run, written, os.path.abspath(named) if named else "", digest_of(graph), context,  # noqa: PTH100
-                  run if seed is None else seed, program.max_steps, str(Path(tree).absolute() if tree else Path.cwd()),
-                  str(Path(named).absolute().parent) if named else str(Path.cwd()), at,
-                  agent=str(notes.get("agent", "")), simulated=notes.get("simulated") or {}, flow=flow or "")
-    return Opened(begun, program, *first_state(program, begun))
-
-
-def first_state(program: Program, begun: Begun) -> tuple[FlowState, Change]:
-    """The state that a run begins with, and what beginning it brought about."""
-    if not begun.state:
-        return start(program, begun.initial, begun.seed)
-    state = FlowState.from_data(json.loads(begun.state))
+def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, Change]:
+    """Return the state that a run starts with, and the effects of starting it."""
+    if not run_start.state:
+        return start(program, run_start.initial, run_start.seed)
+    state = FlowState.from_data(json.loads(run_start.state))
     return state, Change(started=[*state.in_flight.values()])
 
 
-def folded(program: Program, found: Recorded) -> FlowState:
-    """The state that a journal leads to."""
-    state = FlowState.from_data(found.snapshot) if found.snapshot is not None else first_state(program, found.begun)[0]
-    for event in found.events:
-        advance(program, state, event_from_data(event))
+def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, *, durable: bool = False) -> None:
+    """Write the first record of a run, its graph and its manifest."""
+    atomic.write(directory.graph, run_start.graph.encode("utf-8", "surrogatepass"), durable=durable)
+    manifest = {"run": run_start.run, "source": run_start.source, "graph_hash": run_start.hash,
+                "began_at": run_start.at, "tree": run_start.tree, "seed": run_start.seed, "forked": run_start.forked}
+    atomic.write(directory.manifest, json.dumps(manifest, indent=1).encode(), durable=durable)
+    journal.append(BEGUN, run_start.to_data())
+
+
+def check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
+    """Raise UsageError for the first codergen node if the run has no agent."""
+    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.nodes_of("codergen")), None)):
+        raise UsageError(graph.message_at(first.line, first.column, f"node {first.id} is for an agent: {NO_AGENT}"))
+
+
+def check_on_resume(graph: Graph) -> None:
+    """Raise UsageError for an unknown `on_resume`."""
+    for node in graph.nodes.values():
+        if (word := text(node.attrs, "on_resume", "rerun")) not in ON_RESUME:
+            raise UsageError(graph.message_at(node.line, node.column, f"node {node.id} has on_resume={word!r:.40}; use "
+                                              f"{', '.join(ON_RESUME)}"))
+
+
+# ---- resume a run ----------------------------------------------------------------------------------------------------
+
+
+def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None, flow: str | None,
+               transforms: Sequence[Transform], *, changed: bool) -> OpenRun:
+    """Return a run at the end of its journal; raise Refused if `given` is another graph and not `changed`."""
+    recorded = recorded_run(journal.entries, journal.directory.journal)
+    run_start = recorded.start
+    graph = parse(run_start.graph, run_start.source or "<graph>")
+    if graph_digest(graph) != run_start.hash:
+        raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
+                      "that started the run; start a new run")
+    program = build_program(graph, registry, run_start.max_steps, run_start.flow or None, transforms)
+    state = _replay(program, recorded)
+    if given is not None:
+        other, dot_text = read_graph(given)
+        if graph_digest(other) != run_start.hash:
+            if not changed:
+                raise Refused(f"the graph differs from the one that the run in {journal.directory.root} began with; "
+                              "accept it with --changed-graph or changed_graph=True, or start a new run")
+            program = build_program(other, registry, run_start.max_steps, flow or run_start.flow or None, transforms)
+            state = _change_graph(journal, run_start, program, state, dot_text)
+    return OpenRun(run_start, program, state, Change(started=[*state.in_flight.values()]), recorded.active_s)
+
+
+def _replay(program: Program, recorded: RecordedRun) -> FlowState:
+    """Return the state at the end of a journal."""
+    state = recorded.snapshot if recorded.snapshot is not None else initial_state(program, recorded.start)[0]
+    for event in recorded.events:
+        advance(program, state, event)
     return state
 
 
-def resumed(journal: RunJournal, registry: Registry, given: Any, flow: str | None,
-             transforms: Sequence[Transform], *, changed: bool) -> Opened:
-    """A run that goes on, as its journal says; Refused for another graph unless `changed`."""
-    found = recorded(journal.entries, journal.folder.journal)
-    begun = found.begun
-    graph = parse(begun.graph, begun.source or "<graph>")
-    if digest_of(graph) != begun.hash:
-        raise Refused(f"{journal.folder.root}: the graph means something else to this garrison than when the run "
-                      "began; begin a new run")
-    program = prepared(graph, registry, begun.max_steps, begun.flow or None, transforms)
-    state = folded(program, found)
-    if given is not None:
-        other, written = read_graph(given)
-        if digest_of(other) != begun.hash:
-            if not changed:
-                raise Refused(f"the graph differs from the one that the run in {journal.folder.root} began with; say "
-                              "so (--changed-graph, changed_graph=True), or begin a new run")
-            anew = prepared(other, registry, begun.max_steps, flow or begun.flow or None, transforms)
-            program, state = _moved(journal, begun, anew, state, written)
-    return Opened(begun, program, state, Change(started=[*state.in_flight.values()]), found.active_s)
-
-
-def _moved(journal: RunJournal, begun: Begun, program: Program, state: FlowState, written: str,
-           ) -> tuple[Program, FlowState]:
-    """Go on in a changed graph: what is in flight must still be there."""
-    digest = digest_of(read_graph(written)[0])
-    lost = [node for node in [*(place.node for place in state.in_flight.values()),
-                              *(move.node for move in state.queue)] if node not in program.units]
-    if lost or state.fans:
-        what = f"has no {lost[0]} any more, which is to run next" if lost else "cannot be put under open branches"
-        raise Refused(f"the changed graph {what}; bring it back, or begin a new run")
+def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, state: FlowState,
+                  dot_text: str) -> FlowState:
+    """Journal the changed graph and return the state in it; what is in flight must still exist."""
+    missing = [node for node in [*(place.node for place in state.in_flight.values()),
+                                 *(move.node for move in state.queue)] if node not in program.units]
+    if missing or state.fans:
+        problem = f"no longer has {missing[0]}, which is to run next" if missing else \
+            "cannot replace the old one while branches are open"
+        raise Refused(f"the changed graph {problem}; bring it back, or start a new run")
     data = state.to_data()
     data["digest"] = program.digest
     for place in data["in_flight"].values():
         place["via"] = -1
     for move in data["queue"]:
         move["via"] = -1
-    begun.graph, begun.hash = written, digest
-    journal.append(GRAPH, {"graph": written, "hash": digest, "state": json.dumps(data, ensure_ascii=False)})
-    atomic.write(journal.folder.graph, written.encode())
-    return program, FlowState.from_data(data)
+    run_start.graph, run_start.hash = dot_text, graph_digest(read_graph(dot_text)[0])
+    journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": json.dumps(data, ensure_ascii=False)})
+    atomic.write(journal.directory.graph, dot_text.encode())
+    return FlowState.from_data(data)
 
 
-def write_beginning(folder: RunFolder, journal: RunJournal, begun: Begun) -> None:
-    """The first record of a run, and the files that are for people."""
-    atomic.write(folder.graph, begun.graph.encode("utf-8", "surrogatepass"), durable=False)
-    manifest = {"run": begun.run, "source": begun.source, "graph_hash": begun.hash, "began_at": begun.at,
-                "tree": begun.tree, "seed": begun.seed, "forked": begun.forked}
-    atomic.write(folder.manifest, json.dumps(manifest, indent=1).encode(), durable=False)
-    journal.append(BEGUN, begun.to_data())
+# ---- fork a run ------------------------------------------------------------------------------------------------------
 
 
-def check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
-    """UsageError for the first codergen node if nobody does those."""
-    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.nodes_of("codergen")), None)):
-        place = f"{graph.source}:{first.line}:{first.column}: " if first.line else ""
-        raise UsageError(f"{place}node {first.id} is for an agent: {NO_AGENT}")
+def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, changes: Mapping[str, Any]) -> int:
+    """Create in `target` the run that `source` was when it started `node`; return the number of that visit.
 
-
-def check_resume(graph: Graph) -> None:
-    """UsageError for an on_resume that is none."""
-    for node in graph.nodes.values():
-        if (word := text(node.attrs, "on_resume", "rerun")) not in ON_RESUME:
-            raise UsageError(f"{graph.source}:{node.line}:{node.column}: node {node.id} has on_resume={word!r:.40}; "
-                             f"use {', '.join(ON_RESUME)}")
-
-
-def fork_run(source: RunFolder, target: Path, node: str, visit: int | None, changes: Mapping[str, Any]) -> int:
-    """Begin in `target` the run that `source` was when it started `node`; returns which visit that is.
-
-    `visit` is the node's visit (default: the last). `changes` are put into the new run's context. NotFound if the node
-    was never started then; Refused if `target` holds a run.
+    `visit` is the node's visit (default: the last). `changes` are added to the new run's context. Raise NotFound if
+    that visit was never started, Refused if `target` already has a run.
     """
-    found = read_run(source)
+    recorded = read_run(source)
     check_json(changes, "changes")
-    registry = Registry({ANY: lambda _call: None})  # nothing is run here
-    program = prepared(parse(found.begun.graph, found.begun.source or "<graph>"), registry, found.begun.max_steps,
-                       found.begun.flow or None)
+    registry = Registry({ANY: lambda _call: None})  # no handler is called here
+    old = recorded.start
+    program = build_program(parse(old.graph, old.source or "<graph>"), registry, old.max_steps, old.flow or None)
     if node in program.units and program.units[node].handler in AUTOMATIC:
         raise Refused(f"a run passes through {node} ({program.units[node].handler}) by itself; fork at a node that "
                       "does work")
-    kept, visited = _state_at(program, found, node, visit)
-    if RunFolder(target).exists():
+    state, visited = _state_at(program, recorded, node, visit)
+    if RunDirectory(target).exists():
         raise Refused(f"{target} holds a run already; give another directory")
-    state = FlowState.from_data(kept)
     for context in state.contexts.values():
         context.update(changes)
-    folder = RunFolder(target)
-    at = SystemClock().utc()
-    begun = replace(found.begun, run=folder.root.name, state=json.dumps(state.to_data(), ensure_ascii=False), at=at,
-                    forked=f"{found.begun.run} at {node}, visit {visited}")
-    journal = RunJournal(folder, SystemClock().utc)
+    directory, clock = RunDirectory(target), SystemClock()
+    run_start = replace(old, run=directory.root.name, state=json.dumps(state.to_data(), ensure_ascii=False),
+                        at=clock.utc(), forked=f"{old.run} at {node}, visit {visited}")
+    journal = RunJournal(directory, clock.utc)
     try:
-        journal.append(BEGUN, begun.to_data())
-        atomic.write(folder.graph, begun.graph.encode("utf-8", "surrogatepass"))
-        manifest = {"run": begun.run, "source": begun.source, "graph_hash": begun.hash, "began_at": at,
-                    "tree": begun.tree, "seed": begun.seed, "forked": begun.forked}
-        atomic.write(folder.manifest, json.dumps(manifest, indent=1).encode())
+        write_start(directory, journal, run_start, durable=True)
     finally:
         journal.close()
     return visited
 
 
-def _state_at(program: Program, found: Recorded, node: str, visit: int | None) -> tuple[dict[str, Any], int]:
-    """The state right after the machine put that visit of `node` in flight."""
-    kept: tuple[dict[str, Any], int] | None = None
-    seen: list[int] = []
+def _state_at(program: Program, recorded: RecordedRun, node: str, visit: int | None) -> tuple[FlowState, int]:
+    """Return the state right after a visit of `node` was put in flight, and the number of the visit."""
+    match: tuple[dict[str, Any], int] | None = None
+    visits: list[int] = []
 
-    def look(state: FlowState, change: Change) -> None:
-        nonlocal kept
+    def check(state: FlowState, change: Change) -> None:
+        nonlocal match
         for place in change.started:
             if place.node == node and place.attempt == 1:
-                number = max(state.visits[node], seen[-1] + 1 if seen else 0)  # a loop_restart counts visits anew
-                seen.append(number)
+                number = max(state.visits[node], visits[-1] + 1 if visits else 0)  # a loop_restart resets the count
+                visits.append(number)
                 if visit in (None, number):
-                    kept = state.to_data(), number
+                    match = state.to_data(), number
 
-    if found.snapshot is not None:
-        state = FlowState.from_data(found.snapshot)
+    if recorded.snapshot is not None:
+        state = recorded.snapshot
     else:
-        state, change = first_state(program, found.begun)
-        look(state, change)
-    for event in found.events:
-        look(state, advance(program, state, event_from_data(event)))
-    if kept is None:
-        begun = f"visits {seen[0]} to {seen[-1]} can be forked" if seen else "it was never started"
-        before = " since its journal was compacted" if found.snapshot is not None else ""
-        raise NotFound(f"no {f'visit {visit} of ' if visit else ''}{node} in {found.begun.run}: {begun}{before}")
-    return kept
+        state, change = initial_state(program, recorded.start)
+        check(state, change)
+    for event in recorded.events:
+        check(state, advance(program, state, event))
+    if match is None:
+        available = f"visits {visits[0]} to {visits[-1]} can be forked" if visits else "it was never started"
+        since = " since its journal was compacted" if recorded.snapshot is not None else ""
+        raise NotFound(f"no {f'visit {visit} of ' if visit else ''}{node} in {recorded.start.run}: {available}{since}")
+    return FlowState.from_data(match[0]), match[1]

@@ -1,4 +1,4 @@
-"""Outcome of a node, and the status words that people and agents write. Pure.
+"""Outcome of a node, result of a run, and the status words that people and agents write. Pure.
 
 A status is one of five words. Other spellings are normalized when an outcome is created, and unknown words are refused
 there, so that no other code compares spellings.
@@ -95,6 +95,31 @@ class Outcome:
         return cls(data["status"], data.get("preferred_label", ""), tuple(data.get("suggested_next_ids", ())),
                    data.get("context_updates", {}), data.get("notes", ""), data.get("failure_reason", ""),
                    data.get("failure_class", ""))
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """End of a run: status `success`, `fail` or `waiting`, the reason, and everything that was done.
+
+    `completed_nodes` names every visit that ended, in order; `node_outcomes` holds the latest outcome of each node.
+    `how` says how to continue a waiting run, `resumable` whether a failed one can continue (`budget`, `again`).
+    """
+
+    status: str
+    reason: str = ""
+    completed_nodes: list[str] = field(default_factory=list)
+    node_outcomes: dict[str, Outcome] = field(default_factory=dict)
+    steps: int = 0
+    context: dict[str, Any] = field(default_factory=dict)
+    run: str = ""
+    detail: str = ""
+    how: str = ""
+    resumable: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the result as JSON values; `node_outcomes` maps a node to its status."""
+        return {**self.__dict__, "node_outcomes": {node: outcome.status
+                                                   for node, outcome in self.node_outcomes.items()}}
 
 
 def from_status_file(data: Mapping[str, Any]) -> Outcome:

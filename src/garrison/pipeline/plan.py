@@ -1,12 +1,11 @@
-"""What a garrison run of a graph will do, and why it will not be launched. Pure.
+"""Plan of a garrison run: its tasks, gates and inner pipelines, or the reason why a graph is not launched. Pure.
 
-The rule of this room: whatever this version cannot do as the graph says it is refused here, before anything costs
-something, in one line that names the node, its place and the remedy. Nothing is skipped, reordered or approximated.
+What a garrison run cannot do as the graph says is refused here, before anything starts, in one line that names the
+node, its position and a fix. Nothing is skipped, reordered or approximated.
 
-A run does tasks (codergen, tool), gates (wait.human, wait.signal), pipelines within it (subgraph, and
-stack.manager_loop over them), and whatever the machine of `flow` passes through by itself: conditional, parallel,
-parallel.fan_in. `flow=walk` (the default) follows one edge at a time, `flow=dag` every edge once all predecessors are
-done; for a graph that is one line both are the same.
+A run does tasks (codergen, tool), gates (wait.human, wait.signal) and inner pipelines (subgraph, stack.manager_loop);
+the flow itself executes conditional, parallel and parallel.fan_in. `flow=walk` (the default) follows one edge at a
+time, `flow=dag` every edge once all predecessors are done; for a graph that is one line they are the same.
 """
 
 from __future__ import annotations
@@ -14,39 +13,43 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 
 from garrison.errors import Refused, UsageError
-from garrison.pipeline.fidelity import ways_on
+from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, one_line, seconds, text
+from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.subpipelines import (
-    JOINT,
     MANAGER,
     MAX_DEPTH,
+    NAME_SEPARATOR,
     SUBGRAPH,
     Loader,
     Manager,
-    beside,
-    file_of,
-    inner,
+    inner_name,
+    load_from_source,
     manager_of,
+    pipeline_file,
 )
-from garrison.pipeline.transforms import prepare, rewritten
+from garrison.pipeline.transforms import apply_installed, prepare
 
-TASKS = ("codergen", "tool")
-"""The handlers that become tasks of a run."""
+TASK_HANDLERS = ("codergen", "tool")
+"""Handlers whose nodes become tasks of a run."""
 
-NESTED = (SUBGRAPH, MANAGER)
-"""The handlers that run another pipeline."""
+SUBPIPELINE_HANDLERS = (SUBGRAPH, MANAGER)
+"""Handlers that run another pipeline."""
+
+MAX_NAME = 48
+"""Characters of a node's name (see records.names)."""
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """One task as its runner will get it; what the node leaves out is None. `timeout_s` and `silence_s` are seconds."""
+    """A task as its runner gets it; attributes that the node does not set are None."""
 
     node: str
     kind: str
@@ -59,17 +62,17 @@ class PlannedTask:
     timeout_s: float | None = None
     silence_s: float | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
-    ways: tuple[str, ...] = ()
-    """How the run may go on after it, where its agent has a say in that (see fidelity.ways_on)."""
+    next_steps: tuple[str, ...] = ()
+    """The ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A graph as a run sees it.
+    """A graph as a garrison run sees it.
 
-    `tasks` in file order; `predecessors` of all nodes, start and exits too; `initial` holds the status that the graph
-    brought along (routing.first_status says what a run makes of it). `flow` is `dag` or `walk`, as the graph says,
-    and `walk` when it does not. The last four are graph attributes, None when absent.
+    `tasks` are in file order; `predecessors` are those of all nodes, start and exits included; `initial` holds the
+    statuses in the graph (see first_status). `flow` is `dag` or `walk`. The graph attributes `id` to `setup` are None
+    if absent.
     """
 
     goal: str
@@ -85,45 +88,47 @@ class RunPlan:
     gate: str | None = None
     setup: str | None = None
     setup_key: tuple[str, ...] = ()
-    """Files whose change makes set-up run again, as paths below the tree."""
+    """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
-    """The graph made ready to run; None where only the tasks are of interest."""
+    """The compiled graph; None where only the tasks matter."""
     gates: Mapping[str, Gate] = field(default_factory=dict)
-    """The nodes that wait for a word from outside."""
+    """Node → its gate."""
     managers: Mapping[str, Manager] = field(default_factory=dict)
-    """The nodes that watch over the pipeline they run."""
+    """Node → its settings as a manager."""
     children: Mapping[str, RunPlan] = field(default_factory=dict)
-    """The pipelines that its subgraph nodes run. `tasks`, `gates` and `predecessors` have theirs too, under the names
-    that `nesting.inner` gives them."""
+    """Node → the plan of the pipeline it runs. `tasks`, `gates`, `managers` and `predecessors` include those of the
+    children, under the names of `subpipelines.inner_name`."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """The name of a subgraph node in the run → the text of the file that it runs."""
+    """Node → the text of the pipeline it runs."""
 
     @property
     def max_seconds(self) -> float | None:
-        """How long a run of it may last."""
+        """The time limit of a run."""
         return self.program.max_seconds if self.program is not None else None
 
 
-def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = beside, within: str = "") -> RunPlan:
-    """The plan of a garrison run of `graph`; Refused, in one line, when this version will not run it.
+def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_from_source,
+             within: str = "") -> RunPlan:
+    """Return the plan of a garrison run of `graph`; raise Refused if a garrison run cannot do what it says.
 
-    `max_steps` is an option of the run and wins over the graph's attribute. `load` reads the files of its subgraph
-    nodes; `within` is the name of the node that runs this graph itself.
+    `max_steps` is an option of the run and overrides the graph's attribute. `load` reads the files of inner pipelines;
+    `within` is the name of the node that runs this graph itself.
     """
-    refusals = list(_refusals(graph))
-    if refusals:
-        more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
-        raise Refused(refusals[0] + more)
+    problems = list(_problems(graph))
+    if problems:
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise Refused(problems[0] + others)
     graph = prepare(graph)
-    goal, ways = text(graph.attrs, "goal", ""), ways_on(graph)
-    own = RunPlan(
+    goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
+    plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node, ways.get(node.id, ())) for node in graph.nodes_of(*TASKS)},
+        tasks={node.id: plan_task(node, steps.get(node.id, ())) for node in graph.nodes_of(*TASK_HANDLERS)},
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
-        initial={node: status for node, status in statuses_in(graph).items() if graph.nodes[node].handler in TASKS},
+        initial={node: status for node, status in statuses_in(graph).items()
+                 if graph.nodes[node].handler in TASK_HANDLERS},
         id=graph.id,
         prd_ref=text(graph.attrs, "prd_ref"),
         base=text(graph.attrs, "base"),
@@ -134,60 +139,24 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
         gates=gates_of(graph),
         managers={node.id: manager_of(node) for node in graph.nodes_of(MANAGER)},
     )
-    nodes = graph.nodes_of(*NESTED)
+    nodes = graph.nodes_of(*SUBPIPELINE_HANDLERS)
     if not nodes:
-        return own
-    if within.count(JOINT) + 1 >= MAX_DEPTH:
+        return plan
+    if within.count(NAME_SEPARATOR) + 1 >= MAX_DEPTH:
         raise Refused(f"{graph.source}: pipelines run within pipelines {MAX_DEPTH} deep at most")
     texts, children = {}, {}
     for node in nodes:
-        name = inner(within, node.id) if within else node.id
+        name = inner_name(within, node.id) if within else node.id
         try:
-            texts[node.id], source = load(name, graph, file_of(node, graph))
+            texts[node.id], source = load(name, graph, pipeline_file(node, graph))
         except Refused as error:
-            raise Refused(_line(graph, node.line, node.column, str(error))) from error
+            raise Refused(graph.message_at(node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
-    return _nested(graph, own, children, texts)
+    return _with_children(graph, plan, children, texts)
 
 
-def rewriting(load: Loader) -> Loader:
-    """The files that `load` reads, as the transforms of installed packages leave them."""
-    def loaded(name: str, graph: Graph, named: str) -> tuple[str, str]:
-        written, source = load(name, graph, named)
-        return rewritten(parse(written, source), written)[1], source
-
-    return loaded
-
-
-def _nested(graph: Graph, own: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
-    """A plan with what its subgraph nodes run; Refused if a name does not fit or is taken."""
-    tasks, gates, before = dict(own.tasks), dict(own.gates), dict(own.predecessors)
-    managers, all_texts = dict(own.managers), dict(texts)
-    for node, child in children.items():
-        tasks |= {inner(node, name): replace(task, node=inner(node, name)) for name, task in child.tasks.items()}
-        gates |= {inner(node, name): gate.renamed(inner(node, name)) for name, gate in child.gates.items()}
-        managers |= {inner(node, name): manager for name, manager in child.managers.items()}
-        before |= {inner(node, name): tuple(dict.fromkeys(
-            inner(node, one) if one in child.tasks else node for one in all_))
-            for name, all_ in child.predecessors.items() if name in child.tasks}
-        all_texts |= {inner(node, name): body for name, body in child.texts.items()}
-    folded: dict[str, str] = {}
-    for name in (*tasks, *gates, *managers):
-        known = folded.setdefault(name.lower(), name)
-        if len(name) > NAME or known != name:
-            what = f"has more than {NAME} characters" if len(name) > NAME else f"is taken by {known}"
-            raise Refused(f"{graph.source}: a pipeline within it has the node {name}, a name that {what}; "
-                          "rename a node")
-    return replace(own, tasks=tasks, gates=gates, managers=managers, predecessors=before, children=dict(children),
-                   texts=all_texts)
-
-
-NAME = 48
-"""Characters of a node's name at most (see records.names)."""
-
-
-def plan_task(node: Node, ways: tuple[str, ...] = ()) -> PlannedTask:
-    """One node, after the graph's transforms, as a task; `ways` lead on from it. The prompt falls back to the label."""
+def plan_task(node: Node, steps: tuple[str, ...] = ()) -> PlannedTask:
+    """Return the task of a node after the graph's transforms; its prompt falls back to the label."""
     attrs = node.attrs
     return PlannedTask(
         node=node.id,
@@ -201,131 +170,147 @@ def plan_task(node: Node, ways: tuple[str, ...] = ()) -> PlannedTask:
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
         attrs=attrs,
-        ways=ways,
+        next_steps=steps,
     )
 
 
-# ---- refusals, the gravest first -------------------------------------------------------------------------------------
+def with_installed_transforms(load: Loader) -> Loader:
+    """Return a loader that applies the transforms of installed packages to the files that `load` reads."""
+    def load_transformed(name: str, graph: Graph, file: str) -> tuple[str, str]:
+        dot_text, source = load(name, graph, file)
+        return apply_installed(parse(dot_text, source), dot_text)[1], source
+
+    return load_transformed
 
 
-def _refusals(graph: Graph) -> Iterator[str]:
-    broken = False
-    for finding in errors(lint(graph)):
-        broken = True
-        yield _line(graph, finding.line, finding.column, f"{finding} ({finding.rule})")
-    if broken:
-        return
-    yield from _handlers(graph)
-    yield from _flow(graph)
+def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
+    """Return a plan that includes those of its inner pipelines; raise Refused if a name is too long or taken."""
+    tasks, gates, predecessors = dict(plan.tasks), dict(plan.gates), dict(plan.predecessors)
+    managers, all_texts = dict(plan.managers), dict(texts)
+    for node, child in children.items():
+        names = {name: inner_name(node, name) for name in (*child.tasks, *child.gates, *child.managers, *child.texts)}
+        tasks |= {names[name]: replace(task, node=names[name]) for name, task in child.tasks.items()}
+        gates |= {names[name]: gate.renamed(names[name]) for name, gate in child.gates.items()}
+        managers |= {names[name]: manager for name, manager in child.managers.items()}
+        predecessors |= {names[name]: tuple(dict.fromkeys(names[other] if other in child.tasks else node
+                                                          for other in child.predecessors[name]))
+                         for name in child.predecessors if name in child.tasks}
+        all_texts |= {names[name]: body for name, body in child.texts.items()}
+    by_folded_name: dict[str, str] = {}
+    for name in (*tasks, *gates, *managers):
+        first = by_folded_name.setdefault(name.lower(), name)
+        if len(name) > MAX_NAME or first != name:
+            problem = f"has more than {MAX_NAME} characters" if len(name) > MAX_NAME else f"is taken by {first}"
+            raise Refused(f"{graph.source}: a pipeline within it has the node {name}, a name that {problem}; "
+                          "rename a node")
+    return replace(plan, tasks=tasks, gates=gates, managers=managers, predecessors=predecessors,
+                   children=dict(children), texts=all_texts)
 
 
-def _handlers(graph: Graph) -> Iterator[str]:
+# ---- problems, the gravest first -------------------------------------------------------------------------------------
+
+
+def _problems(graph: Graph) -> Iterator[str]:
+    findings = errors(lint(graph))
+    for finding in findings:
+        yield graph.message_at(finding.line, finding.column, f"{finding} ({finding.rule})")
+    if not findings:
+        yield from _unsupported_nodes(graph)
+        yield from _ambiguous_flow(graph)
+
+
+def _unsupported_nodes(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
         handler = node.handler
         if handler == MANAGER:
-            why = _unmanageable(graph, node)
-        elif handler in (*AUTOMATIC, *TASKS, *GATE_KINDS, SUBGRAPH):
-            why = ""
+            problem = _manager_problem(graph, node)
+        elif handler in (*AUTOMATIC, *TASK_HANDLERS, *GATE_KINDS, SUBGRAPH):
+            problem = ""
         elif not is_known_handler(handler):
-            why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
+            problem = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_SUPPORTED)}"
         else:
-            why = f"({handler}) needs {_A_SESSION}; a run does {', '.join(_KNOWN)}"
-        if not why:
-            continue
-        yield _line(graph, node.line, node.column, f"node {node.id} {why}")
+            problem = f"({handler}) needs {_A_SESSION}; a run does {', '.join(_SUPPORTED)}"
+        if problem:
+            yield graph.message_at(node.line, node.column, f"node {node.id} {problem}")
 
 
-def _unmanageable(graph: Graph, node: Node) -> str:
-    """What a manager asks for that cannot be meant, or that only `garrison pipeline run` has."""
+def _manager_problem(graph: Graph, node: Node) -> str:
+    """Return what a manager asks for that is invalid, or that only `garrison pipeline run` does; empty if nothing."""
     try:
         manager = manager_of(node)
     except UsageError as error:
         return f"cannot be run: {error}"
-    elsewhere = ""
+    setting = ""
     if not manager.autostart:
-        elsewhere = "stack.child_autostart=false, but here a manager starts its child itself"
+        setting = "stack.child_autostart=false, but here a manager starts its child itself"
     elif text(node.attrs, "stack.child_workdir") or text(graph.attrs, "stack.child_workdir"):
-        elsewhere = "stack.child_workdir, but here each task has a worktree of its own"
-    return elsewhere and f"has {elsewhere}; remove it, or use garrison pipeline run"
+        setting = "stack.child_workdir, but here each task has a worktree of its own"
+    return setting and f"has {setting}; remove it, or use garrison pipeline run"
 
 
 _A_SESSION = "a session around it (`garrison session send --turn-graph`, or turn_graph= of a node with session=true)"
-_KNOWN = ("start", "exit", *TASKS, *GATE_KINDS, "conditional", "parallel", "parallel.fan_in", *NESTED)
+_SUPPORTED = ("start", "exit", *TASK_HANDLERS, *GATE_KINDS, "conditional", "parallel", "parallel.fan_in",
+              *SUBPIPELINE_HANDLERS)
 
 
-def _flow(graph: Graph) -> Iterator[str]:
-    """In a walk only one of several unconditional edges is followed: who did not say so would lose the others."""
+def _ambiguous_flow(graph: Graph) -> Iterator[str]:
+    """Refuse an acyclic graph without flow= whose nodes fork: a walk would follow one edge and drop the others."""
     if flow_of(graph) is not None or find_cycle(graph):
         return
-    fork = _fork(graph)
-    if fork:
-        yield _line(graph, fork.line, fork.column, f"node {fork.id} has several edges out and the graph does not say "
-                    "which are followed; say flow=dag (all of them) or flow=walk (one)")
+    node = _first_fork(graph)
+    if node:
+        yield graph.message_at(node.line, node.column, f"node {node.id} has several edges out and the graph does not "
+                               "say which are followed; say flow=dag (all of them) or flow=walk (one)")
 
 
-def _fork(graph: Graph) -> Node | None:
-    """The first node that does work and has several edges to different nodes with nothing to choose between them."""
+def _first_fork(graph: Graph) -> Node | None:
+    """Return the first working node with edges to different nodes and nothing to choose between them."""
     targets: dict[str, set[str]] = {}
     for edge in graph.edges:
-        if not any(str(edge.attrs.get(name, "")).strip() for name in _CHOOSES):
+        if not any(str(edge.attrs.get(name, "")).strip() for name in ("condition", "label", "weight")):
             targets.setdefault(edge.source, set()).add(edge.target)
     return next((node for node in graph.nodes.values()
-                 if len(targets.get(node.id, ())) > 1 and node.handler in ("start", *TASKS)), None)
+                 if len(targets.get(node.id, ())) > 1 and node.handler in ("start", *TASK_HANDLERS)), None)
 
 
-_CHOOSES = ("condition", "label", "weight")
-"""Edge attributes by which a walk chooses."""
-
-
-def _line(graph: Graph, line: int, column: int, message: str) -> str:
-    place = f"{graph.source}:{line}:{column}" if line else graph.source
-    return f"{place}: {one_line(message)}"
-
-
-# ---- the status of tasks ---------------------------------------------------------------------------------------------
+# ---- statuses of tasks -----------------------------------------------------------------------------------------------
 
 
 def first_status(plan: RunPlan) -> dict[str, str]:
-    """The status of every task when a new run begins.
+    """Return the status of every task at the start of a run.
 
-    What the graph calls validated or failed is so; what it calls active or impl_complete was begun by someone whose
-    branch and process this run does not have, so it is pending here, and starts before the others.
+    Validated and failed tasks of the graph stay so. Those it calls active or impl_complete were started elsewhere, with
+    a branch and a process that this run does not have: they are pending, and start before the others.
     """
-    kept = (VALIDATED, FAILED)
-    return {task: plan.initial[task] if plan.initial.get(task) in kept else PENDING for task in plan.tasks}
+    return {task: plan.initial[task] if plan.initial.get(task) in (VALIDATED, FAILED) else PENDING
+            for task in plan.tasks}
 
 
 def blocked_by(plan: RunPlan, status: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """For each pending task of a dag that failures keep from starting: the failed tasks before it, in file order.
+    """Return for each pending task of a dag that failures block the failed tasks before it, in file order.
 
-    A failure passes on only along edges that need a success; in a walk nobody waits for what was not reached.
+    `status` maps tasks to their status; others are pending. A failure blocks only along edges that need a success. In a
+    walk nothing waits for a node that was not reached.
     """
     if plan.flow != "dag":
         return {}
     order = {task: position for position, task in enumerate(plan.tasks)}
     causes: dict[str, frozenset[str]] = {}
-    for node in _in_order(plan):
+    for node in TopologicalSorter(plan.predecessors).static_order():
         if status.get(node) == FAILED:
             causes[node] = frozenset({node})
         elif node in plan.tasks and status.get(node, PENDING) != PENDING:
             causes[node] = frozenset()
         else:
-            causes[node] = frozenset().union(*(causes[one] for one in plan.predecessors.get(node, ())
-                                               if not _passes(plan, status, one, node)))
+            causes[node] = frozenset().union(*(causes[before] for before in plan.predecessors.get(node, ())
+                                               if not _failure_leads_to(plan, status, before, node)))
     return {task: tuple(sorted(causes[task], key=order.__getitem__)) for task in plan.tasks
             if status.get(task, PENDING) == PENDING and causes[task]}
 
 
-def _passes(plan: RunPlan, status: Mapping[str, str], before: str, node: str) -> bool:
-    """Whether a failed node may lead on to `node` all the same."""
+def _failure_leads_to(plan: RunPlan, status: Mapping[str, str], before: str, node: str) -> bool:
+    """Return whether the failed node `before` may still lead to `node`."""
     if plan.program is None or status.get(before) != FAILED or before not in plan.program.units:
         return False
     unit = plan.program.units[before]
     return unit.on_error_continue or any(route.target == node for route in unit.conditional)
-
-
-def _in_order(plan: RunPlan) -> list[str]:
-    """All nodes, predecessors before successors."""
-    from graphlib import TopologicalSorter
-
-    return list(TopologicalSorter(plan.predecessors).static_order())

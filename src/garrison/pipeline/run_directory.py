@@ -17,11 +17,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, RecordCorrupt, Refused
+from garrison.pipeline.flow import Event, FlowState, event_from_data, event_to_data
 from garrison.records import atomic
 from garrison.records.blobs import BLOB_BYTES
 from garrison.records.journal import SNAPSHOT_EVERY, Entry, Writer, read_all
@@ -29,19 +31,17 @@ from garrison.records.life_lock import LifeLock, is_held
 from garrison.system.failpoint import here
 
 if TYPE_CHECKING:
-    from garrison.pipeline.flow import FlowState
     from garrison.pipeline.flow.program import Program
 
 BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
-"""The kinds of records: how it began, one event of the machine, a changed graph, a compacted journal."""
+"""Kinds of records: how the run started, one flow event, a changed graph, a compacted journal."""
 
 _RESERVED = frozenset({"artifacts", "answers", "signals", "children", "blobs", "attempts"})
-_PLAIN = re.compile(r"[\w -][\w. -]{0,99}\Z")
-_BLOB = "$blob"
+_PLAIN_NAME = re.compile(r"[\w -][\w. -]{0,99}\Z")
 
 
-class RunFolder:
-    """The paths of one run directory."""
+class RunDirectory:
+    """Paths of one run directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.abspath(root))  # noqa: PTH100  # resolve() would follow a symlinked home
@@ -54,7 +54,7 @@ class RunFolder:
         self.artifacts = self.root / "artifacts"
 
     def exists(self) -> bool:
-        """Whether a run was begun here; the torn beginning of a first record is none."""
+        """Return whether a run was started here; a torn first record does not count."""
         try:
             with self.journal.open("rb") as file:
                 return b"\n" in file.read(1 << 20)
@@ -62,31 +62,36 @@ class RunFolder:
             return False
 
     def is_running(self) -> bool:
-        """Whether some process runs it now."""
+        """Return whether a process drives the run now."""
         return is_held(self.lock)
 
     def node(self, node: str) -> Path:
-        """The folder of a node's latest attempt."""
-        fit = bool(_PLAIN.match(node)) and node not in _RESERVED and "." not in node
-        return self.root / (node if fit else f"node-{node.encode().hex()[:120]}" if not _PLAIN.match(node)
-                            else f"{node.replace('.', '_')}_")
+        """Return the folder of a node's latest attempt."""
+        if not _PLAIN_NAME.match(node):
+            return self.root / f"node-{node.encode().hex()[:120]}"
+        if node in _RESERVED or "." in node:
+            return self.root / f"{node.replace('.', '_')}_"
+        return self.root / node
 
-    def rotate(self, node: str) -> Path:
-        """Make room for a new attempt: what the last one left goes below `attempts/`. Returns the node's folder."""
+    def new_attempt(self, node: str) -> Path:
+        """Move the files of a node's last attempt below `attempts/` and return the node's folder."""
         folder = self.node(node)
-        left = [name for name in atomic.list_names(folder) if name not in ("attempts", "intervention.md")]
-        if left:
-            older = folder / "attempts"
-            number = 1 + max((int(name) for name in atomic.list_names(older) if name.isdigit()), default=0)
-            target = atomic.make_directory(older / str(number))
-            for name in left:
+        names = [name for name in atomic.list_names(folder) if name not in ("attempts", "intervention.md")]
+        if names:
+            attempts = folder / "attempts"
+            number = 1 + max((int(name) for name in atomic.list_names(attempts) if name.isdigit()), default=0)
+            target = atomic.make_directory(attempts / str(number))
+            for name in names:
                 (folder / name).rename(target / name)
         return folder
 
 
+# ---- the journal -----------------------------------------------------------------------------------------------------
+
+
 @dataclass
-class Begun:
-    """How a run began; what a resume needs besides the events."""
+class RunStart:
+    """How a run started: the fields of its `begun` record, all that a resume needs besides the events."""
 
     run: str
     graph: str
@@ -97,74 +102,77 @@ class Begun:
     seed: str = ""
     max_steps: int | None = None
     tree: str = ""
+    """The directory in which commands run."""
     base: str = ""
+    """The directory that file names in the graph are relative to."""
     at: str = ""
     agent: str = ""
-    """The agent that the command line named; empty for a program's own."""
+    """The agent named on the command line; empty for a program's own."""
     simulated: dict[str, Any] = field(default_factory=dict)
-    """What a simulation was told; empty for a real run."""
+    """Settings of a simulation; empty for a real run."""
     state: str = ""
-    """The state it began with, as JSON, where it was forked from another run."""
+    """The state it started with, as JSON, if it was forked from another run."""
     forked: str = ""
     """The run and node it was forked from."""
     flow: str = ""
-    """`walk` or `dag` if the caller said so; empty: as the graph says."""
+    """`walk` or `dag` if the caller chose; empty: as the graph says."""
 
     def to_data(self) -> dict[str, Any]:
-        """As a journal record's data; large parts as text of their own, so that they may become blobs."""
+        """Return the data of a `begun` record; `initial` is a text of its own, so that it may become a blob."""
         return {**self.__dict__, "initial": json.dumps(self.initial, ensure_ascii=False)}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Begun:
-        """The inverse of `to_data`; fields of a later version are passed over."""
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+    def from_data(cls, data: Mapping[str, Any]) -> RunStart:
+        """Return the start of a `begun` record, ignoring fields of later versions."""
+        known = {name.name: data[name.name] for name in fields(cls) if name.name in data}
         return cls(**{**known, "initial": json.loads(data["initial"])})
 
 
 @dataclass
-class Recorded:
-    """What a run's journal says: how it began, its state at the last snapshot (if any), and the events since."""
+class RecordedRun:
+    """A run as its journal records it: its start, its state at the last snapshot, and the events since."""
 
-    begun: Begun
-    snapshot: dict[str, Any] | None
-    events: list[dict[str, Any]]
+    start: RunStart
+    snapshot: FlowState | None
+    events: list[Event]
     active_s: float = 0.0
-    """Seconds that it was at work, since a time limit stopped it if one did."""
+    """Seconds that it was at work, since a time limit last stopped it."""
 
 
-def read_run(folder: RunFolder) -> Recorded:
-    """What is recorded of a run; NotFound if there is none, RecordCorrupt if the journal is damaged."""
-    if not folder.exists():
-        raise NotFound(f"no pipeline run in {folder.root}; `garrison pipeline run FILE` begins one")
-    return recorded(read_all(folder.journal), folder.journal)
+def read_run(directory: RunDirectory) -> RecordedRun:
+    """Read the journal of a run; raise NotFound without one, RecordCorrupt if it is damaged."""
+    if not directory.exists():
+        raise NotFound(f"no pipeline run in {directory.root}; `garrison pipeline run FILE` starts one")
+    return recorded_run(read_all(directory.journal), directory.journal)
 
 
-def recorded(entries: list[Entry], path: Path) -> Recorded:
-    """The journal's entries, sorted."""
-    found: Recorded | None = None
+def recorded_run(entries: list[Entry], path: Path) -> RecordedRun:
+    """Return the run that the entries of the journal at `path` record."""
+    run: RecordedRun | None = None
     for entry in entries:
         if entry.kind == SNAPSHOT:
-            found = Recorded(Begun.from_data(json.loads(entry.data["begun"])), json.loads(entry.data["state"]), [])
+            run = RecordedRun(RunStart.from_data(json.loads(entry.data["begun"])),
+                              FlowState.from_data(json.loads(entry.data["state"])), [])
         elif entry.kind == BEGUN:
-            found = Recorded(Begun.from_data(entry.data), None, [])
-        elif found is None:
+            run = RecordedRun(RunStart.from_data(entry.data), None, [])
+        elif run is None:
             raise RecordCorrupt(path, "it does not say how the run began")
         elif entry.kind == FLOW:
-            found.events.append(unpacked(entry.data))
+            run.events.append(event_from_data(unpack_event(entry.data)))
         elif entry.kind == GRAPH:
-            found.begun.graph, found.begun.hash = entry.data["graph"], entry.data["hash"]
-            found.snapshot, found.events = json.loads(entry.data["state"]), []
-    if found is None:
+            run.start.graph, run.start.hash = entry.data["graph"], entry.data["hash"]
+            run.snapshot, run.events = FlowState.from_data(json.loads(entry.data["state"])), []
+    if run is None:
         raise RecordCorrupt(path, "it does not say how the run began")
-    found.active_s = _active(entries)
-    return found
+    run.active_s = _active_seconds(entries)
+    return run
 
 
-def _active(entries: list[Entry]) -> float:
-    """The seconds between the first and the last record of each writer, summed up; anew after a time limit."""
+def _active_seconds(entries: list[Entry]) -> float:
+    """Add up the time between the first and the last record of each writer; a time limit resets the sum."""
     total, epoch, first, last = 0.0, -1, 0.0, 0.0
     for entry in entries:
-        at = _epoch_s(entry.at)
+        at = _timestamp(entry.at)
         if entry.epoch != epoch:
             total, epoch, first = total + last - first, entry.epoch, at
         last = at
@@ -173,9 +181,7 @@ def _active(entries: list[Entry]) -> float:
     return total + last - first
 
 
-def _epoch_s(at: str) -> float:
-    from datetime import datetime
-
+def _timestamp(at: str) -> float:
     try:
         return datetime.fromisoformat(at).timestamp()
     except ValueError:
@@ -183,22 +189,22 @@ def _epoch_s(at: str) -> float:
 
 
 class RunJournal:
-    """The owner's hold of a run directory: lock, journal and checkpoint. `close` lets go."""
+    """Ownership of a run directory: its lock and its journal, until `close`."""
 
-    def __init__(self, folder: RunFolder, now: Callable[[], str]) -> None:
-        self.folder, self._now = folder, now
-        atomic.make_directory(folder.root)
-        lock = LifeLock.try_acquire(folder.lock)
+    def __init__(self, directory: RunDirectory, now: Callable[[], str]) -> None:
+        self.directory, self._now = directory, now
+        atomic.make_directory(directory.root)
+        lock = LifeLock.try_acquire(directory.lock)
         if lock is None:
-            raise Refused(f"another process runs {folder.root} now; wait for it, or end it first")
+            raise Refused(f"another process runs {directory.root} now; wait for it, or end it first")
         self._lock = lock
         try:
-            self._writer = Writer(folder.journal, f"pipeline#{os.getpid()}")
+            self._writer = Writer(directory.journal, f"pipeline#{os.getpid()}")
         except BaseException:
             lock.release()
             raise
         self.entries = self._writer.entries
-        self._since = len(self.entries)
+        self._since_snapshot = len(self.entries)
 
     @property
     def seq(self) -> int:
@@ -206,34 +212,37 @@ class RunJournal:
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, Any]) -> None:
-        """One record, on the disk when this returns."""
+        """Append one record and sync it."""
         self._writer.append(kind, data, self._now(), sync=True)
-        self._since += 1
+        self._since_snapshot += 1
 
-    def flow(self, event: Mapping[str, Any]) -> None:
-        """One event of the machine."""
-        self.append(FLOW, packed(event))
+    def append_event(self, event: Event) -> None:
+        """Append one flow event and sync it."""
+        self.append(FLOW, pack_event(event_to_data(event)))
 
-    def compact(self, begun: Begun, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Fold a long journal into one record of the state."""
-        if self._since < SNAPSHOT_EVERY:
+    def compact(self, start: RunStart, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Replace a long journal by one snapshot of the state."""
+        if self._since_snapshot < SNAPSHOT_EVERY:
             return
         here("pipeline:compact.before")
-        self._writer.compact({"begun": _text(begun.to_data()), "state": _text(state())}, self._now())
-        self._since = 0
+        self._writer.compact({"begun": _to_json(start.to_data()), "state": _to_json(state())}, self._now())
+        self._since_snapshot = 0
         here("pipeline:compact.after")
 
     def close(self) -> None:
-        """Let go of the directory; again is no matter."""
+        """Release the directory; a second call has no effect."""
         self._writer.close()
         self._lock.release()
 
 
-# ---- a step's record: large values are top-level texts, which the journal keeps as blobs -----------------------------
+_BLOB_KEY = "$blob"
 
 
-def packed(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event as a record's data: values of its outcome's context that are large stand beside it as JSON texts."""
+def pack_event(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as data of a `flow` record.
+
+    Large values of its outcome's context become texts beside it, which the journal stores as blobs.
+    """
     outcome: dict[str, Any] = event.get("outcome") or {}
     updates = outcome.get("context_updates")
     if not updates:
@@ -241,51 +250,53 @@ def packed(event: Mapping[str, Any]) -> dict[str, Any]:
     small: dict[str, Any] = {}
     large: dict[str, str] = {}
     for key, value in updates.items():
-        written = _large(value)
-        if written is None:
+        body = _large_value(value)
+        if body is None:
             small[key] = value
         else:
-            small[key] = {_BLOB: f"value{len(large)}"}
-            large[f"value{len(large)}"] = written
+            small[key] = {_BLOB_KEY: f"value{len(large)}"}
+            large[f"value{len(large)}"] = body
     return {"event": {**event, "outcome": {**outcome, "context_updates": small}}, **large} if large \
         else {"event": dict(event)}
 
 
-def _large(value: Any) -> str | None:
-    """The JSON text of a value that should stand alone; None for a small one."""
+def _large_value(value: Any) -> str | None:
+    """Return the JSON text of a value that is to be stored apart; None for a small one."""
     if value is None or isinstance(value, (bool, int, float)):
         return None
     if isinstance(value, str) and len(value) <= BLOB_BYTES // 4:
         return None
-    if isinstance(value, dict) and _BLOB in value:  # nobody's own value may pass for one of ours
-        return _text(value)
-    written = _text(value)
-    return written if len(written) > BLOB_BYTES // 4 else None
+    if isinstance(value, dict) and _BLOB_KEY in value:  # a user's value must not look like a reference to a blob
+        return _to_json(value)
+    body = _to_json(value)
+    return body if len(body) > BLOB_BYTES // 4 else None
 
 
-def unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `packed`."""
+def unpack_event(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event that `pack_event` packed."""
     event: dict[str, Any] = data["event"]
     if len(data) == 1:
         return event
-    updates = {key: json.loads(data[value[_BLOB]]) if isinstance(value, dict) and _BLOB in value else value
+    updates = {key: json.loads(data[value[_BLOB_KEY]]) if isinstance(value, dict) and _BLOB_KEY in value else value
                for key, value in event["outcome"]["context_updates"].items()}
     return {**event, "outcome": {**event["outcome"], "context_updates": updates}}
 
 
-_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""A value as JSON text."""
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def status_of(state: FlowState) -> str:
-    """A run's status as people and programs are told it."""
+# ---- derived files ---------------------------------------------------------------------------------------------------
+
+
+def public_status(state: FlowState) -> str:
+    """Return a run's status in the words of results, checkpoints and the command line."""
     return {"done": "success", "failed": "fail"}.get(state.status, state.status)
 
 
 def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> dict[str, Any]:
-    """Where a run is, as JSON."""
+    """Return where a run is, as JSON values; `how` says how to continue one that waits."""
     return {
-        "schema": 1, "run": run, "graph_hash": program.digest, "status": status_of(state),
+        "schema": 1, "run": run, "graph_hash": program.digest, "status": public_status(state),
         "reason": state.reason or state.detail, "detail": state.detail, "how": how, "steps": state.steps,
         "current_node": state.completed[-1] if state.completed else "",
         "next_nodes": [*dict.fromkeys([place.node for place in state.in_flight.values()]
@@ -300,7 +311,7 @@ def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> dic
 
 
 def write_status(folder: Path, node: str, state: FlowState) -> None:
-    """status.json of a node: its latest outcome."""
+    """Write status.json of a node: its latest outcome."""
     outcome = state.outcomes.get(node)
     if outcome is None:
         return
@@ -310,19 +321,19 @@ def write_status(folder: Path, node: str, state: FlowState) -> None:
                                         errors="backslashreplace")
 
 
-def write_checkpoint(folder: RunFolder, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
+def write_checkpoint(directory: RunDirectory, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
     """Replace checkpoint.json."""
-    body = json.dumps(checkpoint, ensure_ascii=False, indent=1 if durable else None)  # indented is ten times slower
-    atomic.write(folder.checkpoint, body.encode("utf-8", "backslashreplace"), durable=durable)
+    body = json.dumps(checkpoint, ensure_ascii=False, indent=1 if durable else None)  # indenting is ten times slower
+    atomic.write(directory.checkpoint, body.encode("utf-8", "backslashreplace"), durable=durable)
 
 
-def read_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
-    """What checkpoint.json says; None if there is none. It may be a moment older than the journal."""
-    raw = atomic.read(folder.checkpoint)
+def read_checkpoint(directory: RunDirectory) -> dict[str, Any] | None:
+    """Return checkpoint.json, which may lag behind the journal; None without one."""
+    raw = atomic.read(directory.checkpoint)
     if raw is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(raw)
+        checkpoint: dict[str, Any] = json.loads(raw)
     except ValueError as error:
-        raise RecordCorrupt(folder.checkpoint, f"it is no JSON ({error})") from None
-    return found
+        raise RecordCorrupt(directory.checkpoint, f"it is no JSON ({error})") from None
+    return checkpoint

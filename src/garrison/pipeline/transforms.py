@@ -1,13 +1,13 @@
-"""What is done to a graph before it runs: one pure function, `prepare`, and the list of its steps.
+"""Transforms: prepare a graph before it runs. Pure.
 
-The rule of this room: a transform takes a graph and gives a graph; it never changes the one it got, and what it does
-not know it leaves as written. They run in this order:
+A transform takes a graph and returns a graph; it never changes its argument, and it leaves unknown attributes as they
+are. `prepare` applies them in this order:
 
-1. `expand_goal`: `$goal`, `${goal}`, `$graph.KEY` and `$node.KEY` in prompts and labels become what graph and node say.
-2. `apply_stylesheet`: llm_model, llm_provider and reasoning_effort come from the model stylesheet, then the graph.
-3. those that are given to `prepare`, in the order given (installed ones: entry points `garrison.transforms`).
+1. `expand_goal` replaces `$goal`, `${goal}`, `$graph.KEY` and `$node.KEY` in prompts and labels.
+2. `apply_stylesheet` sets llm_model, llm_provider and reasoning_effort from the model stylesheet, then the graph.
+3. The transforms given to `prepare`, in the order given (installed ones: entry points `garrison.transforms`).
 
-What stands in a context is not known yet; `expand_context` puts it in when a node runs.
+Values of the context are not known yet; `expand_context` inserts them when a node runs.
 """
 
 from __future__ import annotations
@@ -27,93 +27,92 @@ Transform = Callable[[Graph], Graph]
 ENTRY_POINTS = "garrison.transforms"
 
 EXPANDED = ("prompt", "label", "human.prompt")
-"""The attributes of a node in which variables are expanded: what an agent or a person is told. A shell's own variables
-are the shell's."""
+"""Attributes of a node in which variables are expanded: texts for agents and people, not commands for a shell."""
 
 _VARIABLE = re.compile(r"\\?\$(?:\{([A-Za-z_][\w.]*)\}|([A-Za-z_]\w*(?:\.\w+)*))", re.ASCII)
 
 
 def prepare(graph: Graph, transforms: Iterable[Transform] = ()) -> Graph:
-    """The graph as it will run: every attribute of every node as its handler gets it.
+    """Return the graph as it will run, every attribute of every node as its handler gets it.
 
-    StylesheetSyntax when the model stylesheet cannot be read; GarrisonError when a given transform returns no graph.
+    Raise StylesheetSyntax for an invalid model stylesheet, GarrisonError if a transform returns no graph.
     """
     for transform in (*BUILT_IN, *transforms):
-        given = transform(graph)
-        if not isinstance(given, Graph):
+        result = transform(graph)
+        if not isinstance(result, Graph):
             name = getattr(transform, "__name__", type(transform).__name__)
-            raise GarrisonError(f"the transform {name} returned {type(given).__name__}; it must return a Graph")
-        graph = given
+            raise GarrisonError(f"the transform {name} returned {type(result).__name__}; it must return a Graph")
+        graph = result
     return graph
 
 
 def expand_goal(graph: Graph) -> Graph:
-    """The graph with the variables of its prompts and labels that are known before it runs."""
+    """Expand the variables in prompts and labels that are known before the graph runs."""
     known = {"goal": text(graph.attrs, "goal", ""), **{f"graph.{key}": value for key, value in graph.attrs.items()}}
-    return _each(graph, lambda node: _expanded(node, known))
+    return _map_nodes(graph, lambda node: _expand_node(node, known))
 
 
 def apply_stylesheet(graph: Graph) -> Graph:
-    """The graph whose nodes have what the stylesheet and the graph's own attributes say of models."""
+    """Set the model attributes of nodes from the stylesheet and the graph."""
     rules = parse_stylesheet(text(graph.attrs, "model_stylesheet", ""))
     fallback = defaults(graph)
     if not rules and not fallback:
         return graph
     sheet = Stylesheet(rules)
 
-    def styled(node: Node) -> Node:
-        said = {key: value for key, value in node.attrs.items() if value}
-        found = {**fallback, **sheet.of(node), **said}
-        return node if found.keys() == said.keys() else replace(node, attrs=found)
+    def style(node: Node) -> Node:
+        own = {key: value for key, value in node.attrs.items() if value}
+        attrs = {**fallback, **sheet.of(node), **own}
+        return node if attrs.keys() == own.keys() else replace(node, attrs=attrs)
 
-    return _each(graph, styled)
+    return _map_nodes(graph, style)
 
 
 BUILT_IN: tuple[Transform, ...] = (expand_goal, apply_stylesheet)
 
 
-def installed() -> tuple[Transform, ...]:
-    """The transforms of installed packages (entry points `garrison.transforms`), by name; GarrisonError in one line."""
+def installed_transforms() -> tuple[Transform, ...]:
+    """Return the transforms of installed packages, sorted by name; raise GarrisonError if one cannot be loaded."""
     from importlib.metadata import entry_points
 
-    found = []
+    transforms = []
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
-            found.append(point.load())
+            transforms.append(point.load())
         except Exception as error:
             raise GarrisonError(f"the transform {point.name} ({point.value}) cannot be loaded: {error}; "
                                 "repair or uninstall its package") from error
-    return tuple(found)
+    return tuple(transforms)
 
 
-def rewritten(graph: Graph, written: str) -> tuple[Graph, str]:
-    """A graph and its text as the transforms of installed packages leave them; as they are where there are none."""
-    transforms = installed()
+def apply_installed(graph: Graph, dot_text: str) -> tuple[Graph, str]:
+    """Apply the transforms of installed packages to a graph and its text."""
+    transforms = installed_transforms()
     if not transforms:
-        return graph, written
+        return graph, dot_text
     graph = prepare(graph, transforms)
     return graph, to_dot(graph)
 
 
 def expand(template: str, values: Mapping[str, object]) -> str:
-    """`template` with `$KEY` and `${KEY}` replaced by `values[KEY]`; what is not among them stays as written.
+    """Replace `$KEY` and `${KEY}` by `values[KEY]`; unknown keys stay as they are.
 
-    A key may have dots (`$context.tool.output`); where it is not known as a whole, the longest beginning that is known
-    counts, so that a full stop after a variable is a full stop. `\\$KEY` is never replaced.
+    A key may contain dots (`$context.tool.output`); of an unknown key the longest known prefix is replaced, so that a
+    full stop may follow a variable. `\\$KEY` is never replaced.
     """
     if "$" not in template:
         return template
-    return _VARIABLE.sub(lambda match: _replaced(match, values), template)
+    return _VARIABLE.sub(lambda match: _replacement(match, values), template)
 
 
 def expand_context(template: str, context: Mapping[str, object]) -> str:
-    """`template` with `$context.KEY` replaced by what the context holds, as a condition would compare it."""
+    """Replace `$context.KEY` by the context's value, as a condition would compare it."""
     if "$" not in template:
         return template
     return expand(template, {f"context.{key}": to_text(value) for key, value in context.items()})
 
 
-def _replaced(match: re.Match[str], values: Mapping[str, object]) -> str:
+def _replacement(match: re.Match[str], values: Mapping[str, object]) -> str:
     if match[0].startswith("\\"):
         return match[0]
     if match[1] is not None:
@@ -126,7 +125,7 @@ def _replaced(match: re.Match[str], values: Mapping[str, object]) -> str:
     return match[0]
 
 
-def _expanded(node: Node, known: Mapping[str, object]) -> Node:
+def _expand_node(node: Node, known: Mapping[str, object]) -> Node:
     if not any("$" in node.attrs.get(key, "") for key in EXPANDED):
         return node
     values = {**known, **{f"node.{key}": value for key, value in node.attrs.items()}, "node.id": node.id}
@@ -137,6 +136,6 @@ def _expanded(node: Node, known: Mapping[str, object]) -> Node:
     return replace(node, attrs=attrs)
 
 
-def _each(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+def _map_nodes(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     nodes = {name: change(node) for name, node in graph.nodes.items()}
     return graph if all(nodes[name] is node for name, node in graph.nodes.items()) else replace(graph, nodes=nodes)

@@ -19,11 +19,11 @@ from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
-from garrison.pipeline.open_run import digest_of
+from garrison.pipeline.open_run import graph_digest
 from garrison.pipeline.parser import parse
-from garrison.pipeline.plan import RunPlan, plan_run, rewriting
-from garrison.pipeline.subpipelines import beside
-from garrison.pipeline.transforms import rewritten
+from garrison.pipeline.plan import RunPlan, plan_run, with_installed_transforms
+from garrison.pipeline.subpipelines import load_from_source
+from garrison.pipeline.transforms import apply_installed
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import RunState, replay_run
@@ -83,8 +83,8 @@ def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
     read_config(world.home).notify()
-    graph, text = rewritten(parse(text, str(request.pipeline)), text)
-    plan = plan_run(graph, max_steps=request.max_steps, load=rewriting(beside))
+    graph, text = apply_installed(parse(text, str(request.pipeline)), text)
+    plan = plan_run(graph, max_steps=request.max_steps, load=with_installed_transforms(load_from_source))
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
@@ -281,9 +281,9 @@ def check_graph_unchanged(world: Runtime, launch: Launch) -> None:
     path, files = Path(launch.graph_source), world.files(launch.run_id)
     if not launch.graph_source or not path.is_file() or not files.graph.is_file():
         return
-    kept = digest_of(parse(_read(files.graph), str(files.graph)))
+    kept = graph_digest(parse(_read(files.graph), str(files.graph)))
     try:
-        same = digest_of(rewritten(parse(_read(path), str(path)), "")[0]) == kept
+        same = graph_digest(apply_installed(parse(_read(path), str(path)), "")[0]) == kept
     except DialectError:
         same = False
     if not same:

@@ -14,17 +14,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.fidelity import carried, edge_of, remembered
+from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates
 from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.run_directory import checkpoint_of
-from garrison.pipeline.subpipelines import MANAGER, child_failed, ended, given, inner, telemetry_of, written
+from garrison.pipeline.subpipelines import (
+    MANAGER,
+    child_context,
+    child_failed,
+    context_changes,
+    final_telemetry,
+    inner_name,
+    telemetry_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.pipeline.fidelity import Carried
+    from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.flow import Place
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Node
@@ -75,7 +83,7 @@ class RunFlow:
                     plan = self.nested[place.node]
                     assert plan.program is not None
                     self.children[step] = RunFlow(plan.program, f"{self.run}/{step}", plan.children,
-                                                  given(self.state.context(place.branch), self._node(place)))
+                                                  child_context(self.state.context(place.branch), self._node(place)))
             ended = next((step for step, child in self.children.items() if child.over), None)
             if ended is None:
                 return
@@ -84,12 +92,12 @@ class RunFlow:
 
     def _outcome(self, place: Place, child: RunFlow) -> Outcome:
         """What a flow that has ended is to the node that ran it."""
-        updates = written(child.state.context(), self.state.context(place.branch))
+        updates = context_changes(child.state.context(), self.state.context(place.branch))
         found = child_failed(child.state.reason, updates) if child.over == "failed" else Outcome(
             SUCCESS, notes=f"{len(child.state.completed)} nodes done", context_updates=updates)
         if self._node(place).handler != MANAGER:
             return found
-        return replace(found, context_updates={**updates, **ended(found, child.telemetry())})
+        return replace(found, context_updates={**updates, **final_telemetry(found, child.telemetry())})
 
     def _node(self, place: Place) -> Node:
         return self.program.graph.nodes[place.node]
@@ -133,7 +141,7 @@ class RunFlow:
             found[name] = {"status": word, "outcome": last.status if last else "", "label": "",
                            "reason": last.failure_reason if last else "", "visits": self.state.completed.count(name)}
             child = self.children.get(step_id(active[name])) if name in active else None
-            found |= {inner(name, one): body for one, body in (child.nests() if child else {}).items()}
+            found |= {inner_name(name, one): body for one, body in (child.nests() if child else {}).items()}
         return found
 
     def steps(self) -> set[str]:
@@ -168,17 +176,17 @@ class RunFlow:
         flow, own = self.whose(place)
         return dict(flow.state.context(own.branch))
 
-    def carried(self, place: Place) -> Carried:
+    def carried(self, place: Place) -> Carryover:
         """What the agent of a place is told of the run; the goal stands in its prompt anyway."""
         flow, own = self.whose(place)
-        return carried(flow.program, flow.state, own, self.run)
+        return carryover_of(flow.program, flow.state, own, self.run)
 
     def remembered(self, place: Place, session: str) -> dict[str, str]:
         """The context values by which later nodes find the session that the agent of a place had."""
         flow, own = self.whose(place)
         graph = flow.program.graph
-        return remembered(graph, graph.nodes[own.node], edge_of(flow.program, own), flow.state.context(own.branch),
-                          session)
+        return session_updates(graph, graph.nodes[own.node], incoming_edge(flow.program, own),
+                               flow.state.context(own.branch), session)
 
     def to_data(self) -> dict[str, Any]:
         """The state as JSON's shapes."""
@@ -199,4 +207,4 @@ BELOW = "::"
 
 def _within(place: Place, one: Place) -> Place:
     """A place of a pipeline within `place`, as the run has it."""
-    return replace(one, id=f"{step_id(place)}{BELOW}{one.id}", node=inner(place.node, one.node))
+    return replace(one, id=f"{step_id(place)}{BELOW}{one.id}", node=inner_name(place.node, one.node))

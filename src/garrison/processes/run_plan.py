@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.pipeline.subpipelines import kept
+from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
 from garrison.records.hook import Hook
 from garrison.records.names import Key
@@ -22,7 +22,7 @@ from garrison.records.run import Task
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.pipeline.fidelity import Carried
+    from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.plan import PlannedTask, RunPlan
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.run import Launch, RunFiles
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
     """The plan of the run's graph.dot, with the options of its launch; Refused if that was changed since."""
     plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
-                    load=kept(files.graphs))
+                    load=load_from_run(files.graphs))
     if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
         raise Refused(f"{files.graph}, or what lies in {files.graphs}, is not what run {launch.run_id} began with any "
                       "more; put it back, or start another run with --new")
@@ -45,7 +45,7 @@ def graph_hash(text: str, plan: RunPlan) -> str:
 
 
 def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-            context: dict[str, Any] | None = None, told: Carried | None = None) -> Task:
+            context: dict[str, Any] | None = None, told: Carryover | None = None) -> Task:
     """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
     is told of the run before it. Pure."""
     attempt = node.attempt
@@ -59,7 +59,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
-        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.ways),
+        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.next_steps),
         preamble=told.preamble or told.history if told else "", continues=told.session if told else "")
 
 

@@ -179,12 +179,12 @@ class Session:
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
         """Replace a graph (DOT text) from the next run on; an error in it is told now, and nothing changes."""
         from garrison.pipeline.handlers.registry import Registry
-        from garrison.pipeline.open_run import prepared
+        from garrison.pipeline.open_run import build_program
 
         read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
                 if text is not None}
         for graph in read.values():
-            prepared(graph, Registry(self.nodes.handlers()), self._max_steps, None)
+            build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
         self._graphs.pending.update(read)
 
     def listen(self, listener: Callable[[str, dict[str, Any]], None]) -> None:

@@ -20,19 +20,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from garrison.errors import UsageError
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SUCCESS, Outcome, from_status_file, normalize_status
+from garrison.pipeline.outcome import (
+    DETERMINISTIC,
+    FAIL,
+    SUCCESS,
+    Outcome,
+    RunResult,
+    from_status_file,
+    normalize_status,
+)
 from garrison.pipeline.transforms import expand_context
 
 if TYPE_CHECKING:
     from garrison.pipeline.artifacts import Artifacts
-    from garrison.pipeline.fidelity import Carried
+    from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.flow import Place
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.questions import Answerer
 
 
 MAX_DEPTH = 8
-"""How deep pipelines may run within pipelines."""
+"""Levels of pipelines within pipelines."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Waiting:
 
     reason: str
     how: str = ""
-    """What a person does about it, as one line."""
+    """What a person can do to continue, on one line."""
 
 
 Returned: TypeAlias = "Outcome | Waiting | Mapping[str, Any] | str | bool | None"
@@ -50,17 +58,17 @@ Handler: TypeAlias = "Callable[[Call], Returned | Awaitable[Returned]]"
 
 @dataclass
 class Scope:
-    """What a run offers all its handlers."""
+    """What a run offers to all its handlers."""
 
     run: str
     graph: Graph
     tree: Path
-    """Where commands run."""
+    """The directory in which commands run."""
     environ: Mapping[str, str]
     directory: Path | None = None
     """The run directory; None for a run in memory."""
     agent: Any = None
-    """Who does codergen nodes: a callable taking a Call, or an object with `run(node, prompt, context)`."""
+    """Executes codergen nodes: a callable taking a Call, or an object with `run(node, prompt, context)`."""
     answerer: Answerer | None = None
     artifacts: Artifacts | None = None
     seed: str = ""
@@ -69,37 +77,39 @@ class Scope:
     """Whether gates without an answerer wait in this process instead of suspending the run."""
     base: Path = field(default_factory=Path)
     """The directory that file names in the graph are relative to."""
+    run_pipeline: Callable[..., Awaitable[RunResult]] | None = None
+    """Runs a pipeline within this one; takes the arguments of `engine.run_async`."""
     handlers: Mapping[str, Any] = field(default_factory=dict)
     on_event: Callable[[Any], None] | None = None
 
 
 class Call:
-    """One call of a handler: a node's attempt, with what it may see and use."""
+    """One call of a handler: an attempt at a node, with everything it may read and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "ended", "graph",
-                 "idle", "node", "place", "resumed", "run", "session")
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "finished_visits",
+                 "graph", "is_idle", "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
-                 edge: Edge | None = None, carried: Carried | None = None, folder: Callable[[], Path] | None = None,
+                 edge: Edge | None = None, carried: Carryover | None = None, folder: Callable[[], Path] | None = None,
                  emit: Callable[..., None] | None = None, resumed: bool = False) -> None:
         self.node = node
         self.place = place
         self.context = context
-        """The run's context as its branch sees it; read-only."""
+        """The context of its branch, read-only."""
         self.run = run
         self.graph = run.graph
         self.edge = edge
-        """The edge by which the run came here, if it is known."""
+        """The edge by which the run came here, if known."""
         self.carried = carried
-        """What an agent is told of the run so far: fidelity, thread and preamble."""
+        """What the agent is told about the run so far: fidelity, thread and preamble."""
         self.session: str | None = None
-        """The id of the session to go on in; an agent that began one sets it, for later nodes of the thread."""
+        """The id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.resumed = resumed
-        """Whether an earlier process had already begun this place."""
-        self.idle: Callable[[], bool] = bool
-        """Whether nothing else of the run is at work, so that one who waits may suspend it."""
-        self.ended: Callable[[], int] = int
-        """How many visits of the node have come to an end in the whole run, whatever was begun afresh since."""
+        """Whether an earlier process had already started this place."""
+        self.is_idle: Callable[[], bool] = bool
+        """Returns whether nothing else of the run is at work, so that a waiting handler may suspend it."""
+        self.finished_visits: Callable[[], int] = int
+        """Returns how many visits of the node have ended in the whole run, restarts included."""
         self._make_folder = folder
         self._folder: Path | None = None
         self._emit = emit
@@ -107,17 +117,17 @@ class Call:
 
     @property
     def attrs(self) -> Mapping[str, str]:
-        """The node's attributes, after stylesheet and expansion."""
+        """The node's attributes after stylesheet and expansion."""
         return self.node.attrs
 
     @property
     def prompt(self) -> str:
-        """What the node asks for: its prompt, else its label."""
+        """The node's prompt, else its label."""
         return expand_context(str(self.node.attrs.get("prompt") or self.node.label), self.context)
 
     @property
     def text(self) -> str:
-        """The prompt as an agent is given it: what is carried over, why it is tried again, then the prompt."""
+        """The prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
         parts = [self.carried.preamble if self.carried else "", self.prompt]
         if self.place.reason:
             parts.insert(1, f"An earlier attempt at this was not good enough: {self.place.reason}")
@@ -125,17 +135,17 @@ class Call:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of this visit it is, from 1."""
+        """The number of this attempt within the visit, from 1."""
         return self.place.attempt
 
     @property
     def visit(self) -> int:
-        """Which visit of the node it is, from 1."""
+        """The number of this visit of the node, from 1."""
         return self.place.visit
 
     @property
     def folder(self) -> Path | None:
-        """Where this attempt keeps its files, made now if need be; None in memory."""
+        """The folder for files of this attempt, created on first use; None for a run in memory."""
         if self._folder is None and self._make_folder is not None:
             self._folder = self._make_folder()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,16 +153,16 @@ class Call:
 
     @property
     def made_folder(self) -> Path | None:
-        """The folder, if anybody has asked for it."""
+        """The folder, if it was used."""
         return self._folder
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the result any more; a plain handler in a loop should look."""
+        """Whether the result is no longer needed; a plain handler in a loop should check."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """Tell the handler that its result is not wanted any more."""
+        """Tell the handler that its result is no longer needed."""
         self._cancelled = True
 
     def emit(self, kind: str, **data: Any) -> None:
@@ -161,52 +171,52 @@ class Call:
             self._emit(kind, self.place.node, place=self.place.id, **data)
 
 
-def as_outcome(value: Any, who: str) -> Outcome:
-    """What a handler returned, as an outcome: an Outcome, a mapping of its fields, a status word, a bool or None."""
+def to_outcome(value: Any, source: str) -> Outcome:
+    """Convert a handler's result: an Outcome, a mapping of its fields, a status word, a bool or None."""
     match value:
         case Outcome():
             return value
         case None:
             return Outcome(SUCCESS)
         case bool():
-            return Outcome(SUCCESS if value else FAIL, failure_reason="" if value else f"{who} returned False")
+            return Outcome(SUCCESS if value else FAIL, failure_reason="" if value else f"{source} returned False")
         case str():
             status = normalize_status(value)
             if status is not None:
                 return Outcome(status)
         case dict() | Mapping():
-            return from_status(value, who)
-    return failed(f"{who} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
+            return from_status(value, source)
+    return failed(f"{source} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
 
 
-def from_status(body: Mapping[str, Any], who: str) -> Outcome:
-    """An outcome from a mapping of its fields (`status` or `outcome`, and the rest); a failed one if it is none."""
+def from_status(body: Mapping[str, Any], source: str) -> Outcome:
+    """Convert a mapping of an outcome's fields (`status` or `outcome`, and the rest); fail if it is not one."""
     try:
         return from_status_file(body)
     except UsageError as error:
-        return failed(f"{who}: {error}")
+        return failed(f"{source}: {error}")
 
 
 def failed(reason: str, failure_class: str = DETERMINISTIC, **updates: Any) -> Outcome:
-    """A failed outcome; deterministic unless said otherwise."""
+    """Return a failed outcome, deterministic by default."""
     return Outcome(FAIL, failure_reason=" ".join(reason.split()), failure_class=failure_class, context_updates=updates)
 
 
-_HOPELESS = (TypeError, AttributeError, NameError, LookupError, ImportError, NotImplementedError, AssertionError,
-             SyntaxError, RecursionError)
-_REFUSALS = frozenset({400, 401, 403, 404, 405, 413, 422})
+_PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, LookupError, ImportError, NotImplementedError,
+                       AssertionError, SyntaxError, RecursionError)
+_PERMANENT_STATUS_CODES = frozenset({400, 401, 403, 404, 405, 413, 422})
 
 
 def from_error(error: BaseException) -> Outcome:
-    """What a handler raised, as an outcome: an error of programming or of authorisation is not worth a retry."""
+    """Convert an exception of a handler; a programming error or a permanent HTTP status is not worth a retry."""
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     code = getattr(error, "status_code", None)
-    hopeless = isinstance(error, _HOPELESS) or code in _REFUSALS
-    return failed(message[:2000], DETERMINISTIC if hopeless else "error")
+    is_permanent = isinstance(error, _PROGRAMMING_ERRORS) or code in _PERMANENT_STATUS_CODES
+    return failed(message[:2000], DETERMINISTIC if is_permanent else "error")
 
 
 def is_async(handler: Any) -> bool:
-    """Whether calling `handler` gives something to await."""
+    """Return whether calling `handler` returns an awaitable."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
@@ -214,11 +224,11 @@ T = TypeVar("T")
 
 
 class _Interrupted(Exception):
-    """What a KeyboardInterrupt is while it is carried from a thread to who waits for it."""
+    """Stands for a KeyboardInterrupt on its way from a thread to its caller."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The result of `work()`, called in a new thread with the caller's context variables."""
+    """Call `work` in a new thread with the caller's context variables and return its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = copy_context()
@@ -240,9 +250,9 @@ async def in_thread(work: Callable[[], T]) -> T:
             failure = RuntimeError(f"{type(error).__name__}: {error}")
         except KeyboardInterrupt:
             failure = _Interrupted()
-        except BaseException as error:  # it is the caller's to judge
+        except BaseException as error:  # raised in the caller
             failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and no one waits
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=body, daemon=True, name="garrison-handler").start()

@@ -1,12 +1,13 @@
-"""subgraph and stack.manager_loop: a pipeline within a pipeline, in a run directory of its own below the parent's.
+"""subgraph and stack.manager_loop: a pipeline within a pipeline, in its own run directory below the parent's.
 
-`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome.
+`subgraph` runs another file (`graph_ref`) once; its end is the node's outcome.
 
-`stack.manager_loop` starts a child (`stack.child_dotfile` of the node or the graph) and does what `managing` says. To
-steer, it writes the node's prompt into the folder of what the child does now, and before its next agent's prompt.
+`stack.manager_loop` starts a child (`stack.child_dotfile` of the node or the graph) and supervises it, as
+`subpipelines` describes. To steer, it writes the node's prompt to the folder of the child's current node, and to the
+child's run directory for its next agent.
 
 A child's run directory is kept: a resumed parent resumes it. A child that waits for a person makes its parent wait.
-Pipelines run within pipelines eight deep at most.
+Pipelines run within pipelines at most eight levels deep.
 """
 
 from __future__ import annotations
@@ -17,39 +18,37 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.graph import text
 from garrison.pipeline.handlers.call import MAX_DEPTH, Call, Waiting, failed
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
+from garrison.pipeline.run_directory import RunDirectory
 from garrison.pipeline.subpipelines import (
     Manager,
+    child_context,
     child_failed,
-    ended,
-    file_of,
-    given,
+    context_changes,
+    final_telemetry,
     manager_of,
+    pipeline_file,
     telemetry_of,
-    written,
 )
 from garrison.records import atomic
 
-if TYPE_CHECKING:
-    from garrison.pipeline.engine import RunResult
-
 
 async def subgraph(call: Call) -> Outcome | Waiting:
-    """Run the file that the node names, and say how it ended."""
-    path = _file(call)
+    """Run the file that the node names."""
+    path = _find_file(call)
     if isinstance(path, Outcome):
         return path
     try:
-        result = await _child(call, path)
+        result = await _run_child(call, path, {})
     except GarrisonError as error:
         return failed(f"{path.name}: {error}")
-    return _ended(call, result)
+    return _outcome(call, result)
 
 
 async def manager_loop(call: Call) -> Outcome | Waiting:
@@ -59,14 +58,14 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
     except UsageError as error:
         return failed(str(error))
     if not manager.autostart:
-        return await _supervised(call, manager, _elsewhere(call), None)
-    path = _file(call)
+        return await _supervise(call, manager, _external_telemetry(call), None)
+    path = _find_file(call)
     if isinstance(path, Outcome):
         return path
     telemetry: dict[str, Any] = {}
-    child = asyncio.ensure_future(_child(call, path, telemetry))
+    child = asyncio.ensure_future(_run_child(call, path, telemetry))
     try:
-        return await _supervised(call, manager, telemetry, child)
+        return await _supervise(call, manager, telemetry, child)
     finally:
         if not child.done():
             child.cancel()
@@ -74,43 +73,43 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
             await child
 
 
-async def _supervised(call: Call, manager: Manager, telemetry: Mapping[str, Any],
-                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
-    """The cycles of a manager."""
+async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, Any],
+                     child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
+    """Run the cycles of a manager. Without `child`, another process runs it, and the telemetry is read anew."""
     interval = manager.interval if "wait" in manager.actions else 0.01
-    steered = None
+    last_steered = None
     for cycle in range(1, manager.cycles + 1):
-        seen = manager.seen(telemetry, cycle)
+        observation = manager.observation(telemetry, cycle)
         call.emit("ManagerCycle", cycle=cycle, child=dict(telemetry))
-        if manager.steers(cycle, steered) and _steer(call, telemetry):
-            steered = cycle
-        if (stopped := manager.stopped(call.context, seen)) is not None:
+        if manager.should_steer(cycle, last_steered) and _steer(call, telemetry):
+            last_steered = cycle
+        if (stopped := manager.stopped(call.context, observation)) is not None:
             return stopped
         if child is not None:
             await asyncio.wait([child], timeout=interval)
             if child.done():
-                return _reported(call, child, telemetry)
-        elif (over := _over(telemetry)) is not None:
-            return over
+                return _outcome_of_child(call, child, telemetry)
+        elif (outcome := _outcome_of_external(telemetry)) is not None:
+            return outcome
         else:
             await asyncio.sleep(interval)
-            telemetry = _elsewhere(call)
-    return manager.worn_out(telemetry)
+            telemetry = _external_telemetry(call)
+    return manager.out_of_cycles(telemetry)
 
 
-def _reported(call: Call, child: asyncio.Future[RunResult], telemetry: Mapping[str, Any]) -> Outcome | Waiting:
+def _outcome_of_child(call: Call, child: asyncio.Future[RunResult], telemetry: Mapping[str, Any]) -> Outcome | Waiting:
     try:
         result = child.result()
     except GarrisonError as error:
         return failed(f"the child of {call.node.id} could not be run: {error}")
-    found = _ended(call, result)
-    if isinstance(found, Waiting):
-        return found
-    return replace(found, context_updates={**found.context_updates, **ended(found, telemetry)})
+    outcome = _outcome(call, result)
+    if isinstance(outcome, Waiting):
+        return outcome
+    return replace(outcome, context_updates={**outcome.context_updates, **final_telemetry(outcome, telemetry)})
 
 
-def _over(telemetry: Mapping[str, Any]) -> Outcome | None:
-    """How a child that runs elsewhere ended; None while it runs."""
+def _outcome_of_external(telemetry: Mapping[str, Any]) -> Outcome | None:
+    """Return how a child in another process ended; None while it runs."""
     status = telemetry.get("stack.child.status")
     if status == "completed":
         return Outcome(SUCCESS, notes="the child completed", context_updates=dict(telemetry))
@@ -120,22 +119,8 @@ def _over(telemetry: Mapping[str, Any]) -> Outcome | None:
     return None
 
 
-def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
-    """Leave the manager's prompt where the child works now, and for its next agent; False while it has not begun."""
-    node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
-    if not node or not directory:
-        return False
-    from garrison.pipeline.run_directory import RunFolder
-
-    child = RunFolder(Path(directory))
-    for folder in (child.root, atomic.make_directory(child.node(str(node)))):
-        atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
-    call.emit("ManagerSteered", child=str(node))
-    return True
-
-
-def _elsewhere(call: Call) -> dict[str, Any]:
-    """The state of a child that somebody else runs in `stack.child_run_dir`."""
+def _external_telemetry(call: Call) -> dict[str, Any]:
+    """Return the state of a child that another process runs in `stack.child_run_dir`."""
     named = text(call.attrs, "stack.child_run_dir") or text(call.graph.attrs, "stack.child_run_dir")
     if not named:
         return {}
@@ -144,9 +129,21 @@ def _elsewhere(call: Call) -> dict[str, Any]:
     return {} if raw is None else telemetry_of(json.loads(raw), directory)
 
 
-def _file(call: Call) -> Path | Outcome:
+def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
+    """Write the manager's prompt for the child's current node and its next agent; False if the child has not begun."""
+    node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
+    if not node or not directory:
+        return False
+    child = RunDirectory(Path(directory))
+    for folder in (child.root, atomic.make_directory(child.node(str(node)))):
+        atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
+    call.emit("ManagerSteered", child=str(node))
+    return True
+
+
+def _find_file(call: Call) -> Path | Outcome:
     try:
-        named = file_of(call.node, call.graph)
+        named = pipeline_file(call.node, call.graph)
     except Refused as error:
         return failed(str(error))
     if call.run.depth >= MAX_DEPTH:
@@ -155,36 +152,29 @@ def _file(call: Call) -> Path | Outcome:
     return path if path.is_file() else failed(f"{call.node.id} runs {named}, but there is no {path}")
 
 
-async def _child(call: Call, path: Path, telemetry: dict[str, Any] | None = None) -> RunResult:
-    """Run or go on with the child of this attempt."""
-    from garrison.pipeline.engine import run_async
-    from garrison.pipeline.run_directory import RunFolder
-
+async def _run_child(call: Call, path: Path, telemetry: dict[str, Any]) -> RunResult:
+    """Start or resume the child of this attempt; `telemetry` follows its checkpoints."""
+    run_pipeline = call.run.run_pipeline
+    assert run_pipeline is not None  # the engine sets it
     directory = None
     if call.run.directory is not None:
         directory = call.run.directory / "children" / quote(f"{call.place.id}.{call.place.failed}", safe="#.")
     workdir = text(call.attrs, "stack.child_workdir") or text(call.graph.attrs, "stack.child_workdir")
-
-    def observe(checkpoint: Mapping[str, Any]) -> None:
-        if telemetry is not None:
-            telemetry.update(telemetry_of(checkpoint, directory))
-
-    resume = directory is not None and RunFolder(directory).exists()
-    return await run_async(
-        None if resume else path, initial=None if resume else given(call.context, call.node),
+    resume = directory is not None and RunDirectory(directory).exists()
+    return await run_pipeline(
+        None if resume else path, initial=None if resume else child_context(call.context, call.node),
         handlers=call.run.handlers, run_dir=directory, answerer=call.run.answerer, agent=call.run.agent,
-        on_event=call.run.on_event,
-        seed=f"{call.run.seed}/{call.place.id}", resume=resume,
+        on_event=call.run.on_event, seed=f"{call.run.seed}/{call.place.id}", resume=resume,
         tree=call.run.base / workdir if workdir else call.run.tree, environ=call.run.environ,
-        depth=call.run.depth + 1, stay=call.run.stay,
-        on_checkpoint=observe, idle=call.idle)
+        depth=call.run.depth + 1, stay=call.run.stay, idle=call.is_idle,
+        on_checkpoint=lambda checkpoint: telemetry.update(telemetry_of(checkpoint, directory)))
 
 
-def _ended(call: Call, result: RunResult) -> Outcome | Waiting:
-    """A child's end as the node's outcome; what it wrote into its context comes along."""
+def _outcome(call: Call, result: RunResult) -> Outcome | Waiting:
+    """Return the outcome of a child's end, with the context values it wrote."""
     if result.status == "waiting":
         return Waiting(f"{call.node.id} waits for its pipeline: {result.reason}", result.how)
     if result.status == "success":
         return Outcome(SUCCESS, notes=f"{len(result.completed_nodes)} nodes done",
-                       context_updates=written(result.context, call.context))
-    return child_failed(result.reason, written(result.context, call.context))
+                       context_updates=context_changes(result.context, call.context))
+    return child_failed(result.reason, context_changes(result.context, call.context))

@@ -132,7 +132,7 @@ async def _ask_answerer(answerer: Answerer, question: Question, deadline: float 
 
 def _may_suspend(call: Call, deadline: float | None) -> bool:
     """Return whether the run may stop here. A gate with a timeout goes on by itself, so it waits in this process."""
-    return deadline is None and not call.run.stay and call.idle()
+    return deadline is None and not call.run.stay and call.is_idle()
 
 
 async def _pause(deadline: float | None) -> None:

@@ -51,9 +51,6 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
 }
 """Handler → the keys it writes."""
 
-RESPONSE = 200
-"""Characters of an agent's response that stand in `last_response`."""
-
 SESSION_STATE = ("session.id", "session.session_id", "session.agent_id", "session.trust_tier", "session.turn_count",
                  "session.messages", "session.working_memory", "session.goals", "session.cognitive_mode",
                  "session.input", "session.response", "session.is_heartbeat", "session.initiative",

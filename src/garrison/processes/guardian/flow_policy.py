@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import to_pipeline_outcome
 from garrison.pipeline import gates
-from garrison.pipeline.fidelity import Carried
+from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
-from garrison.pipeline.lint.context_keys import RESPONSE
+from garrison.pipeline.handlers.codergen import RESPONSE_CHARS
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action
@@ -132,7 +132,7 @@ def _updates(kind: str, result: Result) -> dict[str, Any]:
     """What every task of a kind leaves in the context."""
     if kind == "tool":
         return {"tool.output": result.tail[-_SHOWN:], "tool.exit_code": result.exit_code}
-    return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE]}
+    return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE_CHARS]}
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
@@ -259,11 +259,11 @@ def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) 
             continue
         cycle = known["cycle"] + 1 if known else 1
         context, telemetry = flow.context(place), child.telemetry()
-        ended = manager.worn_out(telemetry) if cycle > manager.cycles else \
-            manager.stopped(context, manager.seen(telemetry, cycle))
+        ended = manager.out_of_cycles(telemetry) if cycle > manager.cycles else \
+            manager.stopped(context, manager.observation(telemetry, cycle))
         if ended is not None:
             return [_event(place, ended)]
-        steers = bool(child.places) and manager.steers(cycle, known["steered"] if known else None)
+        steers = bool(child.places) and manager.should_steer(cycle, known["steered"] if known else None)
         text = expand_context(manager.prompt, context) if steers else known["steer"] if known else ""
         steered = cycle if steers else known["steered"] if known else None
         return [Action("manager", place.node, data={"place": place.id, "node": place.node, "cycle": cycle,
@@ -304,12 +304,12 @@ def _late(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> 
     return [Action("flow", data=event_to_data(TimedOut()))] if over else []
 
 
-def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carried]:
+def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carryover]:
     """What a node's current attempt sees of the flow's context, and what its agent is told of the run so far. `kind` is
     the node's handler: a tool is told nothing."""
     node, flow = state.nodes[name], state.flow
     place = next((place for place in flow.places.values() if place.node == name and is_at(node, place)), None) \
         if flow is not None else None
     if flow is None or place is None:
-        return {}, Carried()
-    return flow.context(place), flow.carried(place) if kind == "codergen" else Carried()
+        return {}, Carryover()
+    return flow.context(place), flow.carried(place) if kind == "codergen" else Carryover()

@@ -221,4 +221,4 @@ def test_a_conditional_is_entered_while_one_of_its_sources_runs_again() -> None:
     assert sorted(run.state.in_flight) == ["a#2", "w#1"]
     run.finish(run.state.in_flight["w#1"])
     assert run.state.outcomes["c"].status == SUCCESS
-    assert (run.go().result, run.path) == ("done", "a b w a b")
+    assert (run.run().result, run.path) == ("done", "a b w a b")

@@ -14,8 +14,8 @@ from garrison.supervise.decisions import ChildState, DecisionInputs, decide_clea
 from garrison.supervise.explain import decode_inputs, encode_inputs, replay
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
-from garrison.views.event_log import Event, subject_of
-from garrison.views.explain import explain, observation
+from garrison.views.event_log import QUEUE, Event, subject_of
+from garrison.views.explain import describe, explain, observation
 
 NOW = "2026-01-31T12:00:00.000000Z"
 TICKS = st.sampled_from([None, 7, 8])
@@ -66,8 +66,9 @@ def _dead() -> ChildState:
     return ChildState(identity, judge(identity, seen), seen)
 
 
-def _event(kind: str, data: dict[str, object], seq: int = 1, about: str = "runner-a@r1") -> Event:
-    return Event(NOW, "r1", "guardian", "guardian-p@r1#1", seq, kind, "a", about, data)
+def _event(kind: str, data: dict[str, object], seq: int = 1, about: str = "runner-a@r1",
+           journal: str = "guardian") -> Event:
+    return Event(NOW, "r1", journal, "guardian-p@r1#1", seq, kind, "a", about, data)
 
 
 def _decision(act: str, view: ChildState) -> Event:
@@ -77,7 +78,7 @@ def _decision(act: str, view: ChildState) -> Event:
 
 
 def test_a_decision_and_what_came_of_it_are_one_line() -> None:
-    fenced = _event("fenced", {"incarnation": 1, "why": "process 42 is gone"}, 2)
+    fenced = _event("fenced", {"full": "runner-a@r1", "incarnation": 1, "why": "process 42 is gone"}, 2)
     lines = explain([_decision("replace", _dead()), fenced], frozenset({"runner-a@r1"}))
     assert [(line.kind, line.same) for line in lines] == [("fenced", True)]
     assert lines[0].observed == ("incarnation 1 is recorded active; no process 42; last heartbeat 3.2s ago; "
@@ -94,7 +95,8 @@ def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
 
 
 def test_a_decision_that_nothing_came_of_is_told_by_itself() -> None:
-    lines = explain([_decision("replace", _dead()), _event("note", {"text": "something else"}, 2)], frozenset())
+    note = _event("note", {"who": "a", "text": "something else"}, 2)
+    lines = explain([_decision("replace", _dead()), note], frozenset())
     assert [line.text for line in lines] == ["decided to end what was left of it", "something else"]
 
 
@@ -106,12 +108,12 @@ def test_a_decision_that_its_inputs_do_not_bear_out_is_said() -> None:
 
 def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: str = "a-1") -> Event:
     return _event("verdict", {"entry": entry, "tree": tree, "command": "c", "result": result, "reason": reason},
-                  about="")
+                  about="", journal=QUEUE)
 
 
 def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
     """What is red alone is run once more before it is rejected: one red gate, for whoever reads."""
-    rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="")
+    rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="", journal=QUEUE)
     lines = explain([_verdict("red"), _verdict("red"), rejected], frozenset())
     assert [line.text for line in lines] == ["gate red in 2 runs: exit code 1", "merge entry rejected: exit code 1"]
 
@@ -133,7 +135,7 @@ def test_a_decision_that_cannot_be_read_back_is_said(spoilt: dict[str, object]) 
 
 
 def test_only_who_is_asked_about_is_told_of() -> None:
-    events = [_event("note", {"text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
+    events = [_event("note", {"who": "a", "text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
                                                       {"node": "b", "status": "active"})]
     assert [line.text for line in explain(events, frozenset({"runner-a@r1"}))] == ["of a"]
     assert [line.text for line in explain(events, frozenset({"x"}), "b")] == ["node working, attempt 1"]
@@ -157,3 +159,23 @@ def test_whom_a_record_is_about(journal: str, data: dict[str, object], about: st
     found = subject_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
     assert found is not None
     assert found.full == about
+
+
+@pytest.mark.parametrize(("kind", "journal", "data", "text"), [
+    ("spawn", "guardian", {"full": "runner-a@r1", "incarnation": 1, "why": "no life yet"}, "started"),
+    ("spawn", "guardian", {"full": "runner-a@r1", "incarnation": 2, "why": "at once"},
+     "incarnation 2 started: at once"),
+    ("cancel", "guardian", {"node": "a", "attempt": 2, "why": "another branch won"},
+     "cancelled, attempt 2: another branch won"),
+    ("cancel", QUEUE, {"entry": "a-1", "reason": "by hand"}, "merge entry cancelled: by hand"),
+    ("signal", "runner-a", {"id": "s1", "type": "KILL_ORCHESTRATOR", "kill": 3},
+     "incarnation 3 is to be killed, on request"),
+    ("fact", "runner-a", {"name": "begun", "value": "yes", "attempt": 1}, None),
+    ("fact", "runner-a", {"name": "acceptance", "value": "red\nlog", "attempt": 1}, "acceptance: red"),
+    ("death", "guardian", {"full": "runner-a@r1"}, "unreadable death record: a journal record of ChildDied has no "
+                                                   "'incarnation'"),
+    ("of a later version", "guardian", {}, None),
+])
+def test_a_record_in_words(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:
+    line = describe(_event(kind, data, journal=journal))
+    assert (line.text if line else None) == text

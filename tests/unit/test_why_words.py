@@ -99,7 +99,8 @@ def test_only_deaths_that_count_are_counted() -> None:
     ({"hold": "processor", "text": ""}, "processor parked by a person"),
     ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
 def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], text: str) -> None:
-    event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", {"type": "GUIDANCE", **effect})
+    data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
+    event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)
     assert told is not None
     assert (told.text, told.about) == (text, "a")

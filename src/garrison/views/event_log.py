@@ -8,9 +8,12 @@ about; read models take the `Record`s, snapshots and the whole of each merge que
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
+from garrison.records.events import Event as JournalEvent
+from garrison.records.events import decode
 from garrison.records.journal import Reader, archived_parts
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
@@ -53,6 +56,14 @@ class Record:
     journal: str
     entry: Entry
     queue: str = ""
+
+    @cached_property
+    def event(self) -> JournalEvent | None:
+        """The typed record of a run's or a process's journal; None for a merge queue's, and for an unknown kind.
+
+        ValueError if it is of a known kind and lacks a field.
+        """
+        return None if self.journal == QUEUE else decode(self.entry)
 
 
 class EventLog:

@@ -11,11 +11,31 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
+from garrison.records.events import (
+    ChildDied,
+    ChildFenced,
+    ChildParked,
+    ChildSpawned,
+    ChildSwept,
+    FactRecorded,
+    GuardianSignal,
+    JobStarted,
+    NodeCancelled,
+    NodeChanged,
+    NoteWritten,
+    ProbeHealthy,
+    ProcessOpened,
+    RunChanged,
+    RunnerSignal,
+    SignalRefused,
+    WorkSaved,
+    decode_data,
+)
 from garrison.supervise.decisions import DecisionInputs
 from garrison.supervise.explain import decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
-from garrison.views.event_log import Event
+from garrison.views.event_log import QUEUE, Event
 from garrison.views.node_state import PLACES, first_line
 
 
@@ -85,7 +105,7 @@ def describe(event: Event) -> Line | None:
     """Return one event as a line; None for one that explains nothing."""
     if event.kind == "decision":
         return _decision(event)
-    text = _DESCRIPTIONS[event.kind](event.data) if event.kind in _DESCRIPTIONS else ""
+    text = _describe_queue(event) if event.journal == QUEUE else _describe_record(event)
     if not text:
         return None
     about = event.about or event.node or (event.by.partition("#")[0] if event.kind == "open" else f"run {event.run}")
@@ -152,48 +172,95 @@ _EFFECTS: Mapping[str, str] = {
 """Action → the kind of record that says it was done."""
 
 
-def _with_reason(text: str, data: Mapping[str, Any], key: str = "reason") -> str:
-    reason = first_line(str(data.get(key) or ""))
+# ---- records in words
+
+
+def _describe_record(event: Event) -> str:
+    """Return a record of a run's or a process's journal in words; '' for one that explains nothing."""
+    try:
+        record = decode_data(event.kind, event.data)
+    except ValueError as error:
+        return f"unreadable {event.kind} record: {error}"
+    words = _RECORD_WORDS.get(type(record))
+    return words(record) if words is not None else ""
+
+
+def _with_reason(text: str, reason: str) -> str:
+    reason = first_line(reason)
     return f"{text}: {reason}" if reason else text
 
 
-def _spawn(data: Mapping[str, Any]) -> str:
-    first = int(data["incarnation"]) == 1
-    return "started" if first else _with_reason(f"incarnation {data['incarnation']} started", data, "why")
+def _spawned(record: ChildSpawned) -> str:
+    first = record.incarnation == 1
+    return "started" if first else _with_reason(f"incarnation {record.incarnation} started", record.why)
 
 
-def _swept(data: Mapping[str, Any]) -> str:
-    return f"killed processes left by incarnation {data['incarnation']}: pid {', '.join(map(str, data['pids']))}"
+def _swept(record: ChildSwept) -> str:
+    pids = ", ".join(map(str, record.pids))
+    return f"killed processes left by incarnation {record.incarnation}: pid {pids}"
 
 
-def _node(data: Mapping[str, Any]) -> str:
-    commit = f" as {data['commit'][:10]}" if data.get("commit") else ""
-    status = PLACES.get(data["status"], data["status"])
-    return _with_reason(f"node {status}, attempt {data.get('attempt', 1)}{commit}", data)
+def _node_changed(record: NodeChanged) -> str:
+    commit = f" as {record.commit[:10]}" if record.commit else ""
+    status = PLACES.get(record.status, record.status)
+    return _with_reason(f"node {status}, attempt {record.attempt}{commit}", record.reason)
 
 
-def _signal(data: Mapping[str, Any]) -> str:
-    if data.get("effect"):
-        return f"{data.get('type')} from {data.get('from', '?')}: {_node(data['effect'])}"
-    if data.get("question"):
-        return f"asks: {first_line(data['question']['text'])}"
-    if data.get("kill"):
-        return f"incarnation {data['kill']} is to be killed, on request"
-    return _by_person(data)
+def _guardian_signal(record: GuardianSignal) -> str:
+    if record.effect:
+        return f"{record.type} from {record.sender or '?'}: {_node_changed(record.effect)}"
+    if record.question:
+        return f"asks: {first_line(record.question.text)}"
+    if record.hold:  # the line's subject is the node, if it is about one
+        return _with_reason(f"{'' if record.node else f'{record.hold} '}parked by a person", record.text)
+    return f"{'' if record.node else f'{record.unhold} '}unparked by a person" if record.unhold else ""
 
 
-def _by_person(data: Mapping[str, Any]) -> str:
-    """Describe what a person had the guardian do; the line's subject is the node, if it is about one."""
-    subject = "" if data.get("node") else f"{data.get('hold') or data.get('unhold')} "
-    if data.get("hold"):
-        return _with_reason(f"{subject}parked by a person", data, "text")
-    return f"{subject}unparked by a person" if data.get("unhold") else ""
+def _fact(record: FactRecorded) -> str:
+    shown = record.name in ("failed", "acceptance", "setup", "validator") and record.value
+    return f"{record.name}: {first_line(str(record.value))}" if shown else ""
 
 
-def _fact(data: Mapping[str, Any]) -> str:
-    if data["name"] not in ("failed", "acceptance", "setup", "validator") or not data["value"]:
-        return ""
-    return f"{data['name']}: {first_line(str(data['value']))}"
+_RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
+    ProcessOpened: lambda it: _with_reason(f"incarnation {it.incarnation} is running (pid {it.pid})", it.why),
+    ChildSpawned: _spawned,
+    ChildDied: lambda it: _with_reason(f"incarnation {it.incarnation} died in attempt {it.attempt}", it.why),
+    ChildFenced: lambda it: _with_reason(f"incarnation {it.incarnation} declared dead", it.why),
+    ChildSwept: _swept,
+    ChildParked: lambda it: _with_reason("parked", it.why),
+    ProbeHealthy: lambda it: "stayed healthy: no longer parked, its deaths no longer count",
+    SignalRefused: lambda it: _with_reason(f"refused the signal {it.file}", it.why),
+    RunChanged: lambda it: _with_reason(f"run {it.status}", it.reason),
+    NodeChanged: _node_changed,
+    NodeCancelled: lambda it: _with_reason(f"cancelled, attempt {it.attempt}", it.why),
+    NoteWritten: lambda it: first_line(it.text),
+    GuardianSignal: _guardian_signal,
+    RunnerSignal: lambda it: f"incarnation {it.kill} is to be killed, on request" if it.kill else "",
+    JobStarted: lambda it: f"running {it.name}: {first_line(it.command)}",
+    FactRecorded: _fact,
+    WorkSaved: lambda it: f"snapshot saved as {it.ref}",
+}
+"""Class of a record → its words; a class that is not here explains nothing."""
+
+
+def _describe_queue(event: Event) -> str:
+    """Return a record of a merge queue's journal in words; '' for one that explains nothing."""
+    words = _QUEUE_WORDS.get(event.kind)
+    return words(event.data) if words is not None else ""
+
+
+def _verdict(data: Mapping[str, Any], runs: int = 1) -> str:
+    return _with_reason(f"gate {data['result']}" + (f" in {runs} runs" if runs > 1 else ""), data.get("reason", ""))
+
+
+_QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "enq": lambda data: f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}",
+    "verdict": _verdict,
+    "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
+    "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
+    "landed": lambda data: f"landed as {data['commit'][:10]}",
+}
+"""Kind of a merge queue's record → its words."""
 
 
 @dataclass(frozen=True)
@@ -208,30 +275,3 @@ class _Verdict:
 def _verdict_after(before: _Verdict | None, data: Mapping[str, Any], at: int) -> _Verdict:
     facts = (data.get("tree", ""), data.get("command", ""), data["result"], first_line(data.get("reason", "")))
     return _Verdict(facts, at, before.runs + 1 if before is not None and before.facts == facts else 1)
-
-
-def _verdict(data: Mapping[str, Any], runs: int = 1) -> str:
-    return _with_reason(f"gate {data['result']}" + (f" in {runs} runs" if runs > 1 else ""), data)
-
-
-_DESCRIPTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "fenced": lambda data: _with_reason(f"incarnation {data['incarnation']} declared dead", data, "why"),
-    "swept": _swept,
-    "death": lambda data: _with_reason(f"incarnation {data['incarnation']} died in attempt {data['attempt']}", data,
-                                       "why"),
-    "spawn": _spawn, "node": _node, "signal": _signal, "fact": _fact,
-    "run": lambda data: _with_reason(f"run {data['status']}", data),
-    "open": lambda data: _with_reason(f"incarnation {data['incarnation']} is running (pid {data['pid']})", data, "why"),
-    "park": lambda data: _with_reason("parked", data, "why"),
-    "heal": lambda data: "stayed healthy: no longer parked, its deaths no longer count",
-    "job": lambda data: f"running {data['name']}: {first_line(str(data['command']))}",
-    "rescue": lambda data: f"snapshot saved as {data['ref']}",
-    "note": lambda data: first_line(data["text"]),
-    "refused": lambda data: _with_reason(f"refused the signal {data['file']}", data, "why"),
-    "enq": lambda data: f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}",
-    "verdict": _verdict,
-    "state": lambda data: _with_reason(f"merge entry {data['status']}", data),
-    "landed": lambda data: f"landed as {data['commit'][:10]}",
-    "cancel": lambda data: _with_reason("merge entry cancelled", data),
-}
-"""Kind of a record → its line; a kind that is not here explains nothing."""

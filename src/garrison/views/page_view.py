@@ -16,6 +16,7 @@ from typing import Any
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import FREE_TEXT
+from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
@@ -305,16 +306,13 @@ class PageModel:
 
     def _timeline_kind(self, record: Record) -> str:
         """Return what a record that reports no death, respawn or parking is in the timeline; '' for most."""
-        if record.journal == GUARDIAN:
-            table = _GUARDIAN_KINDS
-        elif record.journal == QUEUE:
-            ours = record.queue == self.model.queue_folder and (
-                record.entry.kind in _OF_THE_WHOLE_QUEUE or self.model.merge_entry(record) is not None)
-            table = _QUEUE_KINDS if ours else {}
-        else:
-            table = _LAYER_KINDS
-        kind = table.get(record.entry.kind)
-        return kind(record.entry.data) if kind else ""
+        if record.journal != QUEUE:
+            kind = _RECORD_KINDS.get(type(record.event))
+            return kind(record.event) if kind else ""
+        ours = record.queue == self.model.queue_folder and (
+            record.entry.kind in _OF_THE_WHOLE_QUEUE or self.model.merge_entry(record) is not None)
+        queue_kind = _QUEUE_KINDS.get(record.entry.kind) if ours else None
+        return queue_kind(record.entry.data) if queue_kind else ""
 
     def node_of(self, record: Record) -> str:
         """Return the node that a record concerns, '' for none."""
@@ -366,31 +364,35 @@ def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
             "detail": entry.reason[:TEXT], "tests": entry.tests}
 
 
-def _node_kind(data: Mapping[str, Any]) -> str:
-    attempt = "attempt" if data.get("attempt", 1) > 1 else ""
-    return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": attempt}.get(data["status"], "")
+def _node_kind(record: NodeChanged) -> str:
+    retry = "attempt" if record.attempt > 1 else ""
+    return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")
 
 
-def _signal_kind(data: Mapping[str, Any]) -> str:
-    if data.get("effect"):
-        return _node_kind(data["effect"])
-    kinds = (("question", "asks"), ("hold", "parked"), ("unhold", "unparked"), ("stuck", "parked"), ("run", "run"))
-    return next((kind for key, kind in kinds if data.get(key)), "")
+def _signal_kind(record: GuardianSignal) -> str:
+    if record.effect:
+        return _node_kind(record.effect)
+    kinds = ((record.question, "asks"), (record.hold, "parked"), (record.unhold, "unparked"), (record.stuck, "parked"),
+             (record.run, "run"))
+    return next((kind for value, kind in kinds if value), "")
 
 
-Kinds = Mapping[str, Callable[[Mapping[str, Any]], str]]
 _TIMELINE_KINDS: Mapping[str, str] = {"died": "death", "respawned": "respawn", "parked": "parked"}
 """Kind of a lifecycle event → its kind in the timeline."""
-_GUARDIAN_KINDS: Kinds = {
-    "run": lambda data: "run", "node": _node_kind, "signal": _signal_kind, "heal": lambda data: "healed",
-    "gate": lambda data: "" if data.get("closed") else "asks",
+_RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
+    RunChanged: lambda record: "run",
+    NodeChanged: _node_kind,
+    GuardianSignal: _signal_kind,
+    GateChanged: lambda record: "" if record.closed else "asks",
+    ProbeHealthy: lambda record: "healed",
+    WorkSaved: lambda record: "rescued",
 }
-_LAYER_KINDS: Kinds = {"heal": lambda data: "healed", "rescue": lambda data: "rescued"}
-_QUEUE_KINDS: Kinds = {
+"""Class of a record → its kind in the timeline."""
+_QUEUE_KINDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "enq": lambda data: "enqueued", "cancel": lambda data: "withdrawn",
     "state": lambda data: data["status"] if data["status"] in ("conflict", "rejected", "held") else "",
     "pause": lambda data: "paused", "resume": lambda data: "resumed",
 }
-"""Kind of a record → its kind in the timeline."""
+"""Kind of a merge queue's record → its kind in the timeline."""
 _OF_THE_WHOLE_QUEUE = ("pause", "resume")
 """Records of a merge queue that concern the entries of all runs."""

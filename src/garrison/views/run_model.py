@@ -7,7 +7,6 @@ display. The records of one journal come in order; those of several may come in 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +14,13 @@ from garrison.errors import GarrisonError
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
 from garrison.processes.run_state import RunState
+from garrison.records.events import ChildDied, ChildParked, ChildSpawned, FactRecorded, JobStarted, ProcessOpened
 from garrison.records.names import Key
 from garrison.supervise.restart import Death
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
 LATEST = 50
 """Lifecycle events that `RunModel.latest` returns at most."""
-_KINDS: Mapping[str, str] = {"death": "died", "spawn": "respawned", "park": "parked"}
-"""Kind of a journal record → what happened to a process."""
 _FIRST_START = re.compile(r"attempt \d+")
 """Reason of the first start in an attempt: no respawn, whatever its incarnation."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
@@ -112,16 +110,17 @@ class RunModel:
             self.queue_folder = record.queue
 
     def _apply_layer(self, record: Record) -> None:
-        kind, data = record.entry.kind, record.entry.data
-        if kind == "death":
-            deaths = self._deaths.setdefault((data["full"], data.get("attempt", 1)), {})
-            deaths.setdefault(data["incarnation"], Death.of(data))
-        elif record.journal.startswith(RUNNER):
-            node = record.journal.removeprefix(RUNNER)
-            if kind == "job":
-                self._jobs[node] = (data.get("attempt", 0), data["name"])
-            elif kind == "open" or (kind == "fact" and data["name"] == self._jobs.get(node, (0, ""))[1]):
+        node = record.journal.removeprefix(RUNNER)
+        match record.event:
+            case ChildDied() as death:
+                deaths = self._deaths.setdefault((death.full, death.attempt), {})
+                deaths.setdefault(death.incarnation, Death.of(record.entry.data))
+            case JobStarted() as job:
+                self._jobs[node] = (job.attempt, job.name)
+            case ProcessOpened():
                 self._jobs.pop(node, None)
+            case FactRecorded() as fact if fact.name == self._jobs.get(node, (0, ""))[1]:
+                del self._jobs[node]
 
     # ---- reading
 
@@ -170,10 +169,13 @@ class RunModel:
 
 def lifecycle_of(record: Record) -> Lifecycle | None:
     """Return the death, respawn or parking that a record reports; None for all others, and for first starts. Pure."""
-    data, kind = record.entry.data, _KINDS.get(record.entry.kind, "")
-    if not kind or "full" not in data:
-        return None
-    incarnation, why = int(data.get("incarnation", 0)), str(data.get("why", ""))
-    if kind == "respawned" and (incarnation < 2 or _FIRST_START.fullmatch(why)):
-        return None
-    return Lifecycle(record.entry.at, kind, data["full"], incarnation, why)
+    match record.event:
+        case ChildDied() as event:
+            kind = "died"
+        case ChildSpawned() as event if event.incarnation > 1 and not _FIRST_START.fullmatch(event.why):
+            kind = "respawned"
+        case ChildParked() as event:
+            kind = "parked"
+        case _:
+            return None
+    return Lifecycle(record.entry.at, kind, event.full, event.incarnation, event.why)

@@ -31,9 +31,9 @@ RUN: Mapping[str, Callable[[str], list[str]]] = {
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
-    "park": lambda run, node, text: ["agents", "park", "--run", run, f"--why={text}", "--", node],
+    "park": lambda run, node, text: ["agents", "park", "--run", run, f"--reason={text}", "--", node],
     "unpark": lambda run, node, text: ["agents", "unpark", "--run", run, "--", node],
-    "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--why={text}", "--", node],
+    "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--reason={text}", "--", node],
     "answer": lambda run, node, text: ["answer", "--run", run, "--", node, text],
 }
 ENTRY: Mapping[str, Callable[[str], list[str]]] = {

@@ -1,0 +1,42 @@
+"""Actions of the page and of `garrison top`: each runs a command that exists, with the options it has today."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from garrison.cli.main import garrison
+from garrison.cli.top_keys import ACTIONS, argv_of
+from garrison.errors import UsageError
+from garrison.web import actions
+
+ROWS = ({"kind": "node", "name": "a", "run": "r1", "role": ""}, {"kind": "layer", "name": "guardian-x", "run": "r1",
+                                                                 "role": "guardian"})
+COMMANDS = [
+    *(actions.of_run("r1", {"action": action}) for action in actions.RUN),
+    *(actions.of_node("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
+    *(actions.of_entry("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
+    *(actions.of_queue("/", "main", {"action": action}) for action in actions.QUEUE),
+    actions.of_gate("r1", "a", {"choice": "--yes"}),
+    *(argv for action in ACTIONS.values() for row in ROWS if (argv := argv_of(action, row)) is not None),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_action_is_a_command_with_current_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command: click.Command = garrison
+    context, rest = click.Context(garrison), words
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        command, context = found, click.Context(found, parent=context, info_name=name)
+    command.make_context(context.info_name or "", rest, parent=context.parent)
+    assert capsys.readouterr().err == "", "a former option name prints a warning"
+
+
+@pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])
+def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="stop, resume"):
+        actions.of_run("r1", body)
+    with pytest.raises(UsageError, match="merge entry"):
+        actions.of_entry("../x", {"action": "hold"})

@@ -113,7 +113,7 @@ def test_respawn_tells_the_runner_once_and_refuses_what_is_not_alive(home: Town,
     for _ in range(2):
         done = command("agents", "respawn", "add_tests")
         assert (done.returncode, done.stderr) == (
-            0, "life 3 of orchestrator-add_tests@crew-1 is ended and the next begins\n")
+            0, "incarnation 3 of orchestrator-add_tests@crew-1 ends and the next one starts\n")
     orders = [json.loads(path.read_text()) for path in (home.home / "signals/runner-add_tests@crew-1").glob("*.json")]
     assert {(one["id"], one["signal_type"], one["payload"]["incarnation"]) for one in orders} == {
         ("orchestrator-add_tests@crew-1-3-kill", "KILL_ORCHESTRATOR", 3)}

@@ -7,11 +7,13 @@ about; read models take the `Record`s, snapshots and the whole of each merge que
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
+from garrison.records import atomic
 from garrison.records.events import Event as JournalEvent
 from garrison.records.events import decode
 from garrison.records.journal import Reader, archived_parts
@@ -71,8 +73,10 @@ class EventLog:
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.run, self.files = home, run, RunFiles(home, run)
+        self._layers = str(self.files.root / "layers")
         self._readers: dict[Path, Reader] = {}
-        self._stamps: dict[Path, tuple[int, int, int]] = {}
+        self._stamps: dict[str, tuple[int, int, int]] = {}
+        """Journal → its file as it was when it was last read."""
         self._guardian_read = False
         self._merge_entries: dict[str, str] = {}
         """Merge entry → node, of this run's entries."""
@@ -94,41 +98,51 @@ class EventLog:
     def records(self, only: Container[Path] | None = None) -> list[Record]:
         """Return new records, by time; `only`: read these files alone, because no other has changed."""
         found: list[Record] = []
-        for path, journal in self._journals():
+        for path, journal in self._changed_journals():
             if only is None or path in only:
                 queue = f"{path.parent.parent.name}/{path.parent.name}" if journal == QUEUE else ""
                 found += [Record(journal, entry, queue) for entry in self._new_entries(path)]
         return sorted(found, key=lambda record: record.entry.at)  # stable: one journal's order stays
 
+    def guardian_records(self) -> list[Record]:
+        """Return new records of the guardian's journal alone, without those that compaction archived."""
+        path = self.files.journal
+        return [Record(GUARDIAN, entry) for entry in self._new_entries(path)] if self._has_changed(str(path)) else []
+
+    def _changed_journals(self) -> Iterator[tuple[Path, str]]:
+        """Yield the journals to read, and their names; most of hundreds are of nodes that are over."""
+        # What compaction archived is only needed by a reader that did not read it before.
+        archived = [] if self._guardian_read else archived_parts(self.files.journal)
+        yield from ((path, GUARDIAN) for path in [*archived, self.files.journal] if self._has_changed(str(path)))
+        for name in sorted(atomic.list_names(self.files.root / "layers")):
+            if name.endswith(".jsonl") and self._has_changed(f"{self._layers}/{name}"):
+                yield self.files.root / "layers" / name, name.removesuffix(".jsonl")
+        for path in sorted((self.home / "merge-queue").glob("*/*/journal.jsonl")):
+            if self._has_changed(str(path)):
+                yield path, QUEUE
+
+    def _has_changed(self, path: str) -> bool:
+        try:
+            stat = os.stat(path)  # noqa: PTH116  # hundreds at each read
+        except OSError:
+            return True  # the reader says what is wrong, if anything is
+        return self._stamps.get(path) != (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
     def _new_entries(self, path: Path) -> list[Entry]:
         try:
             stat = path.stat()
         except OSError:
-            stamp = None  # the reader says what is wrong, if anything is
-        else:
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if self._stamps.get(path) == stamp:  # hundreds of journals of nodes that are over
-                return []
+            stat = None
         try:
             entries = self._readers.setdefault(path, Reader(path)).read()
         except RecordError as error:
             self._problems[path] = str(error)
             return []
         self._problems.pop(path, None)
-        if stamp is not None:
-            self._stamps[path] = stamp
+        if stat is not None:  # of before it was read: what was appended since is read the next time
+            self._stamps[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             self._guardian_read = self._guardian_read or path == self.files.journal
         return entries
-
-    def _journals(self) -> Iterator[tuple[Path, str]]:
-        # What compaction archived is only needed by a reader that did not read it before.
-        archived = [] if self._guardian_read else archived_parts(self.files.journal)
-        yield from ((path, GUARDIAN) for path in [*archived, self.files.journal])
-        folder = self.files.root / "layers"
-        for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
-            yield path, path.stem
-        for path in sorted((self.home / "merge-queue").glob("*/*/journal.jsonl")):
-            yield path, QUEUE
 
     def event(self, record: Record) -> Event | None:
         """Return a record as an event of this run; None for a snapshot, and for what concerns other runs."""

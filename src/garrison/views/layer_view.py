@@ -60,7 +60,7 @@ class LayerView:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 def observe_layer(observer: Observer, identity: Identity, phase: str) -> LayerView:

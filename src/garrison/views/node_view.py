@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ class NodeView:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return {"node": self.node, **asdict(self.journaled), "place": self.place, "doing": self.doing,
+        return {"node": self.node, **vars(self.journaled), "place": self.place, "doing": self.doing,
                 "parked": asdict(self.parking) if self.parking else None, "asks": self.asks, "phase": self.phase,
                 "agent_phase": self.agent_phase, "signs": self.signs.to_json() if self.signs else None,
                 "attempts": self.attempts, "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s}
@@ -119,17 +119,18 @@ class QueueEntryView:
 
 
 class NodeReader:
-    """Reads the nodes of one run at one moment. `status` is the run's, `layers` are by full name, `plan` parses its
-    graph (dear, so only where it is needed)."""
+    """Reads the nodes of one run at one moment. `status` and `layers` are the run's, `busy` its nodes at work, `plan`
+    parses its graph (dear, so only where it is needed)."""
 
     def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
-                 layers: Mapping[str, LayerView], plan: Callable[[], RunPlan]) -> None:
+                 layers: Sequence[LayerView], busy: int, plan: Callable[[], RunPlan]) -> None:
         self.records, self.observer, self.model, self.launch = records, observer, model, launch
-        self.status, self.layers, self.plan, self.state = status, layers, plan, model.state
+        self.status, self.busy, self.plan, self.state = status, busy, plan, model.state
         self.files = RunFiles(observer.store.home, model.run)
         self.under_way = status in UNFINISHED
-        self.busy = sum(1 for name in self.state.nodes if place_of(self.state, name) == "working")
-        self.deaths = model.deaths()
+        self.guardian_alive = any(layer.role == "guardian" and layer.living for layer in layers)
+        self._layers = {(layer.role, layer.name): layer for layer in layers}
+        self._tasks: dict[str, Task | None] = {}
 
     def nodes(self, age: Callable[[str], float | None]) -> list[NodeView]:
         """Return all nodes; `age` gives the seconds since a time."""
@@ -159,7 +160,7 @@ class NodeReader:
         """Return what the run has used of its limits."""
         queue = self.model.queue
         tasks = {name: task for name, node in self.state.nodes.items() if (task := self._task(name, node))}
-        return Used(self.deaths, self.state.attempts, self.busy,
+        return Used(self.model.deaths(), self.state.attempts, self.busy,
                     {name: task.timeout_s for name, task in tasks.items() if task.timeout_s},
                     [name for name, task in tasks.items() if task.attributes.get("rework") == "none"],
                     queue.config.timeout if queue and queue.config else None, self.observer.clock.monotonic(),
@@ -168,7 +169,7 @@ class NodeReader:
     def _node(self, name: str, age: Callable[[str], float | None], waits_for: list[str] | tuple[()],
               blocked: tuple[str, ...]) -> NodeView:
         node = self.state.nodes[name]
-        agent, runner = self._layer("orchestrator", name), self._layer("runner", name)
+        agent, runner = self._layers.get(("orchestrator", name)), self._layers.get(("runner", name))
         task = self._task(name, node)
         signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
@@ -180,7 +181,8 @@ class NodeReader:
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
-        node, agent, runner = self.state.nodes[name], self._layer("orchestrator", name), self._layer("runner", name)
+        node = self.state.nodes[name]
+        agent, runner = self._layers.get(("orchestrator", name)), self._layers.get(("runner", name))
         entry, ahead = self.model.place_in_queue(name, node.attempt)
         parking, queue = find_parked(self.state, name), self.model.queue
         runner_alive = runner is not None and runner.living
@@ -188,8 +190,8 @@ class NodeReader:
             node.status, node.attempt, node.reason, node.commit, runner.phase if runner else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
-            guardian_alive=any(layer.role == "guardian" and layer.living for layer in self.layers.values()),
-            runner_alive=runner_alive, agent_alive=agent is not None and agent.living, agent_suspended=suspended,
+            guardian_alive=self.guardian_alive, runner_alive=runner_alive,
+            agent_alive=agent is not None and agent.living, agent_suspended=suspended,
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=self.state.questions.get(name, {}).get("text", ""), session_waits=self._session_waits(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
@@ -229,8 +231,10 @@ class NodeReader:
         return Parking("policy", found.why, found.probe_at or None, left if self.under_way else None)
 
     def _task(self, name: str, node: NodeState) -> Task | None:
-        path = self.files.attempt(name, node.attempt) / "task.json"
-        return self.records.load(path, lambda: run_records.load(Task, path))
+        if name not in self._tasks:
+            path = self.files.attempt(name, node.attempt) / "task.json"
+            self._tasks[name] = self.records.load(path, lambda: run_records.load(Task, path))
+        return self._tasks[name]
 
     def _signs(self, name: str, node: NodeState, task: Task | None) -> SignsOfLife | None:
         key = Key("orchestrator", name, self.model.run)
@@ -242,11 +246,10 @@ class NodeReader:
 
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's session says it waits for; '' while it works, and of agents without a session."""
+        if node.status != "active":
+            return ""
         path = self.files.attempt(name, node.attempt) / "claude" / "waiting"
         try:
             return path.read_text(errors="replace")
         except OSError:
             return ""
-
-    def _layer(self, role: str, name: str) -> LayerView | None:
-        return self.layers.get(Key(role, name, self.model.run).full)

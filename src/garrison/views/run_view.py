@@ -134,7 +134,7 @@ class _FollowedRun:
 
     def refresh(self, *, guardian_only: bool) -> None:
         """Read on."""
-        for record in self.log.records({self.files.journal} if guardian_only else None):
+        for record in self.log.guardian_records() if guardian_only else self.log.records():
             self.model.apply(record)
 
     @cached_property
@@ -172,13 +172,13 @@ class RunReader:
             records.report(problem)
         layers = self._layers(run)
         status = run_status(model.state, layers, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
-        nodes = NodeReader(records, self.observer, model, launch, status, {layer.agent: layer for layer in layers},
-                           lambda: followed.plan)
         gates = list(model.state.gates.values())
         counts = dict.fromkeys(PLACES.values(), 0)
         for name in model.state.nodes:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
+        nodes = NodeReader(records, self.observer, model, launch, status, layers, counts["working"],
+                           lambda: followed.plan)
         resumable = status == "failed" and not model.state.over
         return RunView(
             run, status, corrupt or model.state.reason, status == "running" and is_waiting(model.state), gates,

@@ -12,12 +12,12 @@ import inspect
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.agents.base import Assignment
+from garrison.agents.base import Outcome as AgentOutcome
 from garrison.agents.result import to_pipeline_outcome
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.fidelity import next_steps
@@ -88,7 +88,7 @@ class HomeAgent:
                                    failure_class="agent")
 
 
-async def _ended(work: Work, call: Call) -> Any:
+async def _ended(work: Work, call: Call) -> AgentOutcome:
     """The work's outcome; when cancelled, or when nobody is there to answer what it asks, it is stopped first."""
     try:
         return await _polled(work, call)
@@ -99,16 +99,7 @@ async def _ended(work: Work, call: Call) -> Any:
     except _NobodyThereError as error:
         work.stop(time.monotonic())
         await _polled(work, None)
-        return _Failed(str(error))
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """An agent's end that is ours."""
-
-    reason: str
-    status: str = "fail"
-    said: Mapping[str, Any] = field(default_factory=dict)
+        return AgentOutcome("fail", str(error))
 
 
 class _NobodyThereError(Exception):
@@ -131,7 +122,7 @@ async def _answered(work: Work, call: Call, done: set[str]) -> None:
     work.answer(asked.id, answer)
 
 
-async def _polled(work: Work, call: Call | None) -> Any:
+async def _polled(work: Work, call: Call | None) -> AgentOutcome:
     done: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
         if call is not None:

@@ -142,23 +142,23 @@ def test_a_living_processor_is_waited_for_and_named(world):
     until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
     refused = process_next(wait=False)
     assert refused["success"] is False
-    assert "test works this queue" in refused["error"]
+    assert "test is processing this queue" in refused["error"]
     said, found = [], []
-    waiter = threading.Thread(target=lambda: found.append(process_next(say=said.append)))
+    waiter = threading.Thread(target=lambda: found.append(process_next(report=said.append)))
     waiter.start()
     until(lambda: said, "it says who works")
     open_.touch()
     drive(processor)
     waiter.join(DEADLINE)
     processor.close()
-    assert said[0].startswith("test works this queue")
+    assert said[0].startswith("test is processing this queue")
     assert found[0]["entry"]["status"] == "landed"
 
 
 def test_by_hand_the_runner_is_told_too(world):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
-    assert process_next(say=lambda line: None)["success"]
+    assert process_next(report=lambda line: None)["success"]
     told = [posted.signal for posted in signals.list_pending(world.home, Key("runner", "one", "r"))]
     assert [signal.signal_type for signal in told] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
     assert (told[1].node_id, told[1].attempt, told[1].id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
@@ -211,7 +211,7 @@ def adhoc(world, node, status):
 
 def test_what_an_ad_hoc_run_left_is_tidied_once_it_landed_and_its_runner_is_over(world):
     entry, store, key = adhoc(world, "n", "active")
-    assert process_next(say=lambda line: None)["success"]
+    assert process_next(report=lambda line: None)["success"]
     assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner lives"
     store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
     assert process_next() == EMPTY
@@ -221,7 +221,7 @@ def test_what_an_ad_hoc_run_left_is_tidied_once_it_landed_and_its_runner_is_over
     assert hooks.PHASES["merged"] == frozenset()
     moved, store, key = adhoc(world, "m", "terminated")
     world.branch(moved.branch, {"more": "x\n"}, start=moved.branch)
-    assert process_next(say=lambda line: None)["success"]
+    assert process_next(report=lambda line: None)["success"]
     assert git(world.repo, "rev-parse", "--verify", f"refs/heads/{moved.branch}"), "it went on after it was enqueued"
 
 

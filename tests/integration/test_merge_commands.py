@@ -149,7 +149,7 @@ def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
             told("enqueue", "two", "two")
 
     monkeypatch.setattr("garrison.cli.merge_queue_process.time.sleep", nap)
-    results = process(watch=True, say=said.append)
+    results = process(watch=True, report=said.append)
     assert [next(results)["entry"]["node"] for _ in range(2)] == ["one", "two"]
     assert "paused" in said[0]
     results.close()
@@ -176,7 +176,7 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     assert f"pinned {two.id}" in found[1]["what"]
     assert f"settled the landing of {one.id}: landed" in found[2]["what"]
     assert world.tip() == candidate
-    assert "nothing is wrong" in call("doctor").stderr
+    assert "no problems in the queue" in call("doctor").stderr
     (world.repo / ".git/refs/heads/main.lock").touch()
     world.queue.clock.time = lambda: 4e9
     assert [one.repaired for one in recovery.repair(world.queue, world.trees)] == [False]
@@ -190,4 +190,4 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     done = call("doctor")
     assert done.exit_code == 1
     assert "rebuilt the journal of main" in done.stdout
-    assert "nothing is wrong" in call("doctor").stderr
+    assert "no problems in the queue" in call("doctor").stderr

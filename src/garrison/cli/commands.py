@@ -80,6 +80,10 @@ class Group(click.Group):
         settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
         super().__init__(*arguments, **settings)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the command names in the order of definition."""
+        return list(self.commands)
+
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` names; a usage error suggests the closest name."""

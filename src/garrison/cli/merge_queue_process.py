@@ -1,8 +1,7 @@
 """Process a merge queue by hand: enqueue a branch, test and land entries, or wait for the processor that does.
 
-`enqueue` and `process_next` are also importable: the seeds' prompts call them by these names. After an ad-hoc branch
-has landed, its branch is archived and its hook is closed here, because an ad-hoc run's runner ends once it has
-enqueued.
+`enqueue` and `process_next` are also functions: agents' prompts import them by these names. An ad-hoc run's runner ends
+once its branch is enqueued, so its branch is archived and its hook closed here, after the branch has landed.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
-from garrison.merge.queue import Progress, Wait
+from garrison.merge.queue import MergeQueue, Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -36,27 +36,23 @@ from garrison.records.store import Store
 from garrison.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from garrison.merge.entry import MergeEntry
     from garrison.merge.outcome_signals import Outcome
     from garrison.merge.processor import MergeProcessor
-    from garrison.merge.queue import MergeQueue
-
 
 EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
-"""What processing an empty queue gives."""
-_PATIENCE = 10.0
-"""Seconds a locked target ref is waited for."""
-_LOOK = 0.2
-"""Seconds between two looks at a queue that is watched and has nothing to do."""
+"""Result of processing an empty queue."""
+_REF_LOCK_TIMEOUT = 10.0
+"""Seconds to wait for a locked target ref."""
+_WATCH_POLL = 0.2
+"""Seconds between two reads of a watched queue that has nothing to do."""
+
+# ----------------------------------------------------------------------------------------------------------- functions
 
 
 def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = None, target: str | None = None,
             run: str = "", home: str | os.PathLike[str] | None = None, *, priority: int | None = None,
             depends_on: Sequence[str] | None = None, strategy: str | None = None) -> dict[str, Any]:
-    """Enqueue a branch: `{"status": "ok", "entry": {…}}`. Refused if the branch or the target is missing."""
+    """Enqueue a branch and return `{"status": "ok", "entry": {…}}`; Refused if branch or target is missing."""
     if run:
         check_run(run)
     options = EntryOptions(priority, None if depends_on is None else tuple(depends_on), strategy).check()
@@ -67,194 +63,193 @@ def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = N
 
 def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
                  setup: str | None = None, target: str | None = None, wait: bool = True,
-                 home: str | os.PathLike[str] | None = None, say: Callable[[str], None] | None = None,
+                 home: str | os.PathLike[str] | None = None, report: Callable[[str], None] | None = None,
                  ) -> dict[str, Any]:
-    """Work the queue until its next verdict: `{"success", "entry", "error"}`; empty is a success without entry.
+    """Process the queue until its next verdict and return `{"success", "entry", "error"}`.
 
-    A living processor is waited for instead (not with `wait=False`). `gate`, `setup` and `no_gate` are recorded.
-    What garrison refuses is told in `error`.
+    An empty queue is a success without entry; a refusal is an `error`. If another processor is alive, its verdict is
+    awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are recorded in the queue's configuration.
     """
     return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
-                        home=home, say=say))
+                        home=home, report=report))
 
 
 def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
             setup: str | None = None, target: str | None = None, wait: bool = True, watch: bool = False,
             max_batch: int = MAX_BATCH, home: str | os.PathLike[str] | None = None,
-            say: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
-    """As `process_next`, one result a verdict, until the queue is empty or cannot go on; with `watch` for ever.
+            report: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield a result as of `process_next` for each verdict, until the queue is empty or blocked; with `watch` forever.
 
-    `max_batch`: entries that are tested together at max_batch.
+    Args:
+        max_batch: maximum number of entries that are tested together.
+        report: prints progress (default: on stderr).
     """
-    told = say or _to_stderr
     try:
         queue = open_queue(repo_root, target, home, busy=True)
         if gate or no_gate or setup:
             recorded = queue.state.config
             queue.configure(QueueConfig(gate or (recorded.gate if recorded and not no_gate else None),
-                                   setup or (recorded.setup if recorded else None), no_gate,
-                                   Timing.read(os.environ).gate_timeout))
+                                        setup or (recorded.setup if recorded else None), no_gate,
+                                        Timing.read(os.environ).gate_timeout))
     except UsageError:
         raise
     except GarrisonError as error:
         yield _failure(None, str(error))
         return
-    hand = Hand(queue, told, max_batch)
+    processing = ManualProcessing(queue, report or _print_stderr, max_batch)
     try:
-        yield from _watched(hand) if watch else _results(hand, wait)
+        yield from _watch(processing) if watch else _drain(processing, wait)
     finally:
-        hand.close()
+        processing.close()
 
 
-def _results(hand: Hand, wait: bool) -> Iterator[dict[str, Any]]:
-    """Results until the queue is empty, or somebody else's, or cannot go on."""
+def _drain(processing: ManualProcessing, wait: bool) -> Iterator[dict[str, Any]]:
+    """Yield results until the queue is empty, worked by another processor, or blocked."""
     while True:
-        try:
-            result = hand.next(wait)
-        except GarrisonError as error:
-            result = _failure(None, str(error))
-        hand.tidy()
+        result = processing.next_or_failure(wait)
+        processing.clean_up_landed()
         yield result
         if result is EMPTY or not is_verdict(result):
             return
 
 
-def _watched(hand: Hand) -> Iterator[dict[str, Any]]:
-    """Verdicts for ever; what keeps the queue from going on is said once, and tried again."""
-    said = ""
+def _watch(processing: ManualProcessing) -> Iterator[dict[str, Any]]:
+    """Yield verdicts forever; a cause that blocks the queue is reported once."""
+    reported = ""
     while True:
-        try:
-            result = hand.next(True)
-        except GarrisonError as error:
-            result = _failure(None, str(error))
+        result = processing.next_or_failure(wait=True)
         if result is not EMPTY and is_verdict(result):
-            said = ""
-            hand.tidy()
+            reported = ""
+            processing.clean_up_landed()
             yield result
             continue
-        hand.close()  # nothing to do: whoever else wants to may
-        if result["error"] and result["error"] != said:
-            said = result["error"]
-            hand.say(said.splitlines()[0])
-        time.sleep(_LOOK)
+        processing.close()  # idle: another processor may take over
+        if result["error"] and result["error"] != reported:
+            reported = result["error"]
+            processing.report(reported.splitlines()[0])
+        time.sleep(_WATCH_POLL)
 
 
 def is_verdict(result: dict[str, Any]) -> bool:
-    """Whether a result tells what became of an entry."""
+    """Return whether a result is the final outcome of an entry."""
     return result["entry"] is not None and (result["success"] or result["entry"]["status"] in FAILED)
 
 
-def _to_stderr(line: str) -> None:
+def _print_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-class Hand:
-    """Somebody who processes by hand."""
+class ManualProcessing:
+    """One call's work on a queue: as its processor, or waiting for the living one."""
 
-    def __init__(self, queue: MergeQueue, say: Callable[[str], None], max_batch: int) -> None:
-        self.queue, self.say, self._most = queue, say, max_batch
-        self._seen = self._told = queue.state.seq
-        """Numbers of the last record whose outcome was given back, and whose runner was told."""
+    def __init__(self, queue: MergeQueue, report: Callable[[str], None], max_batch: int) -> None:
+        self.queue, self.report, self._max_batch = queue, report, max_batch
+        self._returned = self._signalled = queue.state.seq
+        """Sequence numbers of the last outcome that was returned, and of the last one sent to its runner."""
         self._processor: MergeProcessor | None = None
-        self._quiet = False
+        self._held_reported = False
 
     def close(self) -> None:
-        """Let go of the queue; a test under way goes on, and whoever processes next adopts it."""
+        """Release the queue; a running gate continues, and the next processor adopts it."""
         if self._processor:
             self._processor.close()
             self._processor = None
 
-    def next(self, wait: bool) -> dict[str, Any]:
-        """The next verdict, our own or that of the processor that lives."""
-        outcome = self._outcome()
-        if outcome:
+    def next_or_failure(self, wait: bool) -> dict[str, Any]:
+        """Return the next result; a refusal is one too."""
+        try:
+            return self._next(wait)
+        except GarrisonError as error:
+            return _failure(None, str(error))
+
+    def _next(self, wait: bool) -> dict[str, Any]:
+        if outcome := self._new_outcome():
             return self._result(outcome)
         if not self.queue.state.unfinished():
             return EMPTY
-        return (None if self._processor else self._take(wait)) or self._own()
+        return (None if self._processor else self._acquire(wait)) or self._process()
 
-    def _take(self, wait: bool) -> dict[str, Any] | None:
-        """Take the processor's place; or what the one that lives comes to."""
+    def _acquire(self, wait: bool) -> dict[str, Any] | None:
+        """Become the queue's processor (None), or return the result of the one that is alive."""
         from garrison.merge.processor import MergeProcessor
         from garrison.system.environment import child_environment
 
         processor = MergeProcessor(self.queue, trees=trees_root(), environment=child_environment(os.environ),
-                                   max_batch=self._most)
+                                   max_batch=self._max_batch)
         while not processor.acquire():
             if not wait:
-                raise Refused(f"{self.queue.state.holder or 'another processor'} works this queue; leave it to it")
-            found = self._others()
-            if found:
-                return found
+                raise Refused(f"{self.queue.state.holder or 'another processor'} is processing this queue")
+            if result := self._wait_for_other_processor():
+                return result
         self._processor = processor
         processor.recover()
         self.queue.lift_own_pause("asked for by hand")
         return None
 
-    def _others(self) -> dict[str, Any] | None:
-        """What the living processor comes to; None if it died meanwhile."""
-        self.say(f"{self.queue.state.holder} works this queue; waiting for its next verdict")
+    def _wait_for_other_processor(self) -> dict[str, Any] | None:
+        """Return the next result of the living processor, None if it dies first."""
+        self.report(f"{self.queue.state.holder} is processing this queue; waiting for its next verdict")
         while self.queue.processor_alive():
-            outcome = self._outcome()
-            if outcome:
+            if outcome := self._new_outcome():
                 return self._result(outcome)
             state = self.queue.state
             if not state.unfinished():
                 return EMPTY
             if state.pause:
-                return _failure(self._stuck(), state.pause.describe())
+                return _failure(self._first_unheld(), state.pause.describe())
             time.sleep(0.05)
         return None
 
-    def _own(self) -> dict[str, Any]:
-        processor, patience = self._processor, time.monotonic() + _PATIENCE
+    def _process(self) -> dict[str, Any]:
+        """Step our own processor to its next verdict."""
+        processor, ref_lock_deadline = self._processor, time.monotonic() + _REF_LOCK_TIMEOUT
         assert processor is not None
         while True:
-            done = processor.step()
-            for outcome in processor.outcomes_since(self._told):
-                _signal(self.queue.home, outcome)
-                self._told = max(self._told, outcome.seq)
-            found = self._outcome()
-            if found:
-                return self._result(found)
-            if isinstance(done, Progress):
-                self.say(f"{done.what} {done.entry}".rstrip())
-            elif done.kind == "gate" or (done.kind == "ref_locked" and time.monotonic() < patience):
-                _sleep(done)
+            step = processor.step()
+            for outcome in processor.outcomes_since(self._signalled):
+                _signal_runner(self.queue.home, outcome)
+                self._signalled = max(self._signalled, outcome.seq)
+            if new := self._new_outcome():
+                return self._result(new)
+            if isinstance(step, Progress):
+                self.report(f"{step.what} {step.entry}".rstrip())
+            elif step.kind == "gate" or (step.kind == "ref_locked" and time.monotonic() < ref_lock_deadline):
+                _sleep(step)
                 processor.heartbeat()
-            elif done.kind == "empty":
-                self._tell_held()
+            elif step.kind == "empty":
+                self._report_held()
                 return EMPTY
             else:
-                return _failure(self._stuck(), done.reason)
+                return _failure(self._first_unheld(), step.reason)
 
-    def _stuck(self) -> MergeEntry:
-        """The entry that a failure without a verdict is told of: the first that would go on."""
+    def _first_unheld(self) -> MergeEntry:
+        """Return the entry to which a failure without a verdict is attributed."""
         unfinished = self.queue.state.unfinished()
         return next((entry for entry in unfinished if entry.status != "held"), unfinished[0])
 
-    def _tell_held(self) -> None:
+    def _report_held(self) -> None:
         held = [entry.id for entry in self.queue.state.unfinished() if entry.status == "held"]
-        if held and not self._quiet:
-            self._quiet = True
-            self.say(f"note: held, and left alone: {', '.join(held)}; `garrison merge-queue release` lets one go on")
+        if held and not self._held_reported:
+            self._held_reported = True
+            self.report(f"note: held entries were skipped: {', '.join(held)}; `garrison merge-queue release` "
+                        "releases one")
 
-    def _outcome(self) -> Outcome | None:
-        return next((one for one in self.queue.state.outcomes if one.seq > self._seen
-                     and one.type.startswith("MERGE_")), None)
+    def _new_outcome(self) -> Outcome | None:
+        return next((outcome for outcome in self.queue.state.outcomes if outcome.seq > self._returned
+                     and outcome.type.startswith("MERGE_")), None)
 
     def _result(self, outcome: Outcome) -> dict[str, Any]:
-        self._seen = outcome.seq
+        self._returned = outcome.seq
         if outcome.entry.status in FAILED:
             return _failure(outcome.entry, outcome.entry.reason)
         return {"success": True, "entry": outcome.entry.to_dict(), "error": None}
 
-    def tidy(self) -> None:
-        """What landed has landed, whatever becomes of its branch."""
+    def clean_up_landed(self) -> None:
+        """Clean up after landed ad-hoc branches; a failure here does not undo a landing."""
         try:
-            tidy_landed(self.queue)
+            clean_up_landed(self.queue)
         except GarrisonError as error:
-            self.say(f"note: what an ad-hoc run left is not tidied: {error}")
+            self.report(f"note: could not clean up after an ad-hoc run: {error}")
 
 
 def _sleep(wait: Wait) -> None:
@@ -266,7 +261,7 @@ def _sleep(wait: Wait) -> None:
     poller.poll(wait.seconds * 1000)
 
 
-def _signal(home: Path, outcome: Outcome) -> None:
+def _signal_runner(home: Path, outcome: Outcome) -> None:
     from garrison.merge.outcome_signals import to_signal
     from garrison.records import signals
 
@@ -275,100 +270,28 @@ def _signal(home: Path, outcome: Outcome) -> None:
         signals.post(home, signal, outcome.seq)
 
 
-def _failure(entry: MergeEntry | None, why: str) -> dict[str, Any]:
-    return {"success": False, "entry": entry.to_dict() if entry else None, "error": why}
+def _failure(entry: MergeEntry | None, reason: str) -> dict[str, Any]:
+    return {"success": False, "entry": entry.to_dict() if entry else None, "error": reason}
 
 
-@click.command("enqueue", cls=Command, examples=(
-    ("garrison merge-queue enqueue add_tests work/tests", "from inside the repository; nothing is waited for"),
-    ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
-     "after another, as one commit"),
-    ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5", "onto a remote's branch, soon"),
-))
-@click.argument("node")
-@click.argument("branch")
-@repo_root_option
-@target_option
-@click.option("--run", default="", help="Run the node belongs to.")
-@click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
-              help="Higher goes first, 0 is the default; who waits makes up for it.")
-@click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first; repeatable.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How the branch lands (default: the queue's, merge).")
-@json_option
-@home_option
-def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, priority: int | None,
-                    depends_on: tuple[str, ...], strategy: str | None, as_json: bool, home: str | None) -> None:
-    """Put BRANCH of NODE in the queue, at the commit it is at now; prints the entry as JSON.
+# ---------------------------------------------------------------------------------------- cleaning up after ad-hoc runs
 
-    The same node and commit is the same entry, whose priority, dependencies and strategy may be said anew. Another
-    commit takes the place of the one that waits.
+
+def clean_up_landed(queue: MergeQueue) -> None:
+    """Archive the branches and close the hooks of ad-hoc runs that have landed; idempotent.
+
+    A branch that has moved since, or that is checked out, stays.
     """
-    print_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
-                      strategy=strategy))
-
-
-@click.command("process", cls=Command, examples=(
-    ('garrison merge-queue process --gate "make test"', "the first time: the gate is recorded"),
-    ("garrison merge-queue process --drain", "until the queue is empty"),
-    ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
-))
-@click.option("--once", is_flag=True, help="Until the next verdict (the default).")
-@click.option("--drain", is_flag=True, help="Work until the queue is empty; one JSON object a verdict.")
-@click.option("--watch", is_flag=True, help="Work for ever; one JSON object a verdict.")
-@repo_root_option
-@click.option("--target", metavar="BRANCH", help="Branch whose queue to work (default: the one with waiting entries).")
-@click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
-@click.option("--no-gate", is_flag=True, help="Land without any test; recorded.")
-@click.option("--setup", metavar="CMD", help="Command that makes a tree ready for the gate; recorded.")
-@click.option("--no-wait", is_flag=True, help="Exit 1 at once if a living processor works the queue.")
-@json_option
-@home_option
-def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
-                    no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
-    """Test and land the next entry, or wait for the processor that does; prints JSON."""
-    if once + drain + watch > 1:
-        raise click.UsageError("--once, --drain and --watch exclude each other")
-    if gate and no_gate:
-        raise click.UsageError("--gate and --no-gate exclude each other")
-    if watch and no_wait:
-        raise click.UsageError("--watch stands by while another processor works; leave --no-wait out")
-    failures: list[dict[str, Any]] = []
-    printed = False
-    for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
-                          watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
-        if result is not EMPTY or not printed:
-            print_json(result)
-            printed = True
-        if not (result["success"] or watch):
-            failures.append(result)
-        if not (drain or watch) or not (is_verdict(result)):
-            break
-    if failures:
-        raise Refused(_why(failures))
-
-
-def _why(failures: list[dict[str, Any]]) -> str:
-    """One line about all that went wrong; the reasons of several entries are in their own results."""
-    names = [result["entry"]["id"] for result in failures if is_verdict(result)]
-    told = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
-    if len(names) < 2:
-        return told[0]
-    return f"{len(names)} entries did not land: {', '.join(names)}" + ("" if is_verdict(failures[-1]) else
-                                                                      f"; {told[-1]}")
-
-
-def tidy_landed(queue: MergeQueue) -> None:
-    """Tidy what landed ad-hoc branches left in this queue's repository."""
     branches = queue.git.refs("refs/heads/garrison/")
     for entry in queue.entries():
         ref = f"refs/heads/{entry.branch}"
-        if entry.status == "landed" and branches.get(ref) == entry.oid and _is_over(queue.home, entry):
-            _end_hook(queue.home, entry)
-            _archive(queue, entry, ref)
+        if entry.status == "landed" and branches.get(ref) == entry.oid and _is_finished_adhoc(queue.home, entry):
+            _close_hook(queue.home, entry)
+            _archive_branch(queue, entry, ref)
 
 
-def _is_over(home: Path, entry: MergeEntry) -> bool:
-    """Whether the entry is of an ad-hoc run, and its runner has ended."""
+def _is_finished_adhoc(home: Path, entry: MergeEntry) -> bool:
+    """Return whether the entry is of an ad-hoc run whose runner has ended."""
     try:
         launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
         if launch is None or not launch.adhoc or entry.branch != branch_name(entry.run, entry.node):
@@ -377,10 +300,10 @@ def _is_over(home: Path, entry: MergeEntry) -> bool:
         runner = store.read(Identity, Key("runner", entry.node, entry.run))
         return runner is not None and not observer_of(store).judge(runner).living
     except RecordError:
-        return False  # `status` tells of it; the landing is not undone by it
+        return False  # `status` reports it; the landing stands
 
 
-def _end_hook(home: Path, entry: MergeEntry) -> None:
+def _close_hook(home: Path, entry: MergeEntry) -> None:
     store, now = Store(home), SystemClock().utc()
 
     def merged(old: Hook | None) -> Hook:
@@ -392,8 +315,89 @@ def _end_hook(home: Path, entry: MergeEntry) -> None:
         store.update(Hook, key, merged)
 
 
-def _archive(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
-    if any(tree.branch == entry.branch for tree in queue.git.worktrees()):
+def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
+    if any(worktree.branch == entry.branch for worktree in queue.git.worktrees()):
         return
     if queue.git.update_ref(f"refs/garrison/archive/{entry.run}/{entry.node}", entry.oid):
         queue.git.delete_refs([ref])
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+@click.command("enqueue", cls=Command, examples=(
+    ("garrison merge-queue enqueue add_tests work/tests", "in the repository; returns at once"),
+    ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
+     "after another entry, as one commit"),
+    ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5", "onto a remote's branch, soon"),
+))
+@click.argument("node")
+@click.argument("branch")
+@repo_root_option
+@target_option
+@click.option("--run", default="", metavar="RUN", help="Run of the node.")
+@click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
+              help="Higher goes first, 0 is the default; waiting raises the effective priority.")
+@click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first (repeatable).")
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How the branch lands (default: the queue's, merge).")
+@json_option
+@home_option
+def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, priority: int | None,
+                    depends_on: tuple[str, ...], strategy: str | None, as_json: bool, home: str | None) -> None:
+    """Enqueue BRANCH of NODE at its current commit; prints the entry as JSON.
+
+    The same node and commit is the same entry, whose priority, dependencies and strategy may be changed this way.
+    Another commit replaces the entry that waits.
+    """
+    print_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
+                       strategy=strategy))
+
+
+@click.command("process", cls=Command, examples=(
+    ('garrison merge-queue process --gate "make test"', "the first time: the gate is recorded"),
+    ("garrison merge-queue process --drain", "until the queue is empty"),
+    ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
+))
+@click.option("--once", is_flag=True, help="Process until the next verdict (the default).")
+@click.option("--drain", is_flag=True, help="Process until the queue is empty; one JSON object for each verdict.")
+@click.option("--watch", is_flag=True, help="Process forever; one JSON object for each verdict.")
+@repo_root_option
+@click.option("--target", metavar="BRANCH", help="Branch of the queue (default: the one with waiting entries).")
+@click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
+@click.option("--no-gate", is_flag=True, help="Land without testing; recorded.")
+@click.option("--setup", metavar="CMD", help="Command that prepares a worktree for the gate; recorded.")
+@click.option("--no-wait", is_flag=True, help="Exit 1 at once if another processor is alive.")
+@json_option
+@home_option
+def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
+                    no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
+    """Test and land the next entry, or wait for the processor that does; prints JSON."""
+    if once + drain + watch > 1:
+        raise click.UsageError("--once, --drain and --watch exclude each other")
+    if gate and no_gate:
+        raise click.UsageError("--gate and --no-gate exclude each other")
+    if watch and no_wait:
+        raise click.UsageError("--watch waits while another processor is alive; leave --no-wait out")
+    failures: list[dict[str, Any]] = []
+    printed = False
+    for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
+                          watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
+        if result is not EMPTY or not printed:
+            print_json(result)
+            printed = True
+        if not (result["success"] or watch):
+            failures.append(result)
+        if not (drain or watch) or not is_verdict(result):
+            break
+    if failures:
+        raise Refused(_summarize(failures))
+
+
+def _summarize(failures: list[dict[str, Any]]) -> str:
+    """Return one line about all failures; the reasons of several entries are in their own results."""
+    ids = [result["entry"]["id"] for result in failures if is_verdict(result)]
+    reasons = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
+    if len(ids) < 2:
+        return reasons[0]
+    blocked = "" if is_verdict(failures[-1]) else f"; {reasons[-1]}"
+    return f"{len(ids)} entries did not land: {', '.join(ids)}{blocked}"

@@ -50,7 +50,7 @@ def test_a_session_continues_in_a_pipeline_run(scene):
         three [prompt="End.", fidelity="summary:high"]; start -> one -> two -> three -> exit }""")
     heard = [say(use(f"{TOOL}report_result", status="success", summary="heard")), "Done."]
     scene.players |= {"one": steps(*heard), "two": steps("?", "?", *heard), "three": steps(*heard)}
-    run = place.command("pipeline", "run", path, "--run-dir", place.root / "run", "--tree", place.repo, "--json",
+    run = place.command("pipeline", "run", path, "--run-dir", place.root / "run", "--workdir", place.repo, "--json",
                         ANTHROPIC_API_KEY=place.env["ANTHROPIC_API_KEY"])
     assert run.returncode == 0, run.stdout + run.stderr
     two, three = (scene.calls(name)[0].asked for name in ("two", "three"))

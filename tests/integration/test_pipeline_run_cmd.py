@@ -118,7 +118,7 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert 'gate [shape=hexagon, label="Ship?", status=active, visits=1]' in call("status", run, "--dot").stdout
     call("answer", run, "gate", "perhaps", fails=UsageError)
     call("answer", run, "build", "A", fails=NotFound)
-    assert "go on with: garrison pipeline resume" in call("answer", run, "gate", "fix").stderr
+    assert "to continue the run: garrison pipeline resume" in call("answer", run, "gate", "fix").stderr
     assert call("resume", run).exit_code == 3
     call("answer", run, "gate", "a")
     done = call("resume", run, "--json")
@@ -166,7 +166,7 @@ def test_a_failed_run_is_taken_up_again_when_asked(call: Call, tmp_path: Path) -
     run = only_run(tmp_path)
     (tmp_path / "wanted").write_text("here")
     assert call("resume", run).exit_code == 1
-    again = call("resume", run, "--again", "--json")
+    again = call("resume", run, "--retry-failed", "--json")
     assert (again.exit_code, json.loads(again.stdout)["context"]["tool.output"]) == (0, "here")
 
 
@@ -175,7 +175,7 @@ def test_a_changed_file_is_refused_unless_it_is_said_what_counts(call: Call, gat
     gate.write_text(GATE.replace("gate -> x [", "gate -> more [").replace("fix -> gate", "fix -> gate; more -> x; "
                     'more [shape=parallelogram, tool_command="echo more"]'))
     call("resume", tmp_path / "r", fails=Refused)
-    assert call("resume", tmp_path / "r", "--as-begun").exit_code == 3
+    assert call("resume", tmp_path / "r", "--original-graph").exit_code == 3
     body = json.loads(call("resume", tmp_path / "r", "--changed-graph", "--answer", "gate=A", "--json").stdout)
     assert body["completed_nodes"] == ["start", "build", "gate", "more", "x"]
 
@@ -239,7 +239,7 @@ def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> No
         b [prompt=judge, agent=scripted]
         start -> a -> b -> x }}""")
     (tmp_path / "tree").mkdir()
-    body = json.loads(call("run", path, "--run-dir", tmp_path / "r", "--tree", tmp_path / "tree", "--json").stdout)
+    body = json.loads(call("run", path, "--run-dir", tmp_path / "r", "--workdir", tmp_path / "tree", "--json").stdout)
     assert body["node_outcomes"]["a"] == "success"
     assert (tmp_path / "tree/wrote").read_text() == "write it\n"
     assert (tmp_path / "r/a/response.md").read_text() == "done"
@@ -352,5 +352,5 @@ def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: 
     lock = LifeLock.try_acquire(folder.lock)
     assert lock
     assert "another process runs" in str(call("resume", tmp_path / "r", fails=Refused).exception)
-    assert call("answer", tmp_path / "r", "gate", "A").stderr == "gate is answered\n"
+    assert call("answer", tmp_path / "r", "gate", "A").stderr == "answer recorded\n"
     lock.release()

@@ -1,4 +1,4 @@
-"""A home's agent in a pipeline run: how its work ends when it asks and nobody answers."""
+"""Agents in `garrison pipeline run`: their questions go to the run's answerer; without one the node fails."""
 
 from __future__ import annotations
 
@@ -6,53 +6,57 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from garrison.agents.base import Outcome, Question, Work
-from garrison.cli.pipeline_agent import _ended
-from garrison.pipeline.questions import Callback
+from garrison.agents.base import Outcome, Question
+from garrison.cli.pipeline_agent import _wait_or_stop
 
 
-class Asking(Work):
-    """Work that waits for the answer to one question."""
+class AskingWork:
+    """Work that asks one question and succeeds once it is answered."""
 
-    question = Question("q1", "Which colour?")  # type: ignore[assignment]
+    question = Question("q1", "Which colour?")
 
     def __init__(self) -> None:
-        self.outcome: Outcome | None = None
+        self.answers: list[tuple[str, str]] = []
+        self.stopped = False
 
     def poll(self, _now: float) -> Outcome | None:
-        return self.outcome
+        if self.stopped:
+            return Outcome("fail", "stopped")
+        return Outcome("success") if self.answers else None
 
     def stop(self, _now: float) -> None:
-        self.outcome = Outcome("fail", "stopped")
+        self.stopped = True
 
     def answer(self, question: str, text: str) -> None:
-        self.outcome = Outcome("success", report={"notes": f"{question}: {text}"})
+        self.answers.append((question, text))
+
+    def wake_at(self) -> float | None:
+        return None
 
     def process(self) -> None:
         return None
 
-    def wake_at(self) -> None:
-        return None
+
+def call_with(answerer: Any) -> Any:
+    return SimpleNamespace(run=SimpleNamespace(answerer=answerer), node=SimpleNamespace(id="paint"),
+                           place=SimpleNamespace(id="paint-1"))
 
 
-def call(answerer: Any) -> Any:
-    return SimpleNamespace(run=SimpleNamespace(answerer=answerer), place=SimpleNamespace(id="a:1"),
-                           node=SimpleNamespace(id="a"))
-
-
-@pytest.mark.parametrize("answerer", [None, Callback(lambda _question: None)])
-def test_an_agents_question_that_nobody_answers_fails_the_attempt(answerer: Any) -> None:
-    work = Asking()
-    outcome = asyncio.run(_ended(work, call(answerer)))
-    assert (outcome.status, outcome.report) == ("fail", {})
-    assert "its agent asks: Which colour?" in outcome.reason
-    assert "--answer a=TEXT" in outcome.reason
-    assert work.outcome is not None, "it was stopped"
-
-
-def test_an_agents_question_is_answered_by_the_runs_answerer() -> None:
+def test_a_question_is_passed_to_the_answerer_once() -> None:
+    work = AskingWork()
     asked: list[str] = []
-    outcome = asyncio.run(_ended(Asking(), call(Callback(lambda question: asked.append(question.text) or "blue"))))
-    assert (outcome.status, outcome.report["notes"], asked) == ("success", "q1: blue", ["Which colour?"])
+
+    def ask(question: Any) -> str:
+        asked.append(question.text)
+        return "green"
+
+    outcome = asyncio.run(_wait_or_stop(work, call_with(SimpleNamespace(ask=ask))))  # type: ignore[arg-type]
+    assert (outcome.status, work.answers, asked) == ("success", [("q1", "green")], ["Which colour?"])
+
+
+def test_without_an_answerer_the_work_is_stopped_and_fails_with_the_question() -> None:
+    work = AskingWork()
+    outcome = asyncio.run(_wait_or_stop(work, call_with(None)))  # type: ignore[arg-type]
+    assert work.stopped
+    assert (outcome.status, outcome.report) == ("fail", {})
+    assert outcome.reason == "its agent asks: Which colour?; answer on a terminal, or with --answer paint=TEXT"

@@ -43,7 +43,7 @@ def test_the_shipped_example_is_sound() -> None:
     result = call("validate", EXAMPLE)
     assert result.exit_code == 0
     assert "0 errors, 0 warnings" in result.stdout
-    assert "would take it" in result.stdout
+    assert "would accept it" in result.stdout
     assert json.loads(call("validate", EXAMPLE, "--json").stdout) == []
 
 

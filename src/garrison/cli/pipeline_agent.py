@@ -1,23 +1,20 @@
-"""The home's agents as the ones who do codergen nodes of `garrison pipeline run`.
+"""Agents of the home for the codergen nodes of `garrison pipeline run`.
 
-An agent works in the run's tree itself, not in a worktree of its own: nothing is committed, tested or landed here, and
-nobody supervises it. That is what `garrison launch` is for.
+An agent works directly in the run's working directory, not in a worktree of its own. Nothing is committed, tested or
+landed, and no process supervises it; that is what `garrison launch` is for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents import registry
+from garrison.agents import base, registry
 from garrison.agents.base import Assignment
-from garrison.agents.base import Outcome as AgentOutcome
 from garrison.agents.result import to_pipeline_outcome
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.fidelity import next_steps
@@ -33,30 +30,33 @@ from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.agents.base import Work
 
-_LOOK = 1.0
-"""Seconds between two looks at work whose end nothing tells."""
+_MAX_POLL = 1.0
+"""Seconds between two polls of work that has no process to wait for."""
 
 
-def named(call_attrs: Mapping[str, str], default: str) -> str:
-    """The agent of a node: its `agent`, else its `worker_type` if that is one, else the run's."""
-    return text(call_attrs, "agent") or default
+def agent_of(attrs: Mapping[str, str], default: str) -> str:
+    """Return the agent of a node: its `agent` attribute, else the run's agent."""
+    return text(attrs, "agent") or default
 
 
 class HomeAgent:
-    """Starts the agent that a node, or the run, names, and waits for its end."""
+    """Handler of codergen nodes: start the agent that the node or the run names, and wait for its end."""
 
     sessions_by_id = True
-    """A session is found again by its id alone: who has none is told at length what came before."""
+    """A session is resumed by its id alone; an agent without one gets a long account of what came before."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
 
     def check(self, graph: Graph) -> None:
-        """Refuse, before the run begins, what would fail for sure: an unknown agent, a command agent without one."""
+        """Refuse, before the run starts, what is certain to fail: an unknown agent, a command agent without a command.
+        """
         for node in graph.nodes_of("codergen"):
-            name = named(node.attrs, self.name)
+            name = agent_of(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
             profile = registry.find_profile(name, self.home)
             if "{command}" in getattr(profile, "argv", ()) and not command_of(node):
@@ -65,10 +65,10 @@ class HomeAgent:
                                  "another agent (--agent), or try the flow with --simulate")
 
     async def __call__(self, call: Call) -> Outcome:
-        """Do one attempt."""
+        """Run one attempt."""
         folder = call.folder
         assert folder is not None  # a run of the command line has a directory
-        name = named(call.attrs, self.name)
+        name = agent_of(call.attrs, self.name)
         task = Task(to_run_stem(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
@@ -81,66 +81,61 @@ class HomeAgent:
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
-        ended = await _ended(work, call)
+        ended = await _wait_or_stop(work, call)
         call.session = work.session or call.session
         report = {"notes": read_tail(assignment.output, 40), **ended.report}
         return to_pipeline_outcome(report, succeeded=ended.status == "success", reason=ended.reason or "it failed",
                                    failure_class="agent")
 
 
-async def _ended(work: Work, call: Call) -> AgentOutcome:
-    """The work's outcome; when cancelled, or when nobody is there to answer what it asks, it is stopped first."""
+class _NoAnswererError(Exception):
+    """The agent asks a question and the run has no answerer."""
+
+
+async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:
+    """Return the work's outcome; it is stopped first when cancelled, or when its question cannot be answered."""
     try:
-        return await _polled(work, call)
+        return await _wait(work, call)
     except asyncio.CancelledError:
         work.stop(time.monotonic())
-        await _polled(work, None)
+        await _wait(work)
         raise
-    except _NobodyThereError as error:
+    except _NoAnswererError as error:
         work.stop(time.monotonic())
-        await _polled(work, None)
-        return AgentOutcome("fail", str(error))
+        await _wait(work)
+        return base.Outcome("fail", str(error))
 
 
-class _NobodyThereError(Exception):
-    """The agent asks something and the run has no answerer."""
-
-
-async def _answered(work: Work, call: Call, done: set[str]) -> None:
-    """Pass what the agent asks to the run's answerer."""
-    asked = work.question
-    if asked is None or asked.id in done:
-        return
-    done.add(asked.id)
-    answerer = call.run.answerer
-    put = Question(f"{call.place.id}/{asked.id}", call.node.id, asked.text, kind=FREE_TEXT)
-    said = None if answerer is None else await in_thread(lambda: answerer.ask(put))
-    answer = await said if inspect.isawaitable(said) else said
-    if not isinstance(answer, str):
-        raise _NobodyThereError(f"its agent asks: {asked.text}; answer on a terminal, or with --answer "
-                                f"{call.node.id}=TEXT")
-    work.answer(asked.id, answer)
-
-
-async def _polled(work: Work, call: Call | None) -> AgentOutcome:
-    done: set[str] = set()
+async def _wait(work: Work, call: Call | None = None) -> base.Outcome:
+    """Poll the work to its end, and with `call` answer its questions."""
+    answered: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
         if call is not None:
-            await _answered(work, call, done)
-        wake, process = work.wake_at(), work.process()
-        limit = _LOOK if wake is None else max(0.01, min(_LOOK, wake - now))
+            await _answer_question(work, call, answered)
+        wake_at, process = work.wake_at(), work.process()
+        limit = _MAX_POLL if wake_at is None else max(0.01, min(_MAX_POLL, wake_at - now))
         descriptor = open_verified(*process) if process else None
         if descriptor is None:
             await asyncio.sleep(min(limit, 0.05))
             continue
-        with contextlib.closing(_Descriptor(descriptor)):
+        try:
             await wait_readable(descriptor, limit)
+        finally:
+            os.close(descriptor)
     return outcome
 
 
-class _Descriptor:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def close(self) -> None:
-        os.close(self.number)
+async def _answer_question(work: Work, call: Call, answered: set[str]) -> None:
+    """Pass a new question of the agent to the run's answerer."""
+    open_question = work.question
+    if open_question is None or open_question.id in answered:
+        return
+    answered.add(open_question.id)
+    answerer = call.run.answerer
+    question = Question(f"{call.place.id}/{open_question.id}", call.node.id, open_question.text, kind=FREE_TEXT)
+    reply = None if answerer is None else await in_thread(lambda: answerer.ask(question))
+    answer = await reply if inspect.isawaitable(reply) else reply
+    if not isinstance(answer, str):
+        raise _NoAnswererError(f"its agent asks: {open_question.text}; answer on a terminal, or with --answer "
+                               f"{call.node.id}=TEXT")
+    work.answer(open_question.id, answer)

@@ -171,7 +171,7 @@ def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest
     told = json.loads(capsys.readouterr().out)
     assert (told["success"], told["results"]["last"]) == (True, "k+out/a.txt")
     assert main(["workflow", "list"]) == 0
-    assert "no session" in capsys.readouterr().err
+    assert "no workflow sessions" in capsys.readouterr().err
 
 
 def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

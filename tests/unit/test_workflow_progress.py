@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from garrison.cli.workflows import Telling
+from garrison.cli.workflows import ProgressPrinter
 from garrison.workflow import StepStatus
 from garrison.workflow.executor import Progress
 
@@ -24,9 +24,9 @@ class Terminal(io.StringIO):
 def told(monkeypatch: pytest.MonkeyPatch, to: io.StringIO, *, as_json: bool = False) -> str:
     monkeypatch.setattr(sys, "stderr", to)
     monkeypatch.setenv("TERM", "xterm")
-    with Telling(as_json=as_json) as telling:
+    with ProgressPrinter(as_json=as_json) as printer:
         for one in STEPS:
-            telling(one)
+            printer(one)
     return to.getvalue()
 
 
@@ -39,7 +39,7 @@ def test_ac_005_progress_is_json_lines_for_programs(monkeypatch: pytest.MonkeyPa
 
 def test_ac_005_progress_is_a_bar_with_lines_above_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = told(monkeypatch, Terminal())
-    assert "[0/2] [red]a is tried again after 1.0 s: boom" in shown
+    assert "[0/2] [red]a is retried after 1.0 s: boom" in shown
     assert "[1/2] [red]a completed in 1.5 s" in shown
     assert "1/2" in shown.replace("[1/2]", "")
     assert "━" in shown

@@ -1,27 +1,23 @@
-"""The command line: `garrison` and the doors in scripts/, one implementation.
+"""Command line: `garrison` and the scripts in scripts/, one module for each command or group.
 
-The rules of this room:
+Data goes to stdout, messages to stderr. Exit code 0 success, 1 refused or failed (one line on stderr says what to do),
+2 wrong usage, 130 interrupted; never a traceback, except with GARRISON_DEBUG=1. Listings take `--json`; people get a
+table, aligned text when piped.
 
-* Data on stdout, everything else on stderr. Exit 0 success, 1 refused or failed (one line on stderr that says what to
-  do), 2 usage, 130 interrupted. Never a traceback, but with GARRISON_DEBUG=1.
-* `--json` on every listing; tables for a terminal, plain aligned text for a pipe.
-* `identity_door`, `hook_door`, `resolve` and `output` are what cron calls: no click, no rich at import.
-* A command asks, the rooms below answer; nothing is decided here but whom a name means.
+Commands only resolve names, call the rooms below and print. `commands`, `options`, `output`, `render`, `terminal`,
+`resolve` and `completion` are shared; `main` has the table of commands.
 """
 
 from __future__ import annotations
 
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
+from types import TracebackType
 
 
-def _unless_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A Ctrl-C while a command still loads is no fault to show a traceback of; Python ends by the signal anyway."""
+def _quiet_on_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print no traceback for Ctrl-C while a command is still being imported; Python ends by the signal anyway."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 
 
-sys.excepthook = _unless_interrupted
+sys.excepthook = _quiet_on_interrupt

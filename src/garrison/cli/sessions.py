@@ -1,6 +1,6 @@
-"""`garrison session`: speak with a session whose flow is a graph, and look at what it keeps.
+"""`garrison session`: talk to a session whose flow is a graph, and inspect its state.
 
-The rule of this room: answers go to stdout, everything else to stderr; nothing is decided here.
+Answers go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Command
+from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
@@ -23,91 +23,93 @@ if TYPE_CHECKING:
     from garrison.session.session import Session
 
 turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                           help="Another graph for turns (default: the shipped turn.dot).")
-tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-                           help="Where its tools work, as far as its tier allows any (default: the current directory).")
+                           metavar="FILE", help="Graph for turns (default: the shipped turn.dot).")
+workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+                              metavar="DIR", help="Directory in which its tools work, as far as its tier allows any "
+                                                  "(default: the current one).")
 heartbeat_option = click.option("--heartbeat-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                                help="Another graph for heartbeats (default: the shipped heartbeat.dot).")
+                                metavar="FILE", help="Graph for heartbeats (default: the shipped heartbeat.dot).")
+_RENAMED = {"--tree": "--workdir"}
 
 
-def folder_of(home: Path, session: str) -> Path:
-    """Where a session is kept; UsageError for what cannot name one."""
+def session_folder(home: Path, session: str) -> Path:
+    """Return the folder of a session; UsageError for an invalid name."""
     return home / "sessions" / check_run(session)
 
 
-@click.group()
+@click.group(cls=Group)
 def session() -> None:
-    """Sessions whose flow is a graph: one for a message, one for their own initiative."""
+    """Talk to sessions whose flow is a graph: one graph for messages, one for their own initiative."""
 
 
-@session.command(cls=Command, examples=(
-    ("garrison session start helper --tier trusted", "begin a session; `send` speaks with it"),
+@session.command(examples=(
+    ("garrison session start helper --tier trusted", "create a session; `send` talks to it"),
 ))
 @click.argument("name")
-@click.option("--agent-id", help="Whose session it is (default: its name).")
-@click.option("--tier", default="established", show_default=True, help="The trust tier (session/trust.toml).")
+@click.option("--agent-id", metavar="ID", help="Agent of the session (default: its name).")
+@click.option("--tier", default="established", show_default=True, metavar="TIER",
+              help="Trust tier (see session/trust.toml).")
 @home_option
 def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
-    """Begin the session NAME."""
+    """Create the session NAME."""
     from garrison.records import atomic
     from garrison.session.session import write_state
     from garrison.session.state import SessionState
     from garrison.session.trust import read_tiers, tier_of
 
-    folder = folder_of(find_home(home), name)
+    folder = session_folder(find_home(home), name)
     tier_of(tier, read_tiers())
     if (folder / "session.json").exists():
-        raise Refused(f"session {name} is there already; `garrison session send {name} TEXT` speaks with it")
+        raise Refused(f"session {name} exists already; `garrison session send {name} TEXT` talks to it")
     atomic.make_directory(folder)
     write_state(folder, SessionState(name, agent_id or name, tier))
-    print_message(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
+    print_message(f"session {name} created; `garrison session send {name} TEXT` talks to it")
 
 
-@session.command(cls=Command, examples=(
+@session.command(renamed=_RENAMED, examples=(
     ('garrison session send helper "What is left to do?"', "one turn; the session remembers it"),
 ))
 @click.argument("name")
 @click.argument("text")
 @turn_option
-@tree_option
+@workdir_option
 @json_option
 @home_option
-def send(name: str, text: str, turn_graph: Path | None, tree: Path, as_json: bool, home: str | None) -> None:
-    """Say TEXT to the session NAME and print its answer."""
-    async def once() -> Any:
+def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
+    """Send TEXT to the session NAME and print its answer."""
+    async def send_once() -> Any:
         async with AsyncExitStack() as stack:
-            found = await _opened(stack, find_home(home), name, turn=turn_graph, tree=tree)
-            return await found.send(text)
+            opened = await _open(stack, find_home(home), name, turn_graph=turn_graph, workdir=workdir)
+            return await opened.send(text)
 
-    result = asyncio.run(once())
+    result = asyncio.run(send_once())
     if as_json:
         print_json({"response": result.response, "tool_calls_made": result.tool_calls_made, "steps": result.steps,
-                   "thinking": list(result.thinking)})
+                    "thinking": list(result.thinking)})
     else:
         click.echo(result.response)
 
 
 @session.command()
 @click.argument("name")
-@click.option("--initiative", is_flag=True, help="Let it ask its model; without, a heartbeat asks nobody.")
+@click.option("--initiative", is_flag=True, help="Let it call its model; by default a heartbeat makes no model call.")
 @heartbeat_option
 @json_option
 @home_option
 def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json: bool, home: str | None) -> None:
-    """Let the session NAME have one heartbeat."""
+    """Run one heartbeat of the session NAME."""
     from garrison.session.session import Initiative
 
-    async def once() -> Any:
+    async def beat_once() -> Any:
         async with AsyncExitStack() as stack:
-            own = Initiative(interval=0) if initiative else None
-            found = await _opened(stack, find_home(home), name, heartbeat=heartbeat_graph, initiative=own)
-            return await found.heartbeat()
+            policy = Initiative(interval=0) if initiative else None
+            opened = await _open(stack, find_home(home), name, heartbeat_graph=heartbeat_graph, initiative=policy)
+            return await opened.heartbeat()
 
-    result = asyncio.run(once())
-    told = {"cognitive_mode": result.cognitive_mode, "actions": list(result.actions),
-            "model_calls": result.model_calls}
+    result = asyncio.run(beat_once())
     if as_json:
-        print_json(told)
+        print_json({"cognitive_mode": result.cognitive_mode, "actions": list(result.actions),
+                    "model_calls": result.model_calls})
     else:
         print_message(f"{result.cognitive_mode}, {len(result.actions)} actions, {result.model_calls} model calls")
 
@@ -117,10 +119,10 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
 @json_option
 @home_option
 def show(name: str, as_json: bool, home: str | None) -> None:
-    """Show what the session NAME keeps."""
+    """Show the state of the session NAME."""
     from garrison.session.session import read_state
 
-    state = read_state(folder_of(find_home(home), name))
+    state = read_state(session_folder(find_home(home), name))
     if as_json:
         print_json(state.to_data())
         return
@@ -150,45 +152,42 @@ def list_command(as_json: bool, home: str | None) -> None:
     else:
         print_table(("SESSION", "AGENT", "TIER", "TURNS", "HEARTBEATS", "UNFINISHED"), [
             (*[row[key] for key in ("session", "agent", "tier", "turns", "heartbeats")],
-             "yes" if row["under_way"] else "") for row in rows], "no session is kept here")
+             "yes" if row["under_way"] else "") for row in rows], "no sessions")
 
 
-@session.command()
+@session.command(renamed=_RENAMED)
 @click.argument("name")
-@tree_option
+@workdir_option
 @home_option
-def restore(name: str, tree: Path, home: str | None) -> None:
-    """Finish the run that was under way when the session's process died; `send` does so too."""
-    async def once() -> int:
+def restore(name: str, workdir: Path, home: str | None) -> None:
+    """Finish the turn that was interrupted when the session's process died; `send` does so too."""
+    async def restore_once() -> int:
         async with AsyncExitStack() as stack:
-            return (await _opened(stack, find_home(home), name, tree=tree)).state.turn_count
+            return (await _open(stack, find_home(home), name, workdir=workdir)).state.turn_count
 
-    print_message(f"session {name} is whole, after {asyncio.run(once())} turns")
+    print_message(f"session {name} restored, {asyncio.run(restore_once())} turns")
 
 
-async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | None = None,
-                  heartbeat: Path | None = None, initiative: Any = None, tree: Path | None = None) -> Session:
-    """The session with the profile `claude`: the home's Claude as its model, memory in its own state.
-
-    Its tools work in `tree`, as far as its trust tier has any.
-    """
+async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
+                heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
+    """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
     from garrison.delegation.desk import claude_node
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session, read_state
     from garrison.session.trust import read_tiers, tier_of
 
-    tier = tier_of(read_state(folder_of(home, name)).trust_tier, read_tiers())
+    folder = session_folder(home, name)
+    tier = tier_of(read_state(folder).trust_tier, read_tiers())
     model, metadata = claude_node(home)
-    tools = tools_of(tree, tier) if tree is not None else {}
+    tools = tools_of(workdir, tier) if workdir is not None else {}
     adapters = await stack.enter_async_context(claude_adapters(model, metadata, tools))
-    found = Session.restore(folder_of(home, name), adapters, initiative=initiative, on_event=_told,
-                            turn_graph=turn.read_text() if turn else None,
-                            heartbeat_graph=heartbeat.read_text() if heartbeat else None)
-    return await stack.enter_async_context(found)
+    opened = Session.restore(folder, adapters, initiative=initiative, on_event=_print_tool_call,
+                             turn_graph=turn_graph.read_text() if turn_graph else None,
+                             heartbeat_graph=heartbeat_graph.read_text() if heartbeat_graph else None)
+    return await stack.enter_async_context(opened)
 
 
-def _told(name: str, data: Any) -> None:
-    """Say which tools the model had called."""
+def _print_tool_call(name: str, data: Any) -> None:
     if name == "tool_dispatched":
         print_message(f"→ {data['tool']}{'' if data['allowed'] else ' (not allowed)'}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Command
+from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
@@ -26,103 +26,179 @@ if TYPE_CHECKING:
     from garrison.workflow.agent import WorkflowAgent
     from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
-    from garrison.workflow.models import Workflow, WorkflowResult
+    from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState
 
-
-FOREVER = 7 * 24 * 3600.0
-tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-                           help="Where tools work (default: the current directory).")
+RUN_TIMEOUT = 7 * 24 * 3600.0
+"""Seconds after which a run of the command line ends; each step has its own timeout."""
+PLAN_ATTEMPTS = 3
+workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+                              metavar="DIR", help="Directory in which tools work (default: the current one).")
 keep_option = click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
+_RENAMED = {"--tree": "--workdir"}
 
 
-@click.group()
+@click.group(cls=Group)
 def workflow() -> None:
-    """Named tools in dependency order, with results that flow from step to step."""
+    """Run tools in dependency order, with results passed from step to step."""
 
 
-@workflow.command(cls=Command, examples=(
+# ------------------------------------------------------------------------------------------------------ run and resume
+
+
+@workflow.command(renamed=_RENAMED, examples=(
     ("garrison workflow run slow_tests.yaml --set folder=tests", "run it, with an input"),
     ("garrison workflow run report.yaml --json | jq .results", "everything as one JSON object"),
 ))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="An input of the workflow (JSON or text).")
-@click.option("--session", metavar="ID", help="The session's id (default: a new one).")
-@tree_option
+@click.option("--set", "values", multiple=True, metavar="KEY=VALUE",
+              help="Input of the workflow, as JSON or text (repeatable).")
+@click.option("--session", metavar="ID", help="Id of the session (default: a new one).")
+@workdir_option
 @keep_option
 @json_option
 @home_option
-def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, keep: bool, as_json: bool,
+def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
         home: str | None) -> None:
-    """Run the workflow in FILE; exit 1 if a critical step failed (it can be resumed then)."""
+    """Run the workflow in FILE; exit 1 if a critical step failed (the session can be resumed then)."""
     from garrison.workflow.files import read_value, read_workflow
 
-    given = {}
+    inputs = {}
     for word in values:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UsageError(f"--set {word!r:.80}: say KEY=VALUE")
-        given[key] = read_value(value)
-    flow, servers = read_workflow(file, given)
-    flow.metadata = {**flow.metadata, "tree": str(tree.resolve())}
+            raise UsageError(f"--set {word!r:.80} is not KEY=VALUE")
+        inputs[key] = read_value(value)
+    flow, servers = read_workflow(file, inputs)
+    flow.metadata = {**flow.metadata, "tree": str(workdir.resolve())}
 
-    async def begun() -> WorkflowResult:
+    async def execute() -> WorkflowResult:
         async with AsyncExitStack() as stack:
-            agent = await _agent(stack, find_home(home), tree, servers, flow, keep=keep, as_json=as_json)
+            agent = await _workflow_agent(stack, find_home(home), workdir, servers, flow, keep=keep, as_json=as_json)
             return await agent.execute_workflow(flow, session)
 
     with stdout_for_results():
-        result = asyncio.run(begun())
-    _show(result, as_json=as_json)
+        result = asyncio.run(execute())
+    _print_result(result, as_json=as_json)
 
 
-@workflow.command(cls=Command, examples=(
-    ("garrison workflow resume 20260131_120000_1f2e3d4c", "go on where it stopped or died"),
+@workflow.command(examples=(
+    ("garrison workflow resume 20260131_120000_1f2e3d4c", "continue where it stopped or died"),
 ))
 @click.argument("session")
 @keep_option
 @json_option
 @home_option
 def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
-    """Go on with a session that failed or died; steps that are done are not done again."""
-    from garrison.workflow.errors import StateLoadError
+    """Resume a session that failed or died; completed steps are not repeated."""
     from garrison.workflow.mcp_tools import ServerSpec
-    from garrison.workflow.state import StateManager
 
     place = find_home(home)
-    state = StateManager(place / "workflows").read(session)
-    if state is None or state.workflow is None:
-        raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that can be resumed")
-    flow = state.workflow
-    metadata = flow.metadata
-    servers = {name: ServerSpec.from_data(name, one) for name, one in metadata.get("servers", {}).items()}
+    flow = _read_session(place, session)[1]
+    servers = {name: ServerSpec.from_data(name, data) for name, data in flow.metadata.get("servers", {}).items()}
 
-    async def gone_on() -> WorkflowResult:
+    async def execute() -> WorkflowResult:
         async with AsyncExitStack() as stack:
-            agent = await _agent(stack, place, Path(metadata.get("tree", ".")), servers, flow, keep=keep,
-                                 as_json=as_json)
+            agent = await _workflow_agent(stack, place, Path(flow.metadata.get("tree", ".")), servers, flow, keep=keep,
+                                          as_json=as_json)
             return await agent.resume_workflow(session)
 
     with stdout_for_results():
-        result = asyncio.run(gone_on())
-    _show(result, as_json=as_json)
+        result = asyncio.run(execute())
+    _print_result(result, as_json=as_json)
 
 
+def _read_session(home: Path, session: str) -> tuple[WorkflowState, Workflow]:
+    """Return the state of a session and its workflow; StateLoadError if there is none."""
+    from garrison.workflow.errors import StateLoadError
+    from garrison.workflow.state import StateManager
+
+    state = StateManager(home / "workflows").read(session)
+    if state is None or state.workflow is None:
+        raise StateLoadError(f"no session {session}; `garrison workflow list` shows the existing ones")
+    return state, state.workflow
+
+
+@contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Send what tools and their programs write on stdout to stderr: stdout is for the results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
+                     flow: Workflow | None = None) -> dict[str, Any]:
+    """Return the built-in tools, the tools of MCP `servers` (closed with `stack`), and the Python functions of `flow`.
+    """
+    from garrison.workflow.tools import Toolbox
+
+    tools: dict[str, Any] = dict(Toolbox(workdir).tools())
+    if flow is not None:
+        from garrison.workflow.files import BASE
+        from garrison.workflow.python_tools import python_tools
+
+        tools.update(python_tools(flow, Path(flow.metadata.get(BASE, "."))))
+    if servers:
+        from garrison.workflow.mcp_tools import McpTools
+
+        placed = {name: server.below(workdir) for name, server in servers.items()}
+        tools.update(await stack.enter_async_context(McpTools(placed, logs)))
+    return tools
+
+
+async def _workflow_agent(stack: AsyncExitStack, home: Path, workdir: Path, servers: Mapping[str, ServerSpec],
+                          flow: Workflow, *, keep: bool, as_json: bool) -> WorkflowAgent:
+    from garrison.records import atomic
+    from garrison.workflow.agent import AgentConfig, WorkflowAgent
+
+    logs = atomic.make_directory(home / "workflows" / "logs")
+    tools = await load_tools(stack, workdir, servers, logs, flow)
+    config = AgentConfig(timeout_seconds=RUN_TIMEOUT, state_dir=str(home / "workflows"))
+    return WorkflowAgent(tools, config, on_progress=stack.enter_context(ProgressPrinter(as_json=as_json)), keep=keep)
+
+
+def _print_result(result: WorkflowResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"success": result.success, "results": result.results, "errors": result.errors,
+                    "message": result.message, "session": result.session_id, "suggestions": result.suggestions,
+                    "steps": {name: status.value for name, status in result.step_status.items()}})
+    else:
+        print_message(result.message)
+        for line in result.suggestions:
+            print_message(f"  {line}")
+        completed = [result.results[name] for name, status in result.step_status.items()
+                     if status.value == "completed" and name in result.results]
+        if result.success and completed:
+            last = completed[-1]
+            print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
+    if not result.success:
+        sys.exit(1)
+
+
+# ------------------------------------------------------------------------------------------------------------- inspect
 
 
 @workflow.command("list")
 @json_option
 @home_option
 def list_command(as_json: bool, home: str | None) -> None:
-    """List the sessions that are kept: those that failed, died or are under way."""
+    """List the existing sessions: those that failed, died or are running."""
     from garrison.workflow.state import StateManager
 
-    found = asyncio.run(StateManager(find_home(home) / "workflows").list_sessions())
+    sessions = asyncio.run(StateManager(find_home(home) / "workflows").list_sessions())
     if as_json:
-        print_json(found)
+        print_json(sessions)
         return
     print_table(("SESSION", "WORKFLOW", "STATUS", "STEP", "UPDATED"), [
-        (one["session_id"], one["workflow_name"], one["status"], one["current_step"], one["updated_at"][:19])
-        for one in found], "no session is kept here")
+        (session["session_id"], session["workflow_name"], session["status"], session["current_step"],
+         session["updated_at"][:19]) for session in sessions], "no workflow sessions")
 
 
 @workflow.command()
@@ -130,192 +206,132 @@ def list_command(as_json: bool, home: str | None) -> None:
 @json_option
 @home_option
 def show(session: str, as_json: bool, home: str | None) -> None:
-    """Show a session: each step with its status and what came of it."""
-    from garrison.workflow.errors import StateLoadError
+    """Show a session: each step with its status and result."""
     from garrison.workflow.state import StateManager
 
-    manager = StateManager(find_home(home) / "workflows")
-    state = manager.read(session)
-    if state is None or state.workflow is None:
-        raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that are kept")
+    place = find_home(home)
+    state, flow = _read_session(place, session)
     if as_json:
-        print_json(json.loads(manager.path(session).read_bytes()))
+        print_json(json.loads(StateManager(place / "workflows").path(session).read_bytes()))
         return
     statuses = state.step_status
     print_table(("STEP", "TOOL", "STATUS", "RESULT"), [
         (step.name, step.tool, statuses[step.name].value if step.name in statuses else "pending",
-         json.dumps(state.step_results.get(step.name, ""), ensure_ascii=False)[:80]) for step in state.workflow.steps])
+         json.dumps(state.step_results.get(step.name, ""), ensure_ascii=False)[:80]) for step in flow.steps])
     for line in (*state.errors, *state.suggestions):
         print_message(line)
 
 
-@workflow.command()
+@workflow.command(renamed=_RENAMED)
 @click.argument("file", type=click.Path(path_type=Path))
-@tree_option
+@workdir_option
 @home_option
-def validate(file: Path, tree: Path, home: str | None) -> None:
-    """Say what is wrong with the workflow in FILE, or what its steps wait for; servers are asked for their tools."""
+def validate(file: Path, workdir: Path, home: str | None) -> None:
+    """Check the workflow in FILE and print what each step waits for; MCP servers are started for their tools."""
     from garrison.workflow import validate as rules
     from garrison.workflow.files import read_workflow
 
     flow, servers = read_workflow(file)
 
-    async def checked() -> dict[str, list[str]]:
+    async def check() -> dict[str, list[str]]:
         async with AsyncExitStack() as stack:
-            return rules.validate(flow, await tools_of(stack, tree, servers, None, flow), os.environ)
+            return rules.validate(flow, await load_tools(stack, workdir, servers, None, flow), os.environ)
 
     with stdout_for_results():
-        waits = asyncio.run(checked())
-    print_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
+        after = asyncio.run(check())
+    print_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(after[step.name])) for step in flow.steps])
 
 
-@workflow.command()
+@workflow.command(renamed=_RENAMED)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@tree_option
+@workdir_option
 @json_option
 @home_option
-def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> None:
-    """List the tools that are always there, and those of the servers that FILE names."""
+def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
+    """List the built-in tools, and those of the servers that FILE names."""
     from garrison.workflow.files import read_workflow
 
     flow, servers = read_workflow(file) if file is not None else (None, {})
 
-    async def asked() -> list[dict[str, str]]:
+    async def describe() -> list[dict[str, str]]:
         async with AsyncExitStack() as stack:
-            found = await tools_of(stack, tree, servers, None, flow)
+            loaded = await load_tools(stack, workdir, servers, None, flow)
             return [{"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
-                    for name, tool in found.items()]
+                    for name, tool in loaded.items()]
 
     with stdout_for_results():
-        rows = asyncio.run(asked())
+        rows = asyncio.run(describe())
     if as_json:
         print_json(rows)
     else:
         print_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
 
 
-@contextmanager
-def stdout_for_results() -> Iterator[None]:
-    """Send what tools, and the programs they start, write on stdout to stderr: stdout is for the results."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+# ---------------------------------------------------------------------------------------------------------------- plan
 
 
-async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
-                   flow: Workflow | None = None) -> dict[str, Any]:
-    """The built-in tools working in `tree`, those of `servers`, which end with `stack`, and the Python functions that
-    the steps of `flow` name."""
-    from garrison.workflow.tools import Toolbox
-
-    found: dict[str, Any] = dict(Toolbox(tree).tools())
-    if flow is not None:
-        from garrison.workflow.files import BASE
-        from garrison.workflow.python_tools import python_tools
-
-        found.update(python_tools(flow, Path(flow.metadata.get(BASE, "."))))
-    if servers:
-        from garrison.workflow.mcp_tools import McpTools
-
-        placed = {name: one.below(tree) for name, one in servers.items()}
-        found.update(await stack.enter_async_context(McpTools(placed, logs)))
-    return found
-
-
-async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping[str, ServerSpec], flow: Workflow, *,
-                 keep: bool, as_json: bool) -> WorkflowAgent:
-    from garrison.records import atomic
-    from garrison.workflow.agent import AgentConfig, WorkflowAgent
-
-    logs = atomic.make_directory(home / "workflows" / "logs")
-    found = await tools_of(stack, tree, servers, logs, flow)
-    config = AgentConfig(timeout_seconds=FOREVER, state_dir=str(home / "workflows"))
-    return WorkflowAgent(found, config, on_progress=stack.enter_context(Telling(as_json=as_json)),
-                         keep=keep)
-
-
-def _show(result: WorkflowResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"success": result.success, "results": result.results, "errors": result.errors,
-                   "message": result.message, "session": result.session_id, "suggestions": result.suggestions,
-                   "steps": {name: one.value for name, one in result.step_status.items()}})
-    else:
-        print_message(result.message)
-        for line in result.suggestions:
-            print_message(f"  {line}")
-        done = [result.results[name] for name, status in result.step_status.items()
-                if status.value == "completed" and name in result.results]
-        if result.success and done:
-            last = done[-1]
-            print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
-    if not result.success:
-        sys.exit(1)
-
-
-TRIES = 3
-
-
-@workflow.command(cls=Command, examples=(
+@workflow.command(renamed=_RENAMED, examples=(
     ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then to run"),
 ))
 @click.argument("command")
-@click.option("--servers", type=click.Path(path_type=Path), help="A workflow file whose MCP servers may be used, too.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan here (default: stdout).")
-@click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-              help="Where tools would work.")
+@click.option("--servers", type=click.Path(path_type=Path), metavar="FILE",
+              help="Workflow file whose MCP servers the plan may use.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the plan to this file (default: stdout).")
+@workdir_option
 @home_option
-def plan(command: str, servers: Path | None, output: Path | None, tree: Path, home: str | None) -> None:
-    """Let an agent break COMMAND into a workflow; it is checked (tools, arguments, order) and shown, not run."""
+def plan(command: str, servers: Path | None, output: Path | None, workdir: Path, home: str | None) -> None:
+    """Let an agent break COMMAND into a workflow; it is checked (tools, arguments, order) and printed, not run."""
     import yaml
 
     from garrison.records import atomic
 
-    body = asyncio.run(_planned(command, servers, tree, find_home(home)))
+    body = asyncio.run(_plan(command, servers, workdir, find_home(home)))
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
     if output is None:
         click.echo(text, nl=False)
     else:
         atomic.write(output, text.encode())
-        print_message(f"{len(body['steps'])} steps; run it: garrison workflow run {output}")
+        print_message(f"{len(body['steps'])} steps; to run it: garrison workflow run {output}")
 
 
-async def _planned(command: str, servers: Path | None, tree: Path, home: Path) -> dict[str, Any]:
+async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
     from garrison.agents.graph import AgentGraph
     from garrison.delegation.desk import claude_node
-    from garrison.workflow import plan as words
+    from garrison.workflow import plan as prompts
     from garrison.workflow.files import read_servers
 
-    specs, raw = read_servers(servers) if servers is not None else ({}, {})
+    specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})
     model, metadata = claude_node(home)
     async with AsyncExitStack() as stack:
-        tools = await tools_of(stack, tree, specs, None)
+        tools = await load_tools(stack, workdir, specs, None)
         graph = await stack.enter_async_context(AgentGraph("planner"))
         node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", model, **metadata)
-        prompt, why = words.question(command, tools), ""
-        for _ in range(TRIES):
-            said = await graph.sessions.ask(node, prompt)
+        prompt, problem = prompts.question(command, tools), ""
+        for _ in range(PLAN_ATTEMPTS):
+            reply = await graph.sessions.ask(node, prompt)
             try:
-                body = words.read(said, tools).to_data()
+                body = prompts.read(reply, tools).to_data()
             except GarrisonError as error:
-                why = words.refused(error)
-                prompt = words.again(why)
+                problem = prompts.refused(error)
+                prompt = prompts.again(problem)
             else:
-                return {**body, **({"servers": raw} if raw else {})}
-    raise Refused(f"no sound workflow came of it in {TRIES} tries (the last: {why}); say the command more exactly")
+                return {**body, **({"servers": raw_servers} if raw_servers else {})}
+    raise Refused(f"no valid workflow in {PLAN_ATTEMPTS} attempts (the last: {problem}); describe the command more "
+                  "precisely")
 
 
-class Telling:
-    """Called with each `Progress`; a context manager, since a bar has an end. `as_json`: JSON on a terminal, too."""
+# ------------------------------------------------------------------------------------------------------------ progress
+
+
+class ProgressPrinter:
+    """Print each `Progress` on stderr: lines above a progress bar on a terminal, else one JSON object a line.
+
+    A context manager, because the bar has to be closed. With `as_json`, a terminal gets JSON too.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
-        self._lines = as_json or not sys.stderr.isatty()
+        self._as_json = as_json or not sys.stderr.isatty()
         self._bar: Any = None
         self._task: Any = None
         self._stack = ExitStack()
@@ -327,18 +343,18 @@ class Telling:
                  trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def __call__(self, one: Progress) -> None:
-        """Tell it."""
-        if self._lines:
-            print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
+    def __call__(self, progress: Progress) -> None:
+        """Print one step's progress."""
+        if self._as_json:
+            print(json.dumps(progress.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
             return
-        if line := progress_line(one):
+        if line := progress_line(progress):
             print_message(line)
         if self._bar is None:
-            self._begin(one.total)
-        self._bar.update(self._task, completed=one.done, description=one.step)
+            self._start_bar(progress.total)
+        self._bar.update(self._task, completed=progress.done, description=progress.step)
 
-    def _begin(self, total: int) -> None:
+    def _start_bar(self, total: int) -> None:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -353,9 +369,10 @@ class Telling:
         self._task = self._bar.add_task("", total=total)
 
 
-def progress_line(one: Progress) -> str:
-    """A step that ended, or failed and is tried again, as a line; '' for one that begins. Pure."""
-    if one.status.value == "running" and not one.error:
+def progress_line(progress: Progress) -> str:
+    """Return a line for a step that ended or will be retried, '' for one that starts."""
+    if progress.status.value == "running" and not progress.error:
         return ""
-    how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
-    return f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{f': {one.error}' if one.error else ''}"
+    what = "is retried after" if progress.status.value == "running" else f"{progress.status.value} in"
+    error = f": {progress.error}" if progress.error else ""
+    return f"[{progress.done}/{progress.total}] {progress.step} {what} {progress.elapsed:.1f} s{error}"

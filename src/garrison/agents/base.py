@@ -22,11 +22,11 @@ class Assignment:
     task: Task
     worktree: Path
     folder: Path
-    """The attempt's folder: prompt.md, output.log, notes.txt, result.json."""
+    """Folder of the attempt: prompt.md, output.log, notes.txt, result.json."""
     environment: Mapping[str, str]
     incarnation: int = 1
     wisdom: str = ""
-    """What earlier incarnations of this attempt learned; empty in its first."""
+    """Lessons of earlier incarnations of this attempt; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
     """(full name, control type) of those that direct the agent, nearest first."""
     attempts: Path | None = None
@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def context_file(self) -> Path:
-        """The pipeline's context as a JSON object, where the run has one."""
+        """Context of the pipeline as a JSON object, where the run has one."""
         return self.folder / "context.json"
 
     def write_context(self, context: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Assignment:
 
     @property
     def prompt_file(self) -> Path:
-        """The agent's prompt, with the wisdom of earlier incarnations."""
+        """Prompt of the agent, with the wisdom of earlier incarnations."""
         return self.folder / "prompt.md"
 
     def write_prompt(self, text: str) -> None:
@@ -66,7 +66,7 @@ class Assignment:
 
 
 class AgentReport(TypedDict, total=False):
-    """An agent's own report for its pipeline, as `result` parses it; also the field `said` of a result record."""
+    """Report by an agent for its pipeline, as `result` parses it; also the field `said` of a result record."""
 
     status: str
     preferred_label: str
@@ -87,7 +87,7 @@ class Outcome:
     killed: bool = False
     """A signal ended it, from its own crash or from outside: no verdict on the work, so a successor continues it."""
     report: AgentReport = field(default_factory=AgentReport)
-    """The agent's own report for the pipeline; empty if it made none."""
+    """Report by the agent itself for the pipeline; empty if it made none."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ class ProcessTerminal:
 
     def find(self, name: str, marker: str = "") -> Session | None:
         """Return the session of that name, and of that incarnation's marker if given."""
-        session, life = self._read(name)
-        return session if marker in ("", life) else None
+        session, recorded = self._read(name)
+        return session if marker in ("", recorded) else None
 
     def is_alive(self, session: Session) -> bool:
         """Return whether that very process runs."""
@@ -56,10 +56,10 @@ class ProcessTerminal:
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and what it started; forget the session."""
         root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
-        recorded, life = self._read(session.name)
+        recorded, marker = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
-            life = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
-        kill_tree.kill_tree(root, life, grace=grace, only_below=life == os.environ.get(MARKER))
+            marker = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
+        kill_tree.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             recorded = self.find(session.name)
@@ -95,16 +95,16 @@ class ProcessTerminal:
         path = self._path(name)
         try:
             body = json.loads(path.read_bytes())
-            life = str(body.pop("life"))
-            return Session(**body), life
+            marker = str(body.pop("life"))
+            return Session(**body), marker
         except FileNotFoundError:
             return None, ""
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordCorrupt(path, f"not a session ({error})") from error
 
-    def _write(self, session: Session, life: str) -> None:
+    def _write(self, session: Session, marker: str) -> None:
         temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps({**asdict(session), "life": life}) + "\n")
+        temporary.write_text(json.dumps({**asdict(session), "life": marker}) + "\n")
         temporary.chmod(0o600)
         temporary.replace(self._path(session.name))
 

@@ -67,7 +67,7 @@ class _Pane:
     dead: bool
     pid: int
     server: str
-    life: str
+    marker: str
     log: str
     name: str
 
@@ -88,7 +88,6 @@ class TmuxTerminal:
         if not _NAME.match(name):
             raise UsageError(f"not a session name: {name!r}")
         _check_startable(argv[0], env, Path(cwd))
-        life = env.get(MARKER, "")
         with self._locked():
             for pane in self._named(name, replace=True):
                 existing = self._session(pane)
@@ -100,7 +99,7 @@ class TmuxTerminal:
             opened = self._client.command(
                 "new-session", "-d", "-E", "-P", "-F", _OPENED, "-s", title, "-c", str(cwd).replace("#", "##"),
                 "-x", "200", "-y", "50", *map(escape, words), ";",
-                "set-option", "-t", f"={title}:", "@garrison_life", _hex(life), ";",
+                "set-option", "-t", f"={title}:", "@garrison_life", _hex(env.get(MARKER, "")), ";",
                 "set-option", "-t", f"={title}:", "@garrison_log", _hex(str(log)), start=True)
         session_id, pane_id, pid, server = opened.stdout[0].split()
         return Session("tmux", str(self._server.socket), session_id, pane_id, int(pid), name, _ticks(int(pid)), server,
@@ -108,7 +107,7 @@ class TmuxTerminal:
 
     def find(self, name: str, marker: str = "") -> Session | None:
         """Return the session of exactly that name, and of that incarnation's marker if given."""
-        return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.life)), None)
+        return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.marker)), None)
 
     def is_alive(self, session: Session) -> bool:
         """Return whether the pane's program still runs."""
@@ -136,7 +135,7 @@ class TmuxTerminal:
         if pane is None:
             return
         root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
-        kill_tree.kill_tree(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
+        kill_tree.kill_tree(root, pane.marker, grace=grace, only_below=pane.marker == os.environ.get(MARKER))
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._save_output(session, pane)
         self._remove(session)

@@ -67,7 +67,7 @@ def supported_version() -> str | None:
 
 
 class TmuxServer:
-    """The server of the home whose `run/` directory is given; creating the object starts nothing."""
+    """Server of the home whose `run/` directory is given; creating the object starts nothing."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

@@ -224,7 +224,7 @@ class ClaudeAttempt(SuspendableAttempt):
 
 
 class _ConnectionProcess(Work):
-    """The process of one connection; its ending is in the attempt's files, its outcome says only how it exited."""
+    """Process of one connection; its ending is in the attempt's files, its outcome says only how it exited."""
 
     def __init__(self, process: Job, output: Path) -> None:
         self._job, self._output = process, output

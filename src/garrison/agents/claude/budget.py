@@ -41,7 +41,7 @@ class UsageRecord:
     cache_read: int = 0
     cache_write: int = 0
     connection: str = ""
-    """The connection that wrote it, by its start; `stretch` in the file."""
+    """Start of the connection that wrote it; `stretch` in the file."""
 
 
 @dataclass(frozen=True)

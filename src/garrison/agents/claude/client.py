@@ -51,11 +51,11 @@ _MAX_LINE = 32 * 1024 * 1024
 
 
 class Interrupted(Exception):
-    """The caller's stop event was set during a turn."""
+    """Raised when the caller's stop event is set during a turn."""
 
 
 class Silence(Exception):
-    """Nothing was received for too long; `seconds` is the limit."""
+    """Raised when nothing was received for too long; `seconds` is the limit."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"nothing was heard for {seconds:.0f} s")
@@ -63,7 +63,7 @@ class Silence(Exception):
 
 
 class NoResult(Exception):
-    """The CLI ended without a result."""
+    """Raised when the CLI ends without a result."""
 
 
 def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[str], functions: Sequence[Function],
@@ -98,17 +98,17 @@ class ClaudeClient:
 
     @property
     def tool_running(self) -> bool:
-        """Whether a tool call has no result yet."""
+        """True while a tool call has no result."""
         return bool(self._messages.tool_calls)
 
     @property
     def answered(self) -> bool:
-        """Whether the model has answered anything."""
+        """True once the model has answered anything."""
         return self._messages.answered
 
     @property
     def last_error(self) -> str:
-        """The CLI's own name of a failure in its last message, '' for none."""
+        """Failure in the CLI's last message, by the CLI's own name; '' for none."""
         return self._messages.last_error
 
     async def connect(self) -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import budget, cli_process, failures, job, policy, questions, tools, transcripts
+from garrison.agents.claude import budget, cli_process, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.client import (
     ClaudeClient,
@@ -30,6 +30,7 @@ from garrison.agents.claude.client import (
     build_options,
     project_key_for_directory,
 )
+from garrison.agents.claude.job import from_json
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
@@ -57,14 +58,14 @@ _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "term
 class Connection:
     """One connection."""
 
-    def __init__(self, order: ConnectionJob) -> None:
-        self.job, self.settings = order, order.settings
-        self.files = AttemptFiles(order.attempt_folder)
-        self._meter = budget.Meter(Path(order.home), order.run, order.node, budget.Limits(
+    def __init__(self, job: ConnectionJob) -> None:
+        self.job, self.settings = job, job.settings
+        self.files = AttemptFiles(job.attempt_folder)
+        self._meter = budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
         self._stderr: list[str] = []
-        self._client = ClaudeClient(options_of(order, self.files, self._stderr.append), stale=self.settings.stale)
-        self._usage_log = budget.UsageLog(self.files.usage, order.session)
+        self._client = ClaudeClient(options_of(job, self.files, self._stderr.append), stale=self.settings.stale)
+        self._usage_log = budget.UsageLog(self.files.usage, job.session)
         self._resets_at: float | None = None
         self._stop = asyncio.Event()
         self._lock: LifeLock | None = None
@@ -101,18 +102,18 @@ class Connection:
 
     def _prepare_transcript(self) -> bool:
         """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
-        order, config = self.job, cli_process.config_folder(Path(self.job.home))
-        if not order.has_transcript:
+        job, config = self.job, cli_process.config_folder(Path(self.job.home))
+        if not job.has_transcript:
             return True
-        state = transcripts.prepare(config, self.files.transcripts, order.session)
+        state = transcripts.prepare(config, self.files.transcripts, job.session)
         if state == "restored":
             self._note("the CLI's transcript was gone; it is restored from the attempt's folder")
-        if state != "unknown" or not order.parent_session:
+        if state != "unknown" or not job.parent_session:
             return True
-        forked = transcripts.fork(config, Path(order.attempts), order.parent_session, order.session,
-                                  project_key_for_directory(order.worktree))
+        forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session,
+                                  project_key_for_directory(job.worktree))
         if forked:
-            self._note(f"goes on from session {order.parent_session}")
+            self._note(f"goes on from session {job.parent_session}")
         return forked
 
     async def _connect(self) -> Ending:
@@ -248,17 +249,17 @@ _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
 """Event → its handler; any other event is only written."""
 
 
-def options_of(order: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
+def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
     """Return the SDK's options for a job."""
-    settings = order.settings
+    settings = job.settings
     return build_options(
-        cwd=order.worktree, environment=cli_process.cli_environment(settings, Path(order.home)), tools=settings.tools,
-        functions=tools.tools_of(order.role, files, order.attempt_folder / "notes.txt"), server=tools.SERVER,
-        system_prompt={"type": "preset", "preset": "claude_code", "append": order.system_prompt}, model=settings.model,
+        cwd=job.worktree, environment=cli_process.cli_environment(settings, Path(job.home)), tools=settings.tools,
+        functions=tools.tools_of(job.role, files, job.attempt_folder / "notes.txt"), server=tools.SERVER,
+        system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
         fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,
         permission_mode=settings.permission_mode,
-        session_id=None if order.has_transcript else order.session,
-        resume=order.session if order.has_transcript else None,
+        session_id=None if job.has_transcript else job.session,
+        resume=job.session if job.has_transcript else None,
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",
         include_partial_messages=True, stderr=stderr)
 
@@ -282,7 +283,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    connection = Connection(job.from_json(read_json(path)))
+    connection = Connection(from_json(read_json(path)))
     connection.files.add_ending(asyncio.run(connection.run()))
     return 0
 

@@ -44,7 +44,7 @@ _BY_TEXT = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in
 ))
 _BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICATION, "billing_error": BILLING,
              "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID}
-"""The CLI's name of a failure, in the message before the result."""
+"""Class by the CLI's name of a failure, in the message before the result."""
 
 
 def ruling(kind: str) -> restart.Ruling:

@@ -27,7 +27,7 @@ class ConnectionJob:
     incarnation: int
     worktree: str
     folder: str
-    """The attempt's folder."""
+    """Folder of the attempt."""
     session: str
     resume: bool
     prompt: str
@@ -43,12 +43,12 @@ class ConnectionJob:
 
     @property
     def has_transcript(self) -> bool:
-        """Whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""
+        """True if the CLI resumes a transcript: the session's own, or one forked from the parent session."""
         return self.resume or bool(self.parent_session)
 
     @property
     def attempt_folder(self) -> Path:
-        """The attempt's folder as a path."""
+        """Folder of the attempt as a path."""
         return Path(self.folder)
 
 

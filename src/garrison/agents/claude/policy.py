@@ -20,7 +20,7 @@ person worked in its place."""
 
 @dataclass(frozen=True)
 class Ending:
-    """How one connection ended; a line of `endings.jsonl`."""
+    """End of one connection; a line of `endings.jsonl`."""
 
     kind: str
     """A class of `failures`, or an ending of this module."""
@@ -32,11 +32,11 @@ class Ending:
     resets_at: float | None = None
     """Of a rate limit: when it ends, in seconds since 1970, if known."""
     progress: bool = False
-    """The model answered in this connection, so earlier troubles are over."""
+    """True if the model answered in this connection, so that earlier failures are over."""
 
 
 class Step(StrEnum):
-    """What to do next."""
+    """Kind of a decision."""
 
     CONNECT = "connect"
     WAIT = "wait"

@@ -22,7 +22,7 @@ TOOL_TIMEOUT = 900.0
 
 
 class Begin(TypedDict):
-    """The CLI has started or resumed the session."""
+    """Start of the CLI: the session was begun or resumed."""
 
     kind: Literal["begin"]
     session: str
@@ -39,7 +39,7 @@ class Text(TypedDict):
 
 
 class ToolCall(TypedDict):
-    """The model calls a tool."""
+    """Call of a tool by the model."""
 
     kind: Literal["tool"]
     id: str
@@ -48,7 +48,7 @@ class ToolCall(TypedDict):
 
 
 class ToolResult(TypedDict):
-    """A tool's result, cut to `MAX_TEXT`."""
+    """Result of a tool call, cut to `MAX_TEXT`."""
 
     kind: Literal["tool_result"]
     id: str
@@ -57,7 +57,7 @@ class ToolResult(TypedDict):
 
 
 class Retry(TypedDict):
-    """The API refused a call; the CLI will retry after `delay` seconds."""
+    """Refusal by the API, which the CLI retries after `delay` seconds."""
 
     kind: Literal["retry"]
     status: int | None
@@ -101,7 +101,7 @@ class Result(TypedDict):
     usage: Mapping[str, Any] | None
     session: str
     refused: bool
-    """The model refused to answer."""
+    """True if the model refused to answer."""
 
 
 class Note(TypedDict):

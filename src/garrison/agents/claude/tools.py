@@ -25,7 +25,7 @@ SERVER = "garrison"
 PHASES = ("planning", "executing", "impl_complete")
 """Phases that an orchestrator's own hook may be in; later ones are its runner's."""
 STATUSES = ("success", "partial_success", "retry", "failure")
-"""How a task may be reported to have ended; the first two land."""
+"""Statuses of a report; the first two land."""
 FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
 """Other fields of a report that the pipeline reads."""
 _MAX_NOTES = 2000

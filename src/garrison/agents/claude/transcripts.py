@@ -26,9 +26,9 @@ from garrison.records import atomic
 MESSAGES = frozenset({"user", "assistant"})
 """Kinds of entries without which there is nothing to resume."""
 SYSTEM_PROMPT = "prompt_snapshot"
-"""The CLI's attachment that holds the system prompt; while there is one, the CLI accepts no other."""
+"""Type of the CLI's attachment with the system prompt; while there is one, the CLI accepts no other."""
 SIDECAR = "agent_metadata"
-"""The SDK's entry that holds the file which the CLI keeps beside a subagent's transcript."""
+"""Type of the SDK's entry with the file that the CLI keeps beside a subagent's transcript."""
 
 Entry = dict[str, Any]
 Key = Mapping[str, Any]
@@ -181,7 +181,7 @@ def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _is_headless(own: list[Any], kept: list[Entry]) -> bool:
-    """Whether the CLI's transcript continues an entry that only the copy has: it was removed while a CLI wrote."""
+    """Return whether the CLI's transcript continues an entry that only the copy has, since it was removed meanwhile."""
     parents = {entry.get("parentUuid") for entry in own if isinstance(entry, dict)} - {None}
     missing = parents - {entry.get("uuid") for entry in own if isinstance(entry, dict)}
     return any(entry.get("uuid") in missing for entry in kept)

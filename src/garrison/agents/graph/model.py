@@ -23,11 +23,11 @@ SUPERVISOR = "supervisor"
 
 
 class AgentGraphError(GarrisonError):
-    """An agent graph refused an operation, or an agent failed."""
+    """Raised when an agent graph refuses an operation, or an agent failed."""
 
 
 class NodeNotFoundError(AgentGraphError, NotFound):
-    """The graph has no node of that id."""
+    """Raised for a node that the graph does not have."""
 
     def __init__(self, node_id: str, graph: str) -> None:
         super().__init__(f"no node {node_id!r:.120} in graph {graph!r:.80}; add it with add_node")
@@ -35,7 +35,7 @@ class NodeNotFoundError(AgentGraphError, NotFound):
 
 
 class AgentFailure(AgentGraphError):
-    """A session failed; `status` is the API's HTTP status if known, the cause is the client's own exception."""
+    """Raised when a session failed; `status` is the API's HTTP status if known, the cause the client's exception."""
 
     def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class Node:
     effective_prompt: str = ""
     """Prompt that its session last started with; empty before the first."""
     prompt_dirty: bool = True
-    """The next activation has to compute the prompt again."""
+    """True if the next activation has to compute the prompt again."""
     attempts: int = 0
     """Tries of the last activation or message."""
     last_error: str | None = None

@@ -44,11 +44,11 @@ class _Running:
     questions: asyncio.Queue[_Question | None] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
     busy: bool = False
-    """A question is being answered."""
+    """True while a question is being answered."""
 
     @property
     def connected(self) -> bool:
-        """Whether it has connected and its task still runs."""
+        """True once it has connected, while its task runs."""
         return self.ready.done() and self.task is not None and not self.task.done()
 
 
@@ -61,7 +61,7 @@ class AgentSessionManager:
         self._connect, self._prompt_of, self._sleep = connect, prompt_of, sleep
         self._start_timeout = start_timeout
         self.ended = False
-        """No session may start any more, since it would outlive the graph."""
+        """True if no session may start any more, since it would outlive the graph."""
         self._sessions: dict[str, Session] = {}
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, asyncio.Lock] = {}

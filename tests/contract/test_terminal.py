@@ -376,6 +376,23 @@ def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.
     assert bool(supported_version()) is served
 
 
+def test_libtmux_is_loaded_only_for_a_tmux_command(tmp_path: Path) -> None:
+    """It costs 50 ms of CPU, which a plain process and a home without a tmux server do not pay."""
+    code = """
+import sys
+from pathlib import Path
+from garrison.system.terminal import choose_terminal
+from garrison.system.tmux import TmuxTerminal
+choose_terminal("process", Path(sys.argv[1]))[0].sessions()
+choose_terminal("auto", Path(sys.argv[1]))
+TmuxTerminal(Path(sys.argv[1])).sessions()
+print("libtmux" in sys.modules)
+"""
+    output = subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True, capture_output=True,
+                            text=True).stdout
+    assert output == "False\n"
+
+
 def test_a_process_terminal_has_no_keyboard(tmp_path: Path) -> None:
     terminal = ProcessTerminal(tmp_path)
     session = Session("process", "", "1:1", "", 1, NAME, 1)

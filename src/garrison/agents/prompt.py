@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONTROL_HEADING = "## Control Hierarchy"
 _TEMPLATES = Path(__file__).with_name("prompts")
-_FRESH = "You begin anew at the target's tip; what that attempt did is kept under a rescue ref."
+_FRESH = "You start again at the tip of the target; the work of that attempt is saved under a rescue ref."
 _MERGED = "The target's tip is merged into your branch."
 _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
 

@@ -61,7 +61,7 @@ def _control(assignment: Assignment) -> str:
     """Return the block of an agent graph, which names the controllers."""
     task = assignment.task
     block = task_prompt.control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)
-    return block or f"{task_prompt.CONTROL_HEADING}\nNobody directs you but the person who began this."
+    return block or f"{task_prompt.CONTROL_HEADING}\nNo agent directs you; the person who started this run does."
 
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:

@@ -42,9 +42,9 @@ FAULTS = [
     ("type_conflict", SOUND + "\n b [max_retries=2.5 label=B]; a -> b -> end", "b", 3, "whole number"),
     ("condition_syntax", SOUND + """
         m [shape=house stack.child_dotfile=x "manager.stop_condition"="="] a -> m -> end""", "m", 3, "stop_condition"),
-    ("undeclared_node", SOUND + "\n a -> b", "b", 3, "stands only in edges"),
-    ("duplicate_edge", SOUND + "\n start -> a", None, 3, "twice"),
-    ("retry_target_exists", SOUND + "\n b [retry_target=aa]; a -> b -> end", "b", 3, "names no node"),
+    ("undeclared_node", SOUND + "\n a -> b", "b", 3, "appears only in edges"),
+    ("duplicate_edge", SOUND + "\n start -> a", None, 3, "duplicated"),
+    ("retry_target_exists", SOUND + "\n b [retry_target=aa]; a -> b -> end", "b", 3, "is not a node"),
     ("retry_target_exists", "\n fallback_retry_target=lost\n" + SOUND, None, 3, "fallback_retry_target=lost"),
     ("goal_gate_has_retry", SOUND + "\n b [goal_gate=true]; a -> b -> end", "b", 3, "retry_target=NODE"),
     ("dead_end", SOUND + "\n b; a -> b", "b", 3, "nothing leads on"),
@@ -64,7 +64,7 @@ FAULTS = [
     ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2, "only the one to b is followed"),
     ("ambiguous_edges", SOUND + """
         b; c; a -> b [condition="outcome=fail"]; a -> c [condition="context.n>2"]; a -> b [condition="context.n>1"]
-        b -> end; c -> end""", "a", 2, "after success with context.n=3 both a -> b and a -> c hold"),
+        b -> end; c -> end""", "a", 2, "after success with context.n=3 both a -> b and a -> c match"),
     ("conditions_not_exhaustive", OPEN + """
         a -> end [condition="preferred_label=Done"]; a -> b [condition="outcome=fail"]; b; b -> end""", "a", 2,
      "preferred_label that is not Done"),
@@ -207,7 +207,7 @@ def test_a_handler_of_somebody_else_may_write_any_key() -> None:
     (("context.done=true", "context.done=false"), ""),
     (("context.done", "!context.done"), ""),
     (("context.m=fast", "context.m=slow"), "context.m that is not fast or slow"),
-    (("outcome=retry", "outcome=fail"), "holds after success,"),
+    (("outcome=retry", "outcome=fail"), "matches after success,"),
     (("context.llm.response_type=text", "context.llm.response_type=tool_call"), ""),
     (("outcome=needs_review", "outcome=done"), ""),
     (("outcome=needs_review", "outcome=rejected"), "preferred_label that is not needs_review or rejected"),

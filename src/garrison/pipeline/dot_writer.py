@@ -22,7 +22,7 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
 
 
 def to_dot(graph: Graph, annotations: Mapping[str, Mapping[str, str]] | None = None) -> str:
-    """The graph as text; `annotations` maps a node to attributes that are added to or put over its own."""
+    """Return the graph as text; `annotations` maps a node to attributes that override its own."""
     extra = annotations or {}
     lines = ["digraph {" if graph.id is None else f"digraph {_id(graph.id)} {{"]
     if graph.attrs:
@@ -41,7 +41,7 @@ def _attributes(attrs: Mapping[str, str]) -> str:
 
 
 def _id(text: str) -> str:
-    """Plain only where Graphviz takes it plain too: a dotted key is quoted."""
+    """Return an id, unquoted only if Graphviz accepts it so: a dotted key is quoted."""
     return text if _PLAIN.match(text) and text.lower() not in _KEYWORDS else _quote(text)
 
 
@@ -54,25 +54,25 @@ def _quote(text: str) -> str:
 
 
 LABEL_CHARS, EDGE_CHARS = 28, 24
-"""Characters of a line of a node's label, and of an edge's."""
+"""Characters per line of a node's label, and of an edge's."""
 MAX_LINES = 4
 
 SHAPE_OF = {handler: shape for shape, handler in reversed(list(SHAPES.items()))}
-_COLOURS: Mapping[str, str] = {
+_COLORS: Mapping[str, str] = {
     **dict.fromkeys(("success", "validated", "done", "partial_success"), "#c8e6c9"),
     **dict.fromkeys(("fail", "failed"), "#ffcdd2"),
     **dict.fromkeys(("active", "running", "impl_complete"), "#bbdefb"),
     **dict.fromkeys(("waiting", "retry"), "#fff9c4"),
     "skipped": "#eeeeee",
 }
-"""What a node's status is painted with; a node without one is white."""
+"""Fill color of each status; a node without one is white."""
 
 
 def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled: bool = True,
                font: str = "sans-serif") -> str:
-    """The text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLOURS`).
+    """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLORS`).
 
-    Not `titled`: without the goal above it. `font`: where no fonts are installed, Graphviz knows Helvetica's widths.
+    With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
     """
     named, title = f"fontname={_drawn_string(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
@@ -95,25 +95,25 @@ def _drawn_node(node: Node, status: str) -> str:
     label = _wrapped(node.label, LABEL_CHARS)
     if status:
         label = f"{label}\n({status})"
-    found = {"label": label, "shape": SHAPE_OF.get(node.handler, "box"), "tooltip": f"{node.id}: {node.handler}"}
+    attrs = {"label": label, "shape": SHAPE_OF.get(node.handler, "box"), "tooltip": f"{node.id}: {node.handler}"}
     if status:
-        found["fillcolor"] = _COLOURS.get(status, "white")
+        attrs["fillcolor"] = _COLORS.get(status, "white")
     if node.handler.startswith("session.") or node.handler not in SHAPE_OF:
-        found["xlabel"] = node.handler
+        attrs["xlabel"] = node.handler
     if text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1"):
-        found["peripheries"] = "2"
-    return ", ".join(f"{key}={_drawn_string(value)}" for key, value in found.items())
+        attrs["peripheries"] = "2"
+    return ", ".join(f"{key}={_drawn_string(value)}" for key, value in attrs.items())
 
 
 def _drawn_edge(edge: Edge) -> str:
     label, condition = text(edge.attrs, "label", ""), text(edge.attrs, "condition", "")
-    said = [_wrapped(label, EDGE_CHARS)] if label else []
+    lines = [_wrapped(label, EDGE_CHARS)] if label else []
     if condition:
-        said.append(_wrapped(f"[{condition}]", EDGE_CHARS))
-    found = {"label": "\n".join(said)} if said else {}
+        lines.append(_wrapped(f"[{condition}]", EDGE_CHARS))
+    attrs = {"label": "\n".join(lines)} if lines else {}
     if text(edge.attrs, "loop_restart", "").lower() == "true":
-        found["style"] = "dashed"
-    return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in found.items())}]" if found else ""
+        attrs["style"] = "dashed"
+    return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in attrs.items())}]" if attrs else ""
 
 
 def _wrapped(written: str, width: int) -> str:
@@ -122,6 +122,6 @@ def _wrapped(written: str, width: int) -> str:
 
 
 def _drawn_string(written: str) -> str:
-    """A quoted string; a backslash is doubled, because Graphviz has escapes of its own (\\N, \\G, \\l)."""
+    """Return a quoted string; backslashes are doubled, since Graphviz has its own escapes (\\N, \\G, \\l)."""
     escaped = written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "")
     return f'"{escaped}"'

@@ -34,7 +34,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 def parse(text: str, source: str = "<graph>") -> Graph:
-    """The graph that `text` describes; DialectError with line and column when it is not one. `source` names it."""
+    """Return the graph in `text`; raise DialectError with line and column for any other text. `source` names it."""
     from lark import UnexpectedInput
 
     text = text.removeprefix("\ufeff")
@@ -50,7 +50,7 @@ def parse(text: str, source: str = "<graph>") -> Graph:
 
 
 def parse_file(path: Path | str) -> Graph:
-    """The graph in a file; NotFound, DialectError or GarrisonError in one line when there is none to be had."""
+    """Return the graph in a file; raise NotFound, DialectError or GarrisonError if there is none."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -79,12 +79,12 @@ _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "\n": "", "\r\n": ""}
 
 
 def _unescape(match: re.Match[str]) -> str:
-    """An escape that the dialect does not know stays as it is written: `\\$` and `\\(` belong to shells."""
+    """Return what an escape means; an unknown one stays as written: `\\$` and `\\(` are for shells."""
     return _ESCAPES.get(match[1], match[0])
 
 
 def _value(token: str) -> Value:
-    """A bare token, or a string that was made already, as a value with its place."""
+    """Return a bare token, or a string already built, as a value with its position."""
     if isinstance(token, Value):
         return token
     return Value(token, token.line or 0, token.column or 0)  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ _PAIR = re.compile(r"([\w.]+)(\s*=\s*)(?:\"(.*)\"|([^\s,;]+))", re.DOTALL)
 
 
 def _pair(token: Any) -> tuple[str, Value]:
-    """The key and value of a PAIR token."""
+    """Return the key and value of a PAIR token."""
     match = _PAIR.match(token)
     key, gap, quoted, bare = match.groups()  # type: ignore[union-attr]
     body = bare if quoted is None else quoted if "\\" not in quoted else _ESCAPE.sub(_unescape, quoted)
@@ -111,7 +111,7 @@ def _merged(attributes: list[Attributes]) -> Attributes:
 
 
 class _Statements:
-    """What the grammar calls at each reduction, by the rule's name; it makes build.py's statements, never a tree."""
+    """Methods the parser calls at each rule of the grammar, by its name; they build statements instead of a tree."""
 
     def document(self, parts: list[Any]) -> tuple[Value | None, Block]:
         return (_value(parts[1]) if len(parts) == 3 else None), parts[-1]
@@ -156,7 +156,7 @@ Attributes = dict[str, str]
 
 
 class Assignment(NamedTuple):
-    """`key = value` as a statement: an attribute of the graph, or of the subgraph it stands in."""
+    """`key = value` as a statement: an attribute of the graph, or of the enclosing subgraph."""
 
     key: str
     value: Value
@@ -177,7 +177,7 @@ class NodeStatement(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A node set or subgraph, with the place of its opening brace."""
+    """A node set or subgraph, with the position of its opening brace."""
 
     statements: list[Statement]
     line: int
@@ -196,7 +196,7 @@ Statement = Assignment | Defaults | NodeStatement | EdgeStatement | Block
 
 @dataclass
 class _Scope:
-    """What is in force in one block, and who was mentioned in it."""
+    """Defaults in force in one block, and the nodes mentioned in it."""
 
     node: Attributes = field(default_factory=dict)
     edge: Attributes = field(default_factory=dict)
@@ -209,7 +209,7 @@ class _Scope:
 
 @dataclass
 class _Draft:
-    """A node while the text is still being read."""
+    """A node while statements are applied."""
 
     attrs: Attributes
     line: int
@@ -219,7 +219,7 @@ class _Draft:
 
 
 class _Builder:
-    """Obeys statements one after another."""
+    """Applies statements one after another."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -255,7 +255,7 @@ class _Builder:
         return draft
 
     def enter(self, block: Block, scope: _Scope, depth: int) -> list[str]:
-        """Obey a block within a block; its members, which also become members of the outer one."""
+        """Apply a nested block and return its members, which become members of the outer one, too."""
         if depth >= MAX_DEPTH:
             raise DialectError(self.source, block.line, block.column,
                                f"blocks nested deeper than {MAX_DEPTH}; flatten the subgraphs")
@@ -286,19 +286,19 @@ class _Builder:
 
 
 def build(id_: Value | None, statements: list[Statement], source: str) -> Graph:
-    """The graph that `statements` describe; DialectError when it is too large or too deep."""
+    """Return the graph that `statements` describe; raise DialectError if it is too large or too deep."""
     builder = _Builder(source)
     scope = builder.run(statements, _Scope(), 0)
     return Graph(None if id_ is None else str(id_), scope.own, builder.nodes(), tuple(builder.edges), source)
 
 
 def class_of(label: str) -> str:
-    """The class that a subgraph's label gives: lower case, spaces to `-`, of the rest only letters, digits, `-`."""
+    """Return the class of a subgraph's label: lower case, spaces as `-`, otherwise only letters, digits and `-`."""
     return re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", label.strip().lower()))
 
 
 def _freeze(name: str, draft: _Draft) -> Node:
-    """A derived class is added to the node's `class` attribute, so that a graph written back says the same."""
+    """Return the node; a derived class is added to its `class` attribute, so that writing the graph keeps it."""
     written = draft.attrs.get("class", "")
     classes = dict.fromkeys(written.replace(",", " ").split())
     if not draft.derived.keys() <= classes.keys():

@@ -52,7 +52,8 @@ def lint(graph: Graph, handlers: Collection[str] = ()) -> list[Finding]:
     `handlers` are the node types this installation runs besides those of the dialect.
     """
     view = View(graph, frozenset(handlers))
-    findings = [found.finding(name, severity) for name, (severity, rule) in RULES.items() for found in rule(view)]
+    findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()
+                for problem in rule(view)]
     return sorted(findings, key=lambda finding: (finding.severity != ERROR, finding.line, finding.column))
 
 

@@ -1,7 +1,7 @@
-"""Rules on what stands in single attributes: types, words, units, status, models, fidelity.
+"""Lint rules on single attributes: types, words, units, status, models, fidelity.
 
-The rule of this room: the type comes from the attribute. What garrison reads stands in the tables below with how it is
-read; every other attribute is text and is nobody's business.
+The attribute determines its type. The tables below list the attributes garrison reads and how; every other attribute is
+text and is not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from garrison.pipeline.graph import (
     seconds,
     text,
 )
-from garrison.pipeline.lint.findings import Found, View, command_of
+from garrison.pipeline.lint.findings import Problem, View, command_of
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
 
 FLOWS = ("dag", "walk")
@@ -43,18 +43,18 @@ def _word(*words: str) -> Reader:
 
 
 def count(attrs: Mapping[str, str], key: str) -> int | None:
-    """An attribute as a whole number from 0; TypeConflict for anything else."""
-    found = number(attrs, key)
-    if found is None or (found >= 0 and found == int(found)):
-        return None if found is None else int(found)
+    """Return an attribute as a whole number from 0; raise TypeConflict for anything else."""
+    value = number(attrs, key)
+    if value is None or (value >= 0 and value == int(value)):
+        return None if value is None else int(value)
     raise TypeConflict(key, attrs[key], "a whole number from 0")
 
 
-def _share(attrs: Mapping[str, str], key: str) -> float | None:
-    found = number(attrs, key)
-    if found is not None and not 0 < found <= 1:
-        raise TypeConflict(key, attrs[key], "a share of the branches; write 0.5 or 1")
-    return found
+def _fraction(attrs: Mapping[str, str], key: str) -> float | None:
+    value = number(attrs, key)
+    if value is not None and not 0 < value <= 1:
+        raise TypeConflict(key, attrs[key], "a fraction of the branches; write 0.5 or 1")
+    return value
 
 
 GRAPH_TYPES: Mapping[str, Reader] = {
@@ -72,31 +72,31 @@ NODE_TYPES: Mapping[str, Reader] = {
 }
 BRANCH_TYPES: Mapping[str, Reader] = {
     "max_parallel": count, "join_policy": _word(*JOIN_POLICIES), "error_policy": _word(*ERROR_POLICIES),
-    "join_k": count, "k": count, "min_success": count, "join_quorum": _share, "quorum": _share,
+    "join_k": count, "k": count, "min_success": count, "join_quorum": _fraction, "quorum": _fraction,
 }
-"""What only a parallel reads."""
+"""Attributes that only a parallel reads."""
 EDGE_TYPES: Mapping[str, Reader] = {"weight": number, "loop_restart": flag}
-"""How the attributes that garrison reads are read; every other attribute is text."""
+"""Attribute → its reader, which raises TypeConflict for an invalid value."""
 
 DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "manager.steer_cooldown",
              "max_pipeline_duration")
-"""Durations whose names do not say a unit."""
+"""Durations whose names contain no unit."""
 
-SESSION = (
+SESSION_TYPES = (
     "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",
     "tool_dispatch", "checkpoint", "background_checks", "route_actions", "update_goals", "emit_signal", "build_prompt",
     "transform", "consolidate", "update_working_memory", "store_decompositions", "process_proposal_decisions",
     "store_identity", "execute_actions")
-"""The types `session.NAME` of a session's graphs; somebody may have others of the kind."""
+"""NAMEs of the types `session.NAME` in graphs of sessions; an installation may have others."""
 
-ELSEWHERE: Mapping[str, str] = {
+OTHER_ENGINES: Mapping[str, str] = {
     "exec": "tool", "shell": "tool", "bash": "tool", "command": "tool", "script": "tool", "compute": "codergen",
     "llm": "codergen", "agent": "codergen", "prompt": "codergen", "fan_in": "parallel.fan_in", "join":
     "parallel.fan_in", "fan_out": "parallel", "human": "wait.human", "human_gate": "wait.human", "wait": "wait.signal",
     "gate": "conditional", "branch": "conditional", "router": "conditional", "graph.invoke": "subgraph",
     "pipeline": "subgraph", "begin": "start", "end": "exit", "done": "exit",
 }
-"""What other engines call a handler of ours."""
+"""Type in other engines → the handler here."""
 
 
 def _owners(view: View) -> Iterator[tuple[Node | Edge | None, Mapping[str, str], Mapping[str, Reader]]]:
@@ -107,8 +107,8 @@ def _owners(view: View) -> Iterator[tuple[Node | Edge | None, Mapping[str, str],
         yield edge, edge.attrs, EDGE_TYPES
 
 
-def type_conflict(view: View) -> Iterator[Found]:
-    """What is written is what the attribute needs."""
+def type_conflict(view: View) -> Iterator[Problem]:
+    """Require each value to have its attribute's type."""
     for owner, attrs, types in _owners(view):
         for key in attrs:
             if key not in types:
@@ -116,20 +116,20 @@ def type_conflict(view: View) -> Iterator[Found]:
             try:
                 types[key](attrs, key)
             except TypeConflict as error:
-                yield Found(_whose(owner) + error.message, "", owner, error.line, error.column)
+                yield Problem(_prefix(owner) + error.message, "", owner, error.line, error.column)
         if isinstance(owner, Node):
             type_, alias = text(attrs, "type"), text(attrs, "handler")
             if type_ and alias and type_ != alias:
-                yield Found(f"{owner.id} has type={type_} and handler={alias}", "keep one of them", owner)
+                yield Problem(f"{owner.id} has type={type_} and handler={alias}", "keep one of them", owner)
 
 
-def timeout_unit(view: View) -> Iterator[Found]:
-    """A duration without a unit is read as seconds, which the writer may not have meant."""
+def timeout_unit(view: View) -> Iterator[Problem]:
+    """Report a duration without a unit: it is read as seconds, which may not be intended."""
     for owner, attrs, types in _owners(view):
         for key in DURATIONS:
             bare = attrs.get(key, "").strip()
             if key in types and bare.isascii() and bare.isdigit() and int(bare):
-                yield Found(f"{_whose(owner)}{key}={bare} has no unit and means {_spoken(int(bare))}",
+                yield Problem(f"{_prefix(owner)}{key}={bare} has no unit and means {_in_seconds(int(bare))}",
                             _unit_fix(key, int(bare)), owner, *position(attrs[key]))
 
 
@@ -139,65 +139,65 @@ def _unit_fix(key: str, bare: int) -> str:
     return f"write {key}={bare}s"
 
 
-def _spoken(number_: int) -> str:
-    hours = f" ({number_ / 3600:.1f} hours)" if number_ >= 10_000 else ""
-    return f"{number_} second{'s' if number_ != 1 else ''}{hours}"
+def _in_seconds(count_: int) -> str:
+    hours = f" ({count_ / 3600:.1f} hours)" if count_ >= 10_000 else ""
+    return f"{count_} second{'s' if count_ != 1 else ''}{hours}"
 
 
-def status_known(view: View) -> Iterator[Found]:
-    """The status that a graph brings along is one that garrison knows."""
+def status_known(view: View) -> Iterator[Problem]:
+    """Require known words in `status`."""
     for node in view.graph.nodes.values():
         word = text(node.attrs, "status")
         if word is not None and node_status.normalize(word) is None:
-            yield Found(f"{node.id} has the unknown status {word!r:.40}",
+            yield Problem(f"{node.id} has the unknown status {word!r:.40}",
                         "use " + ", ".join(node_status.STATUS_WORDS), node, *position(node.attrs["status"]))
 
 
-def type_known(view: View) -> Iterator[Found]:
-    """Somebody here runs nodes of that type. Nothing is started while that is not so."""
+def type_known(view: View) -> Iterator[Problem]:
+    """Report types without a handler; a run of such a graph is refused."""
     known = tuple(sorted(HANDLERS | view.registered))
     for node in view.graph.nodes.values():
         handler = view.handler[node.id]
-        if not view.known(handler):
+        if not view.has_handler(handler):
             near = _nearest(handler, known)
-            yield Found(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
-                        f"did you mean {near}?" if near else "`garrison pipeline handlers` lists what there is", node)
-        elif handler.startswith("session.") and handler[8:] not in SESSION and handler not in known:
-            near = next(iter(get_close_matches(handler[8:], SESSION, 1, 0.75)), None)
+            yield Problem(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
+                        f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
+        elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in known:
+            near = next(iter(get_close_matches(handler[8:], SESSION_TYPES, 1, 0.75)), None)
             if near:
-                yield Found(f"{node.id} has the type {handler!r:.40}, which is none of a session's",
+                yield Problem(f"{node.id} has the type {handler!r:.40}, which is not a type of sessions",
                             f"did you mean session.{near}?", node)
 
 
 @lru_cache(maxsize=256)
 def _nearest(handler: str, known: tuple[str, ...]) -> str | None:
-    return ELSEWHERE.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
+    return OTHER_ENGINES.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
 
 
-def tool_command_required(view: View) -> Iterator[Found]:
-    """A tool has something to run."""
+def tool_command_required(view: View) -> Iterator[Problem]:
+    """Require a command of each tool."""
     for node in view.graph.nodes.values():
         if view.handler[node.id] == "tool" and not command_of(node):
             fix = 'write tool_command="..."' if not text(node.attrs, "prompt") else \
-                "write tool_command instead of prompt, or shape=box if an agent is meant"
-            yield Found(f"{node.id} is a tool without a command", fix, node)
+                "write tool_command instead of prompt, or shape=box if it is for an agent"
+            yield Problem(f"{node.id} is a tool without a command", fix, node)
 
 
-def prompt_on_llm_nodes(view: View) -> Iterator[Found]:
-    """A node that a model works on says what is to be done."""
+def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
+    """Report nodes for a model that do not say what to do."""
     for node in view.graph.nodes.values():
         if view.handler[node.id] != "codergen" or command_of(node) or text(node.attrs, "prompt"):
             continue
         if text(node.attrs, "llm_prompt"):
-            yield Found(f"{node.id} has llm_prompt, which nothing here reads", "write prompt instead", node,
+            yield Problem(f"{node.id} has llm_prompt, which garrison does not read", "write prompt instead", node,
                         *position(node.attrs["llm_prompt"]))
         elif not text(node.attrs, "label"):
-            yield Found(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
+            yield Problem(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
                         'write prompt="..."', node)
 
 
-def fidelity_valid(view: View) -> Iterator[Found]:
-    """How much context goes along is one of six words."""
+def fidelity_valid(view: View) -> Iterator[Problem]:
+    """Report unknown words for the fidelity."""
     for owner, attrs, key in [
         (None, view.graph.attrs, "default_fidelity"),
         *((node, node.attrs, "fidelity") for node in view.graph.nodes.values()),
@@ -205,20 +205,20 @@ def fidelity_valid(view: View) -> Iterator[Found]:
     ]:
         word = text(attrs, key)
         if word is not None and word not in MODES:
-            yield Found(f"{_whose(owner)}{key}={word:.40} is no fidelity", "use " + ", ".join(MODES), owner,
+            yield Problem(f"{_prefix(owner)}{key}={word:.40} is not a fidelity", "use " + ", ".join(MODES), owner,
                         *position(attrs[key]))
 
 
-def stylesheet_syntax(view: View) -> Iterator[Found]:
-    """The model stylesheet can be read."""
+def stylesheet_syntax(view: View) -> Iterator[Problem]:
+    """Require a valid model stylesheet."""
     sheet = text(view.graph.attrs, "model_stylesheet")
     if sheet is None:
         return
     try:
         parse_stylesheet(sheet)
     except StylesheetSyntax as error:
-        yield Found(error.message, "", None, *position(view.graph.attrs["model_stylesheet"]))
+        yield Problem(error.message, "", None, *position(view.graph.attrs["model_stylesheet"]))
 
 
-def _whose(owner: Node | Edge | None) -> str:
+def _prefix(owner: Node | Edge | None) -> str:
     return f"{owner.id if isinstance(owner, Node) else owner}: " if owner else ""

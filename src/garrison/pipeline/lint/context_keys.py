@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from garrison.pipeline.condition import ConditionSyntax, keys_of
 from garrison.pipeline.graph import is_known_handler, position
-from garrison.pipeline.lint.findings import Found, View, condition_of
+from garrison.pipeline.lint.findings import Problem, View, condition_of
 
 ENGINE = "the engine"
 
@@ -49,45 +49,45 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
     "session.update_goals": ("session.goals",),
     "session.background_checks": ("session.background_checks", "session.background_check_results"),
 }
-"""Handler → the keys it writes."""
+"""Handler → the keys it writes. `ENGINE` writes its keys in every run."""
 
 SESSION_STATE = ("session.id", "session.session_id", "session.agent_id", "session.trust_tier", "session.turn_count",
                  "session.messages", "session.working_memory", "session.goals", "session.cognitive_mode",
                  "session.input", "session.response", "session.is_heartbeat", "session.initiative",
                  "session.heartbeat_count", "session.consolidation_due", "session.reflection_due", "session.plan_due")
-"""What a session brings along into each of its graphs."""
+"""Keys that a session adds to the context of its graphs."""
 
-ANYTHING = frozenset({"codergen", "subgraph", "stack.manager_loop"})
-"""Handlers whose work may set any key."""
+ANY_KEY_HANDLERS = frozenset({"codergen", "subgraph", "stack.manager_loop"})
+"""Handlers that may write any key."""
 
 VALUES: Mapping[str, tuple[str, ...]] = {
     "session.cognitive_mode": ("reflection", "goal_pursuit", "plan_execution", "consolidation"),
     "llm.response_type": ("text", "tool_call"),
 }
-"""Keys that have one of a few values."""
+"""Keys with a fixed set of values."""
 
-KNOWN_AS: Mapping[str, str] = {
+OTHER_ENGINES: Mapping[str, str] = {
     "tool_stdout": "tool.output", "tool_output": "tool.output", "tool.stdout": "tool.output",
     "exit_code": "tool.exit_code", "tool_exit_code": "tool.exit_code",
     "human_choice": "human.gate.selected", "human_answer": "human.gate.selected", "status": "outcome",
 }
-"""What other engines call a key of ours."""
+"""Key in other engines → the key here."""
 
 
 _WORD = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
-_NOT_TEXT = frozenset({"label", "shape", "style", "class", "color", "fillcolor", "condition"})
+_NO_TEXTS = frozenset({"label", "shape", "style", "class", "color", "fillcolor", "condition"})
 
 
-def context_key_unknown(view: View) -> Iterator[Found]:
-    """A condition's keys are written by somebody."""
-    asked = [edge for edge in view.graph.edges if condition_of(edge)]
-    if not asked:
+def context_key_unknown(view: View) -> Iterator[Problem]:
+    """Report keys of conditions that no node writes."""
+    edges = [edge for edge in view.graph.edges if condition_of(edge)]
+    if not edges:
         return
-    known = _known(view)
-    mentioned = _mentioned(view)
-    agents = not ANYTHING.isdisjoint(view.handler.values())
-    silent = _may_be_told(view)
-    for edge in asked:
+    known = _known_keys(view)
+    mentioned = _mentioned_words(view)
+    has_agents = not ANY_KEY_HANDLERS.isdisjoint(view.handler.values())
+    has_hidden_texts = _has_hidden_texts(view)
+    for edge in edges:
         condition = view.conditions[condition_of(edge)]
         if isinstance(condition, ConditionSyntax):
             continue
@@ -95,32 +95,33 @@ def context_key_unknown(view: View) -> Iterator[Found]:
             bare = key.removeprefix("context.")
             if key in ("outcome", "preferred_label") or _is_known(bare, known):
                 continue
-            right = _probably(bare, known)
-            told = silent or bare in mentioned or (agents and bare.rpartition(".")[2] in mentioned)
-            if right is None and told:
+            correction = _correction(bare, known)
+            may_be_written = has_hidden_texts or bare in mentioned or (
+                has_agents and bare.rpartition(".")[2] in mentioned)
+            if correction is None and may_be_written:
                 continue
-            yield Found(f"{edge}: nothing in this graph writes {key}" + (" or speaks of it" if agents else ""),
-                        _fix(view, key, right, agents), edge, *position(edge.attrs["condition"]))
+            yield Problem(f"{edge}: nothing in this graph writes {key}" + (" or mentions it" if has_agents else ""),
+                          _fix(view, key, correction, has_agents), edge, *position(edge.attrs["condition"]))
 
 
-def _fix(view: View, key: str, right: str | None, agents: bool) -> str:
-    if right is not None:
-        return f"write context.{right}"
+def _fix(view: View, key: str, correction: str | None, has_agents: bool) -> str:
+    if correction is not None:
+        return f"write context.{correction}"
     writer = next((handler for handler, keys in WRITTEN.items() if _is_known(key.removeprefix("context."), keys)), None)
     if writer is not None and writer not in view.handler.values():
-        return f"a {writer} node would write it; add one, or ask for another key"
-    told = "tell the agent of a node before to set it, " if agents else ""
-    return f"{told}name it in inputs= if the run begins with it, or correct the key"
+        return f"a {writer} node would write it; add one, or use another key"
+    agent = "tell the agent of an earlier node to set it, " if has_agents else ""
+    return f"{agent}name it in inputs= if the run starts with it, or correct the key"
 
 
-def _may_be_told(view: View) -> bool:
-    """Whether somebody may write keys whom this text says nothing of."""
+def _has_hidden_texts(view: View) -> bool:
+    """Return whether a handler or a prompt outside of this text may write keys."""
     return any(not is_known_handler(handler) for handler in set(view.handler.values())) or any(
         node.attrs.get("prompt", "").startswith("@") for node in view.graph.nodes.values())
 
 
-def _known(view: View) -> frozenset[str]:
-    """The keys (and beginnings of keys) that somebody writes in a run of this graph."""
+def _known_keys(view: View) -> frozenset[str]:
+    """Return the keys and prefixes of keys that are written in a run of this graph."""
     handlers = set(view.handler.values())
     known = {key for writer in (ENGINE, *handlers) for key in WRITTEN.get(writer, ())}
     if any(handler.startswith("session.") for handler in handlers):
@@ -129,15 +130,16 @@ def _known(view: View) -> frozenset[str]:
 
 
 def _is_known(key: str, known: Iterable[str]) -> bool:
-    return any(key == one or (one.endswith(".") and key.startswith(one)) or key.startswith(f"{one}.") for one in known)
+    return any(key == entry or (entry.endswith(".") and key.startswith(entry)) or key.startswith(f"{entry}.")
+               for entry in known)
 
 
-def _mentioned(view: View) -> frozenset[str]:
-    """Every word, and every key with dots, that stands in a text of the graph that is not a condition or a drawing."""
+def _mentioned_words(view: View) -> frozenset[str]:
+    """Return every word and dotted key in the texts of the graph, except conditions and drawing attributes."""
     words: set[str] = set()
     for attrs in (view.graph.attrs, *(node.attrs for node in view.graph.nodes.values())):
         for key, value in attrs.items():
-            if key not in _NOT_TEXT:
+            if key not in _NO_TEXTS:
                 words.update(_WORD.findall(value))
     words.update(word.removeprefix("context.") for word in list(words))
     words.update(part for word in list(words) for part in word.split("."))
@@ -145,12 +147,12 @@ def _mentioned(view: View) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _probably(key: str, known: frozenset[str]) -> str | None:
-    """The known key that was probably meant: under its prefix, by another engine's name, or spelled nearly so."""
-    if (ours := KNOWN_AS.get(key)) in known or ours == "outcome":
-        return ours
-    exact = sorted(one for one in known if one.endswith(f".{key}"))
-    if exact:
-        return exact[0]
-    near = get_close_matches(key, [one for one in known if not one.endswith(".")], 1, 0.85)
-    return near[0] if near else None
+def _correction(key: str, known: frozenset[str]) -> str | None:
+    """Return the known key that was probably intended: under a prefix, another engine's, or spelled similarly."""
+    if (own := OTHER_ENGINES.get(key)) in known or own == "outcome":
+        return own
+    with_prefix = sorted(entry for entry in known if entry.endswith(f".{key}"))
+    if with_prefix:
+        return with_prefix[0]
+    similar = get_close_matches(key, [entry for entry in known if not entry.endswith(".")], 1, 0.85)
+    return similar[0] if similar else None

@@ -1,7 +1,6 @@
-"""What a rule looks at and what it says: `View` is a graph with what several rules ask of it, `Finding` the answer.
+"""Input and output of lint rules: a `View` of the graph, and `Finding`s.
 
-The rule of this room: a view is made once a lint and never changed; whatever it works out is linear in the graph and
-worked out at most once, so that 20,000 nodes are looked at in a moment.
+A view computes what several rules need at most once and in linear time, so that 20,000 nodes take moments.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_lin
 ERROR, WARNING = "error", "warning"
 
 RETRY_TARGETS = ("retry_target", "fallback_retry_target")
-"""The attributes of a node or graph that name a node to go back to."""
+"""Attributes of a node or graph that name a node to go back to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule found, where it stands (0 = nowhere in the text), and what to do about it."""
+    """One problem: the rule, its position (line 0: none), and a fix."""
 
     rule: str
     severity: str
@@ -37,13 +36,13 @@ class Finding:
         return f"{self.message}; {self.fix}" if self.fix else self.message
 
     def as_json(self) -> dict[str, Any]:
-        """All fields under their own names."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a rule yields: the rest of a finding comes from the table of rules."""
+class Problem:
+    """A problem as a rule yields it; the table of rules adds its name and severity."""
 
     message: str
     fix: str
@@ -52,7 +51,7 @@ class Found:
     column: int = 0
 
     def finding(self, rule: str, severity: str) -> Finding:
-        """The whole finding; its place is the attribute's where the rule gave one, else the node's or edge's."""
+        """Return the finding at the position the rule gave, else that of the node or edge."""
         at = self.at
         return Finding(
             rule, severity, one_line(self.message),
@@ -66,68 +65,68 @@ class Found:
 
 @dataclass(frozen=True)
 class View:
-    """A graph as the rules see it; `registered` are the handlers that this installation has beyond the dialect's."""
+    """A graph as rules see it; `registered` are this installation's handlers besides those of the dialect."""
 
     graph: Graph
     registered: frozenset[str] = field(default_factory=frozenset)
 
-    def known(self, handler: str) -> bool:
-        """Whether somebody here runs nodes of that handler."""
+    def has_handler(self, handler: str) -> bool:
+        """Return whether this installation runs nodes of that handler."""
         return is_known_handler(handler) or handler in self.registered
 
     @cached_property
     def flow(self) -> str | None:
-        """`dag` or `walk` as the graph says it; None when it does not."""
+        """`dag` or `walk`; None if the graph does not say."""
         return flow_of(self.graph)
 
     @cached_property
     def handler(self) -> dict[str, str]:
-        """Node → what runs it."""
+        """Node → its handler."""
         return {node.id: node.handler for node in self.graph.nodes.values()}
 
     @cached_property
     def outgoing(self) -> dict[str, list[Edge]]:
-        """Node → the edges that leave it, in the order of the text."""
-        found: dict[str, list[Edge]] = {node: [] for node in self.graph.nodes}
+        """Node → its outgoing edges, in the order of the text."""
+        edges: dict[str, list[Edge]] = {node: [] for node in self.graph.nodes}
         for edge in self.graph.edges:
-            found[edge.source].append(edge)
-        return found
+            edges[edge.source].append(edge)
+        return edges
 
     @cached_property
     def conditions(self) -> dict[str, Condition | ConditionSyntax]:
-        """The text of each condition in the graph → what it means, or why it means nothing."""
+        """Text of each condition in the graph → the condition, or its syntax error."""
         texts = {condition for edge in self.graph.edges if (condition := condition_of(edge))}
-        return {text: _parsed(text) for text in sorted(texts)}
+        return {text: _parse(text) for text in sorted(texts)}
 
     @cached_property
     def jumps(self) -> dict[str, list[str]]:
-        """Node → the nodes that its own retry targets name (those that exist)."""
+        """Node → the existing nodes that its own retry targets name."""
         return {node.id: [target for key in RETRY_TARGETS
                           if (target := text(node.attrs, key)) and target in self.graph.nodes]
                 for node in self.graph.nodes.values()}
 
 
-Rule = Callable[[View], Iterator[Found]]
+Rule = Callable[[View], Iterator[Problem]]
 Rules = Mapping[str, tuple[str, Rule]]
-"""Rule name → how much its findings weigh, and the function that looks."""
+"""Rule name → the severity of its findings, and its function."""
 
 
 def condition_of(edge: Edge) -> str:
-    """The text of an edge's condition; empty when it has none."""
+    """Return the text of an edge's condition; empty without one."""
     return edge.attrs.get("condition", "").strip()
 
 
 def flow_of(graph: Graph) -> str | None:
-    """`dag` or `walk` as the graph says it; None when it does not."""
+    """Return `dag` or `walk`; None if the graph does not say."""
     return text(graph.attrs, "flow")
 
 
 def command_of(node: Node) -> str | None:
-    """The command of a node: `command`, else `tool_command`."""
+    """Return the command of a node: `command`, else `tool_command`."""
     return text(node.attrs, "command") or text(node.attrs, "tool_command")
 
 
-def _parsed(condition: str) -> Condition | ConditionSyntax:
+def _parse(condition: str) -> Condition | ConditionSyntax:
     try:
         return parse_condition(condition)
     except ConditionSyntax as error:

@@ -87,7 +87,7 @@ def save_notes(path: Path) -> Function:
         atomic.write(path, (notes + "\n").encode(errors="replace"))
         return "Kept."
 
-    return Function("save_notes", "Keep notes for whoever goes on if this session dies; they replace the notes before.",
+    return Function("save_notes", "Save notes for your successor in case this session dies; they replace earlier ones.",
                     {"type": "object", "required": ["text"], "properties": {"text": _STRING}}, call)
 
 
@@ -127,7 +127,7 @@ def report_verdict(files: AttemptFiles) -> Function:
         "report_verdict", "Give your verdict on the work. Without this call the work counts as refused.", {
             "type": "object", "required": ["verdict", "reason", "criteria"], "properties": {
                 "verdict": {"type": "string", "enum": ["pass", "fail"]},
-                "reason": {**_STRING, "description": "For whoever does the work again: what is wrong, and where."},
+                "reason": {**_STRING, "description": "For the next attempt: what is wrong, and where."},
                 "criteria": {"type": "array", "items": criterion}}}, call)
 
 

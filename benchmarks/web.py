@@ -27,24 +27,24 @@ from table import Table  # noqa: E402
 from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
 from garrison.records.run import RunFiles  # noqa: E402
-from top_support import Town, town  # noqa: E402
+from top_support import HomeBuilder, home_builder  # noqa: E402
 from web_support import Site, Stream  # noqa: E402
 
 LIVING = 20
 """Nodes at work in the home."""
 
 
-def built(made: Town, nodes: int) -> Writer:
+def built(builder: HomeBuilder, nodes: int) -> Writer:
     names = [f"node_{number:03}" for number in range(nodes)]
-    told = made.run("r1", *names, max_agents=LIVING)
-    made.life("launch", "launch", "r1")
-    made.life("guardian", "crew", "r1")
+    guardian = builder.run("r1", *names, max_agents=LIVING)
+    builder.life("launch", "launch", "r1")
+    builder.life("guardian", "crew", "r1")
     for name in names[:LIVING]:
-        made.working(told, "r1", name)
-        journal = Writer(RunFiles(made.home, "r1").layer_journal(f"runner-{name}"), f"runner-{name}@r1#1")
-        journal.append("open", {"incarnation": 1, "pid": 1}, made.now())
+        builder.working(guardian, "r1", name)
+        journal = Writer(RunFiles(builder.home, "r1").layer_journal(f"runner-{name}"), f"runner-{name}@r1#1")
+        journal.append("open", {"incarnation": 1, "pid": 1}, builder.now())
         journal.close()
-    return told
+    return guardian
 
 
 def started(home: Path) -> tuple[subprocess.Popen[str], Site]:
@@ -55,7 +55,7 @@ def started(home: Path) -> tuple[subprocess.Popen[str], Site]:
     return process, Site(int(address.rpartition(":")[2]), {"write": token})
 
 
-async def latencies(made: Town, told: Writer, here: Site, events: int) -> list[float]:
+async def latencies(builder: HomeBuilder, guardian: Writer, here: Site, events: int) -> list[float]:
     """Milliseconds from before a record is appended until a client has the event."""
     stream = await here.stream("/api/events?run=r1")
     await stream.until("snapshot")
@@ -63,7 +63,8 @@ async def latencies(made: Town, told: Writer, here: Site, events: int) -> list[f
     for number in range(events):
         await asyncio.sleep(0.01)
         begin = time.perf_counter()
-        told.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "node_000", "from": "bench"}, made.now())
+        signal = {"id": f"s{number}", "type": "GUIDANCE", "node": "node_000", "from": "bench"}
+        guardian.append("signal", signal, builder.now())
         await stream.until("change")
         took.append(1000 * (time.perf_counter() - begin))
     stream.close()
@@ -114,12 +115,13 @@ async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
     return took
 
 
-async def measure(made: Town, told: Writer, here: Site, pid: int, options: argparse.Namespace, table: Table) -> None:
+async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, options: argparse.Namespace,
+                  table: Table) -> None:
     shown = f"{options.nodes} nodes, {LIVING} at work"
     await asyncio.sleep(2)  # it is still beginning
     table.add("idle", "no page open", f"{await idle_cpu(pid, options.idle):.2f} % of a core, "
               f"{private_bytes(pid) / 2**20:.0f} MiB")
-    took = sorted(await latencies(made, told, here, options.events))
+    took = sorted(await latencies(builder, guardian, here, options.events))
     median, late = statistics.median(took), took[int(len(took) * 0.99)]
     table.add("event", f"journal to client, {shown}", f"median {median:.1f} ms, p99 {late:.1f} ms",
               median_ms=median, p99_ms=late)
@@ -153,11 +155,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
     table = Table(options.as_json, (8, 44))
-    with table.machine(), tempfile.TemporaryDirectory() as folder, town(Path(folder)) as made:
-        told = built(made, options.nodes)
-        process, here = started(made.home)
+    with table.machine(), tempfile.TemporaryDirectory() as folder, home_builder(Path(folder)) as builder:
+        guardian = built(builder, options.nodes)
+        process, here = started(builder.home)
         try:
-            asyncio.run(measure(made, told, here, process.pid, options, table))
+            asyncio.run(measure(builder, guardian, here, process.pid, options, table))
         finally:
             process.terminate()
             process.wait()

@@ -1,4 +1,4 @@
-"""A home made of real records, for tests and figures of `garrison top`: a run whose lives are `sleep` processes."""
+"""A home of real records, for tests and benchmarks of the views: runs whose processes are `sleep`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from garrison.supervise.lease import format_marker
 
 
 @dataclass
-class Town:
-    """One home; what is begun in it ends with it."""
+class HomeBuilder:
+    """Builds runs in one home; its processes end with it."""
 
     home: Path
     sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Town:
         return self.observer.clock.utc()
 
     def run(self, run: str, *nodes: str, max_agents: int = 4) -> Writer:
-        """A run under way, each node after the one before it; its guardian's journal, all nodes pending."""
+        """Make a run under way, each node after the one before; return its guardian's journal, all nodes pending."""
         files = RunFiles(self.home, run)
         run_records.save(files.launch, Launch(run, "crew", "/repo", "main", self.now(), "/trees",
                                               max_agents=max_agents))
@@ -47,15 +47,15 @@ class Town:
         boxes = "; ".join(f'{node} [shape=box, command="true"]' for node in nodes)
         files.graph.write_text("digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; "
                                f"{boxes}; {chain} }}")
-        told = Writer(files.journal, "guardian-crew#1")
-        told.append("run", {"status": "running"}, self.now())
+        guardian = Writer(files.journal, "guardian-crew#1")
+        guardian.append("run", {"status": "running"}, self.now())
         for node in nodes:
-            told.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
-        return told
+            guardian.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
+        return guardian
 
     def life(self, role: str, name: str, run: str, *, life: int = 1, phase: str = "executing", status: str = "active",
              command: str = "exec sleep 600", reason: str = "") -> int | None:
-        """A life of a layer: its records, and while it is `active` a process that bears its marker."""
+        """Make an incarnation of a layer: its records, and if it is `active` a process that bears its marker."""
         key, process = Key(role, name, run), None
         if status == "active":
             process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, env={
@@ -72,13 +72,13 @@ class Town:
         return process.pid if process else None
 
     def cost(self, run: str, node: str, usd: float) -> None:
-        """A session of a node has cost that, today."""
+        """Record what a session of a node has cost today."""
         folder = RunFiles(self.home, run).attempt(node, 1) / "claude"
         folder.mkdir(parents=True, exist_ok=True)
         budget.append_usage(folder / "usage.jsonl", budget.UsageRecord("result", f"s-{node}", self.now(), usd, "opus"))
 
     def enqueue(self, run: str, node: str) -> None:
-        """A node's branch waits in the merge queue of the only repository."""
+        """Queue a node's branch in the merge queue of the only repository."""
         path = self.home / "merge-queue" / "repo-1" / "main" / "journal.jsonl"
         if not path.exists():
             body = QueueConfig(gate="true")
@@ -88,52 +88,52 @@ class Town:
             "entry": f"{node}-1-0123abcd", "run": run, "node": node, "attempt": 1, "branch": f"garrison/{run}/{node}",
             "oid": "0" * 40, "target": "main", "repo": "/repo", "recipient": "", "supersedes": []}, self.now())
 
-    def working(self, told: Writer, run: str, node: str, *, life: int = 1, command: str = "exec sleep 600") -> None:
-        """A node with a runner and an agent at work."""
-        told.append("node", {"node": node, "status": "active", "attempt": 1}, self.now())
+    def working(self, guardian: Writer, run: str, node: str, *, life: int = 1, command: str = "exec sleep 600") -> None:
+        """Make a node with a runner and an agent at work."""
+        guardian.append("node", {"node": node, "status": "active", "attempt": 1}, self.now())
         self.life("runner", node, run)
         self.life("orchestrator", node, run, life=life, command=command)
 
-    def died(self, told: Writer, full: str, life: int, why: str) -> None:
-        """A death, and the respawn that followed."""
-        told.append("death", {"full": full, "incarnation": life, "attempt": 1, "monotonic": 1.0, "boot_id": "b",
+    def died(self, guardian: Writer, full: str, life: int, why: str) -> None:
+        """Record a death, and the respawn that followed."""
+        guardian.append("death", {"full": full, "incarnation": life, "attempt": 1, "monotonic": 1.0, "boot_id": "b",
                               "why": why}, self.now())
-        told.append("spawn", {"full": full, "incarnation": life + 1, "attempt": 1,
+        guardian.append("spawn", {"full": full, "incarnation": life + 1, "attempt": 1,
                               "why": "first restart in the window: at once"}, self.now())
 
 
 @contextmanager
-def town(home: Path) -> Iterator[Town]:
-    made = Town(home)
+def home_builder(home: Path) -> Iterator[HomeBuilder]:
+    builder = HomeBuilder(home)
     try:
-        yield made
+        yield builder
     finally:
-        for sleeper in made.sleepers:
+        for sleeper in builder.sleepers:
             sleeper.kill()
-        for sleeper in made.sleepers:
+        for sleeper in builder.sleepers:
             sleeper.wait()
 
 
-def busy_town(made: Town, run: str = "crew-1") -> None:
-    """One run in which there is one of everything."""
-    told = made.run(run, "format_all", "add_tests", "docs", "search_index", "release_notes")
-    made.life("launch", "launch", run)
-    made.life("guardian", "crew", run, life=2)
-    made.life("processor", "crew", run)
-    told.append("node", {"node": "format_all", "status": "active", "attempt": 1}, made.now())
-    told.append("node", {"node": "format_all", "status": "impl_complete", "attempt": 1}, made.now())
-    told.append("node", {"node": "format_all", "status": "validated", "attempt": 1, "commit": "25c25555dfab"},
-                made.now())
-    made.died(told, f"runner-add_tests@{run}", 1, "process 4711 is gone")
-    made.working(told, run, "add_tests", life=3)
-    told.append("node", {"node": "docs", "status": "active", "attempt": 1}, made.now())
-    told.append("node", {"node": "docs", "status": "impl_complete", "attempt": 1}, made.now())
-    made.life("runner", "docs", run, phase="validating")
-    made.life("orchestrator", "docs", run, status="terminated", reason="done")
-    made.enqueue(run, "docs")
-    told.append("node", {"node": "search_index", "status": "active", "attempt": 2, "reason": "the gate was red"},
-                made.now())
-    made.life("runner", "search_index", run)
-    made.life("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
-    made.cost(run, "add_tests", 0.4321)
-    told.close()
+def build_busy_run(builder: HomeBuilder, run: str = "crew-1") -> None:
+    """Make a run in which there is one of everything."""
+    guardian = builder.run(run, "format_all", "add_tests", "docs", "search_index", "release_notes")
+    builder.life("launch", "launch", run)
+    builder.life("guardian", "crew", run, life=2)
+    builder.life("processor", "crew", run)
+    guardian.append("node", {"node": "format_all", "status": "active", "attempt": 1}, builder.now())
+    guardian.append("node", {"node": "format_all", "status": "impl_complete", "attempt": 1}, builder.now())
+    guardian.append("node", {"node": "format_all", "status": "validated", "attempt": 1, "commit": "25c25555dfab"},
+                builder.now())
+    builder.died(guardian, f"runner-add_tests@{run}", 1, "process 4711 is gone")
+    builder.working(guardian, run, "add_tests", life=3)
+    guardian.append("node", {"node": "docs", "status": "active", "attempt": 1}, builder.now())
+    guardian.append("node", {"node": "docs", "status": "impl_complete", "attempt": 1}, builder.now())
+    builder.life("runner", "docs", run, phase="validating")
+    builder.life("orchestrator", "docs", run, status="terminated", reason="done")
+    builder.enqueue(run, "docs")
+    guardian.append("node", {"node": "search_index", "status": "active", "attempt": 2, "reason": "the gate was red"},
+                builder.now())
+    builder.life("runner", "search_index", run)
+    builder.life("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
+    builder.cost(run, "add_tests", 0.4321)
+    guardian.close()

@@ -30,7 +30,7 @@ class Answer:
 
 
 @dataclass
-class Told:
+class ServerEvent:
     """A server-sent event."""
 
     id: str
@@ -43,10 +43,10 @@ class Stream:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     status: int
-    seen: list[Told] = field(default_factory=list)
+    seen: list[ServerEvent] = field(default_factory=list)
     _rest: bytes = b""
 
-    async def next(self, seconds: float = PATIENCE) -> Told | None:
+    async def next(self, seconds: float = PATIENCE) -> ServerEvent | None:
         """The next event; None at the end of the stream."""
         async with asyncio.timeout(seconds):
             while b"\n\n" not in self._rest:
@@ -58,17 +58,17 @@ class Stream:
         fields = dict(line.split(": ", 1) for line in block.decode().splitlines() if not line.startswith(":"))
         if "data" not in fields:  # a comment, or how soon to come back
             return await self.next(seconds)
-        told = Told(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
+        told = ServerEvent(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
         self.seen.append(told)
         return told
 
-    async def until(self, event: str, seconds: float = PATIENCE) -> Told:
+    async def until(self, event: str, seconds: float = PATIENCE) -> ServerEvent:
         while (told := await self.next(seconds)) is not None:
             if told.event == event:
                 return told
         raise AssertionError(f"the stream ended without {event}")
 
-    async def rest(self) -> list[Told]:
+    async def rest(self) -> list[ServerEvent]:
         while await self.next() is not None:
             pass
         return self.seen
@@ -160,4 +160,4 @@ async def site(home: Path, **options: Any) -> AsyncIterator[Site]:
             await task
 
 
-__all__ = ["READ", "WRITE", "Answer", "Site", "Stream", "Told", "site"]
+__all__ = ["READ", "WRITE", "Answer", "ServerEvent", "Site", "Stream", "site"]

@@ -46,7 +46,7 @@ def ask(page: Page, message: str) -> None:
     page.click('[data-testid="send-button"]')
 
 
-def test_2_3_4_the_rail_shows_butler_then_triage_then_butler(butler: str, opened: Any) -> None:
+def test_the_rail_shows_butler_then_triage_then_butler(butler: str, opened: Any) -> None:
     page = opened(butler, "/chat")
     rail = page.locator('[data-testid="agent-rail"]')
     expect(rail.locator('[data-testid="agent-triage"]')).to_be_visible()
@@ -60,7 +60,7 @@ def test_2_3_4_the_rail_shows_butler_then_triage_then_butler(butler: str, opened
     expect(page.locator(".bubble.crew")).to_contain_text("<img src=x onerror=alert(1)> I look.")
 
 
-def test_an_answer_goes_on_without_its_page_and_is_stopped_when_asked(butler: str, opened: Any) -> None:
+def test_an_answer_continues_without_its_page_and_can_be_stopped(butler: str, opened: Any) -> None:
     page = opened(butler, "/chat?conversation=slow")
     ask(page, "Be slow")
     expect(page.locator(".bubble.crew")).to_be_visible()
@@ -71,7 +71,7 @@ def test_an_answer_goes_on_without_its_page_and_is_stopped_when_asked(butler: st
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
 
 
-def test_events_that_come_all_at_once_are_still_seen_one_by_one(butler: str, opened: Any) -> None:
+def test_events_that_arrive_together_are_shown_one_by_one(butler: str, opened: Any) -> None:
     page = opened(butler, "/chat")
     page.route("**/api/chat", lambda route: route.fulfill(content_type="text/event-stream", body="""
         data: {"type":"agent_start","agent":"butler"}

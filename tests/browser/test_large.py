@@ -12,7 +12,7 @@ from served_run import serving
 
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from top_support import Town, town
+from top_support import HomeBuilder, home_builder
 
 NODES = [f"task_{number}" for number in range(200)]
 STEPS = ("active", "impl_complete", "validated")
@@ -32,24 +32,24 @@ MEASURE = """() => {
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Iterator[tuple[Town, Writer, str]]:
+def large(tmp_path: Path) -> Iterator[tuple[HomeBuilder, Writer, str]]:
     """A home with such a run, its guardian's journal, the served address."""
-    with town(tmp_path) as made:
-        told = made.run("r1", *NODES)
-        made.life("guardian", "crew", "r1")
+    with home_builder(tmp_path) as builder:
+        guardian = builder.run("r1", *NODES)
+        builder.life("guardian", "crew", "r1")
         edges = "".join(f"{NODES[(number - 1) // 3]} -> {name}; " for number, name in enumerate(NODES) if number)
         boxes = "".join(f'{name} [shape=box, command="true", label="Do task {name}"]; ' for name in NODES)
         RunFiles(tmp_path, "r1").graph.write_text(
             f"digraph crew {{ flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; {boxes} {edges} "
             f"start -> {NODES[0]}; {NODES[-1]} -> exit }}")
         with serving(tmp_path) as url:
-            yield made, told, url
-        told.close()
+            yield builder, guardian, url
+        guardian.close()
 
 
-def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[Town, Writer, str], opened: Any,
+def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[HomeBuilder, Writer, str], opened: Any,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
-    made, told, url = large
+    builder, guardian, url = large
     page = opened(url)
     expect(page.locator("svg .node")).to_have_count(202)
     painted = page.evaluate("performance.now()")
@@ -59,7 +59,7 @@ def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[Town, Wri
     begun = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}
     for step in STEPS:
         for name in NODES:
-            told.append("node", {"node": name, "status": step, "attempt": 1}, made.now())
+            guardian.append("node", {"node": name, "status": step, "attempt": 1}, builder.now())
     expect(page.locator("svg .node.s-landed")).to_have_count(200)
     expect(page.locator("#run-head .far")).to_have_text("200 of 200")
     frames = sorted(page.evaluate("window.measured.frames"))

@@ -41,7 +41,7 @@ def told(page: Page) -> list[str]:
 
 
 @pytest.mark.smoke
-def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any) -> None:
+def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     assert "token" not in page.url
     drawn(page)
@@ -65,7 +65,7 @@ def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any)
     assert any("failed" in name and "exit code 3" in name for name in names)
 
 
-def test_what_nobody_works_on_is_passed_once_something_behind_it_has_begun(crew: Served, opened: Any) -> None:
+def test_a_node_without_an_agent_is_passed_once_a_later_node_has_started(crew: Served, opened: Any) -> None:
     """Forks and joins have no status of their own; a way back into a loop proves nothing."""
     page = opened(crew.url)
     ways = {"start": ["fan"], "fan": ["a", "b"], "a": ["join"], "b": ["join"], "join": ["both"], "both": ["fan", "c"],
@@ -158,7 +158,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(crew: Served, opened: Any) 
         assert cut == [], path
 
 
-def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) -> None:
+def test_output_of_agents_and_graphs_stays_text(crew: Served, opened: Any) -> None:
     """Labels, goals, logs as the run has them; what garrison's own rules keep a run from having (branches, reasons,
     questions, transcripts that are markup) is put into the answers of the server on their way."""
     hostile = [HOSTILE, "<script>alert(2)</script>", '"><svg onload=alert(3)>', "javascript:alert(4)", "</title><b>x"]
@@ -211,7 +211,7 @@ NAMES = {"garrison/r1/a": "garrison/r1/a", "größe/оплата": "größe/оп
          "\u0441\u043e\u0440": "‹U+0441›‹U+043E›‹U+0440›"}
 
 
-def test_no_two_texts_look_the_same_and_none_acts_on_what_shows_it(crew: Served, opened: Any) -> None:
+def test_texts_are_made_legible(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     both = r"""async ([texts, names]) => {
         const { legible, legibleName, unfinished } = await import("/static/legible.js");
@@ -230,7 +230,7 @@ def test_no_two_texts_look_the_same_and_none_acts_on_what_shows_it(crew: Served,
     assert spent < 5000, "of a megabyte"
 
 
-def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, opened: Any) -> None:
+def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: Any) -> None:
     page, alone = opened(crew.url), opened(crew.url)
     for each in (page, alone):
         each.watch.allowed.append(
@@ -261,7 +261,7 @@ def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, ope
     assert any(headers.get("last-event-id") for headers in asked), "the browser itself said where it was"
 
 
-def test_a_gate_is_answered_from_the_page_and_the_run_goes_on(crew: Served, opened: Any) -> None:
+def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     drawn(page)
     page.keyboard.press("w")

@@ -12,7 +12,7 @@ from served_run import serving
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.records.run import RunFiles
 from support import wait_for
-from top_support import Town, town
+from top_support import HomeBuilder, home_builder
 
 TABS = 8
 """More than the connections that a browser opens to one host."""
@@ -26,18 +26,18 @@ def lines(page: Page) -> list[str]:
 
 
 def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, opened: Any) -> None:
-    with town(tmp_path) as made, serving(tmp_path) as url:
+    with home_builder(tmp_path) as builder, serving(tmp_path) as url:
         first = opened(url)
         expect(first.get_by_role("heading", name="No run yet")).to_be_visible()
         expect(first.locator("main")).to_contain_text(f"garrison --home {tmp_path} launch")
-        told = made.run("r1", *NODES)
-        made.cost("r1", "a", 1.7)
+        guardian = builder.run("r1", *NODES)
+        builder.cost("r1", "a", 1.7)
         order = AttemptFiles(RunFiles(tmp_path, "r1").attempt("a", 1)).order
         order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 10.0}}))
         expect(first.locator("svg .node")).to_have_count(5)
         tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
-        other = made.run("r2", "a")
-        other.append("gate", GATE, made.now())
+        other = builder.run("r2", "a")
+        other.append("gate", GATE, builder.now())
         other.close()
         expect(first.locator("#toast")).to_contain_text("r2")
         assert first.get_by_label("Run", exact=True).locator("option").count() == 2
@@ -49,19 +49,19 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         expect(tabs[2].locator("#costs .spent li")).to_contain_text("$1.70 of $2.00")
         expect(tabs[2].locator("#costs .spent .share")).to_have_class("share s-asking")
         expect(tabs[2].locator("#run-head .cost")).to_have_text("$1.70 of $10.00")
-        _goes_on(made, told, tabs)
-        told.append("run", {"status": "failed", "reason": "r"}, made.now())
+        _goes_on(builder, guardian, tabs)
+        guardian.append("run", {"status": "failed", "reason": "r"}, builder.now())
         expect(tabs[2].get_by_role("button", name="Retry failed")).to_be_visible()
         expect(tabs[2].get_by_role("button", name="Resume")).to_be_hidden()
-        told.close()
+        guardian.close()
 
 
-def _goes_on(made: Town, told: Any, tabs: list[Page]) -> None:
+def _goes_on(builder: HomeBuilder, guardian: Any, tabs: list[Page]) -> None:
     """Whatever ends: the tab that was first, then what they share."""
     of_one = tabs[2::2]
 
     def skip(node: str) -> None:
-        told.append("node", {"node": node, "status": "skipped", "attempt": 1}, made.now())
+        guardian.append("node", {"node": node, "status": "skipped", "attempt": 1}, builder.now())
 
     def all_have(number: int) -> None:
         for tab in of_one:

@@ -16,7 +16,7 @@ from support import DEADLINE, PROGRAM, Node, wait_for
 
 
 @pytest.mark.traced
-def test_events_metrics_and_a_notice_of_one_run(place):
+def test_events_metrics_and_a_notification_of_one_run(place):
     """Node a lands, its runner is killed once; b fails: each is an event, a number, and the end is told."""
     place.home.mkdir(exist_ok=True)
     told, teller = place.root / "told", place.root / "teller"

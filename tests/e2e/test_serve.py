@@ -19,8 +19,8 @@ from garrison.records.run import RunFiles
 from garrison.views.page_view import laid_over
 from garrison.web.run_stream import RunStream
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
-from top_support import Town, busy_town, town
-from web_support import Site, Told
+from top_support import HomeBuilder, build_busy_run, home_builder
+from web_support import ServerEvent, Site
 
 
 @contextmanager
@@ -46,15 +46,15 @@ def site_of(line: str) -> Site:
 
 def test_a_page_outlives_its_server(tmp_path: Path) -> None:
     """Killed as `kill -9` does it, begun again on the same port with the same token: the page goes on where it was."""
-    def journal(made: Town, node: str) -> None:
+    def journal(builder: HomeBuilder, node: str) -> None:
         writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
-        writer.append("node", {"node": node, "status": "active", "attempt": 2}, made.now())
+        writer.append("node", {"node": node, "status": "active", "attempt": 2}, builder.now())
         writer.close()
 
-    async def first(made: Town, here: Site, process: subprocess.Popen[str]) -> str:
+    async def first(builder: HomeBuilder, here: Site, process: subprocess.Popen[str]) -> str:
         stream = await here.stream("/api/events?run=crew-1")
         await stream.until("snapshot")
-        journal(made, "add_tests")
+        journal(builder, "add_tests")
         told = await stream.until("change")
         process.kill()
         process.wait()
@@ -72,12 +72,12 @@ def test_a_page_outlives_its_server(tmp_path: Path) -> None:
         assert (await stream.rest())[-1].event == "bye"
         assert await asyncio.to_thread(process.wait, DEADLINE) == 0
 
-    with town(tmp_path) as made:
-        busy_town(made)
+    with home_builder(tmp_path) as builder:
+        build_busy_run(builder)
         with served(tmp_path, "--port", "0", "--run", "crew-1") as (process, here):
-            after = asyncio.run(first(made, here, process))
+            after = asyncio.run(first(builder, here, process))
             port = here.port
-        journal(made, "release_notes")
+        journal(builder, "release_notes")
         with served(tmp_path, "--port", str(port)) as (process, again):
             assert again.tokens == here.tokens
             refused = subprocess.run([*PROGRAM, "--home", str(tmp_path), "serve", "--port", str(port)], check=False,
@@ -97,7 +97,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     here = site_of(line)
     place.arrived("work")
 
-    async def watch() -> tuple[dict[str, Any], list[Told]]:
+    async def watch() -> tuple[dict[str, Any], list[ServerEvent]]:
         stream = await here.stream("/api/events?run=r1")
         shown = (await stream.until("snapshot")).data
         place.kill("orchestrator-a")
@@ -129,11 +129,11 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     (["--run", "nobody"], 1, "nobody"), (["--listen", "0.0.0.0"], 2, "--plain-http"),
     (["--listen", "here"], 2, "no IP address"), (["--tls-cert", __file__], 2, "go together"),
 ])
-def test_what_is_refused_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,
+def test_a_refusal_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,
                                      capsys: pytest.CaptureFixture[str]) -> None:
     if options and options[0] != "--run":
-        with town(tmp_path) as made:
-            made.run("r1", "a").close()
+        with home_builder(tmp_path) as builder:
+            builder.run("r1", "a").close()
     assert cli.main(["serve", "--home", str(tmp_path), *options]) == code
     said = capsys.readouterr()
     assert why in said.err and said.err.count("\n") == 1 and not said.out

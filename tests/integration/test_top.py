@@ -1,4 +1,4 @@
-"""`garrison top` on a home made of real records: the frame, the commands, and the app driven without a terminal."""
+"""`garrison top` on a home of real records: the frame, the commands, and the app driven without a terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from garrison.cli.top_app import Top
 from garrison.errors import RecordError
 from garrison.views.top_frame import FrameReader
 from support import DEADLINE, wait_for
-from top_support import Town, busy_town, town
+from top_support import HomeBuilder, build_busy_run, home_builder
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Town]:
-    with town(tmp_path / "home") as made:
-        yield made
+def home(tmp_path: Path) -> Iterator[HomeBuilder]:
+    with home_builder(tmp_path / "home") as builder:
+        yield builder
 
 
 def row(frame: dict[str, Any], name: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def command(home: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.setenv("GARRISON_HOME", str(home.home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home.home))
 
@@ -48,8 +48,8 @@ def command(home: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.mark.smoke
-def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> None:
-    busy_town(home)
+def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
+    build_busy_run(home)
     spinning = home.run("other", "spin")
     home.life("guardian", "crew", "other")
     home.working(spinning, "other", "spin", command="while :; do :; done")
@@ -76,27 +76,27 @@ def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> 
         ("died", "runner-add_tests@crew-1", 1, "process 4711 is gone")]
 
 
-def test_what_happens_between_two_looks_is_in_the_second(home: Town) -> None:
-    told = home.run("r1", "a", "b")
+def test_a_change_is_in_the_next_frame(home: HomeBuilder) -> None:
+    guardian = home.run("r1", "a", "b")
     home.life("guardian", "crew", "r1")
     reader = FrameReader(home.home)
     assert row(reader.read(), "a")["state"] == "waiting"
-    home.working(told, "r1", "a")
+    home.working(guardian, "r1", "a")
     assert row(reader.read(), "a")["state"] == "working"
     home.sleepers[-1].kill()
     home.sleepers[-1].wait()
     assert row(reader.read(), "a")["state"] == "died"
-    told.append("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "exit code 1"}, home.now())
-    told.append("run", {"status": "failed", "reason": "a failed"}, home.now())
+    guardian.append("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "exit code 1"}, home.now())
+    guardian.append("run", {"status": "failed", "reason": "a failed"}, home.now())
     assert row(reader.read(), "r1")["state"] == "failed"
-    told.append("run", {"status": "failed", "reason": "another word"}, home.now())
+    guardian.append("run", {"status": "failed", "reason": "another word"}, home.now())
     assert "another word" in row(reader.read(), "r1")["doing"]
 
 
-def test_text_json_and_refusals(home: Town, command: Command) -> None:
+def test_text_json_and_refusals(home: HomeBuilder, command: Command) -> None:
     empty = command("top")
     assert (empty.returncode, "no run yet" in empty.stdout, "no runs in" in empty.stderr) == (0, True, True)
-    busy_town(home)
+    build_busy_run(home)
     once = command("top", "--once")
     assert (once.returncode, once.stderr, "\x1b" in once.stdout) == (0, "", False)
     for words in ("add_tests", "merge queue  1", "waiting for search_index", "process 4711 is gone", "$0.43"):
@@ -108,8 +108,8 @@ def test_text_json_and_refusals(home: Town, command: Command) -> None:
     assert command("top", "--interval", "0").returncode == 2
 
 
-def test_respawn_tells_the_runner_once_and_refuses_what_is_not_alive(home: Town, command: Command) -> None:
-    busy_town(home)
+def test_respawn_signals_the_runner_once_and_needs_a_living_agent(home: HomeBuilder, command: Command) -> None:
+    build_busy_run(home)
     for _ in range(2):
         done = command("agents", "respawn", "add_tests")
         assert (done.returncode, done.stderr) == (
@@ -138,7 +138,7 @@ def screen(app: Top) -> str:
     return "\n".join("".join(part.text for part in widget.render_line(y)) for y in range(app.size.height))
 
 
-def drive(home: Town, play: Callable[[Any, Top], Any], size: tuple[int, int] = (80, 24), **options: Any) -> None:
+def drive(home: HomeBuilder, play: Callable[[Any, Top], Any], size: tuple[int, int] = (80, 24), **options: Any) -> None:
     async def work() -> None:
         app = Top(FrameReader(home.home), **{"interval": 0.2, **options})
         async with app.run_test(size=size) as pilot:
@@ -148,8 +148,8 @@ def drive(home: Town, play: Callable[[Any, Top], Any], size: tuple[int, int] = (
     asyncio.run(work())
 
 
-def test_keys_choose_filter_show_details_and_resize(home: Town) -> None:
-    busy_town(home)
+def test_keys_choose_filter_show_details_and_resize(home: HomeBuilder) -> None:
+    build_busy_run(home)
 
     async def play(pilot: Any, app: Top) -> None:
         await pilot.press("j", "j")
@@ -176,9 +176,9 @@ def test_keys_choose_filter_show_details_and_resize(home: Town) -> None:
     drive(home, play)
 
 
-def test_actions_are_our_own_commands_and_what_they_say_is_shown(home: Town, monkeypatch: pytest.MonkeyPatch,
+def test_actions_run_commands_and_show_their_output(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch,
                                                                  tmp_path: Path) -> None:
-    busy_town(home)
+    build_busy_run(home)
     fake = tmp_path / "fake"
     fake.write_text('#!/bin/sh\necho "$GARRISON_HOME $*" >> "' + str(tmp_path / "said") + '"\n'
                     'case "$1" in why) printf "because of\\n  this\\n"; exit;; esac\n'
@@ -210,8 +210,8 @@ def test_actions_are_our_own_commands_and_what_they_say_is_shown(home: Town, mon
         "agents park", "agents unpark", "agents respawn", "why")]
 
 
-def test_a_look_that_fails_is_said_and_the_next_one_made(home: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy_town(home)
+def test_a_failed_refresh_is_shown_and_retried(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_busy_run(home)
 
     async def play(pilot: Any, app: Top) -> None:
         real = app.reader.read

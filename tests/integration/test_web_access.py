@@ -1,4 +1,4 @@
-"""Who may ask the page's server what: each wrong name, page, token, method and content type, and what is said."""
+"""Access control of the web server: hosts, origins, tokens, methods and content types that it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from garrison.errors import RecordUnreadable, Refused, UsageError
 from garrison.web import access, static_files
 from garrison.web.access import load_tokens
 from garrison.web.server import Endpoint, open_socket
-from top_support import town
+from top_support import home_builder
 from web_support import READ, Site, site
 
 RULES = access.Rules(access.hosts(["127.0.0.1", "localhost", "::1"], 8642), {"write": "w" * 40, "read": "r" * 40},
@@ -31,14 +31,14 @@ def judged(method: str, given: dict[str, str], **more: str | None) -> int | str:
 
 @pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8642", "127.0.0.1", "127.0.0.1:80",
                                   "127.0.0.1:8642.evil.example", "127.0.0.1:8642, evil.example", "[::1]:8643"])
-def test_a_name_that_is_not_ours(host: str | None) -> None:
+def test_a_foreign_host_name_is_refused(host: str | None) -> None:
     assert judged("GET", HONEST, host=host) == 421 and judged("POST", CHANGE, host=host) == 421
     assert judged("GET", HONEST, host="[::1]:8642") == judged("GET", HONEST, host="localhost:8642") == "write"
 
 
 @pytest.mark.parametrize("origin", ["null", "", "http://evil.example", "https://127.0.0.1:8642", "http://127.0.0.1:8643",
                                     "http://127.0.0.1", "http://127.0.0.1:8642.evil.example", "file://"])
-def test_a_page_that_is_not_ours(origin: str) -> None:
+def test_a_foreign_origin_is_refused(origin: str) -> None:
     assert judged("GET", HONEST, origin=origin) == 403 and judged("POST", CHANGE, origin=origin) == 403
     assert judged("GET", HONEST, sec_fetch_site="cross-site") == 403
     assert judged("POST", CHANGE, sec_fetch_site="same-origin") == "write" == judged("POST", CHANGE, origin=None)
@@ -47,13 +47,13 @@ def test_a_page_that_is_not_ours(origin: str) -> None:
 @pytest.mark.parametrize("cookie", [
     None, "", "garrison-8642=", f"garrison-8642={'w' * 39}", f"garrison-8642={'w' * 41}", f"garrison-8643={'w' * 40}",
     f"xgarrison-8642={'w' * 40}", "garrison-8642=é"])
-def test_a_token_that_is_none(cookie: str | None) -> None:
+def test_an_invalid_token_is_refused(cookie: str | None) -> None:
     assert judged("GET", HONEST, cookie=cookie) == 401 and judged("POST", CHANGE, cookie=cookie) == 401
     assert judged("GET", HONEST, cookie=None, authorization=f"Bearer {'r' * 40}") == "read"
     assert judged("GET", HONEST, cookie=None, authorization=f"Basic {'r' * 40}") == 401
 
 
-def test_what_a_change_needs() -> None:
+def test_a_change_needs_header_content_type_and_write_token() -> None:
     assert judged("POST", CHANGE) == "write"
     for kind in (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/js"):
         assert judged("POST", CHANGE, content_type=kind) == 415
@@ -66,7 +66,7 @@ def test_what_a_change_needs() -> None:
         assert judged(method, CHANGE) == 405
 
 
-def test_tokens_are_the_owners_alone(tmp_path: Path) -> None:
+def test_only_their_owner_can_read_the_tokens(tmp_path: Path) -> None:
     first = load_tokens(tmp_path)
     path = tmp_path / "web" / "tokens.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
@@ -86,13 +86,13 @@ def test_tokens_are_the_owners_alone(tmp_path: Path) -> None:
     (Endpoint("example.org"), "no IP address"),
     (Endpoint("0.0.0.0", plain=True), "--hostname"), (Endpoint("::", plain=True), "--hostname"),
 ])
-def test_an_address_that_others_reach_needs_a_word(place: Endpoint, why: str) -> None:
+def test_a_public_address_needs_tls_or_plain_http(place: Endpoint, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         place.check()
     assert Endpoint("127.0.0.1").check() and Endpoint("::1").check() and Endpoint("192.0.2.7", plain=True).check()
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_a_taken_port_is_refused_in_one_line() -> None:
     first = open_socket(Endpoint())
     try:
         with pytest.raises(Refused, match=r"already in use; pass another --port"):
@@ -105,7 +105,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 
 
 @pytest.mark.smoke
-def test_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_requests_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The judge stands before everything, every answer has the headers, and no token is told to anybody."""
     async def scene() -> None:
         async with site(tmp_path) as here:
@@ -113,8 +113,8 @@ def test_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
             await _bodies(here)
             await _files(here)
 
-    with town(tmp_path) as made:
-        made.run("r1", "a").close()
+    with home_builder(tmp_path) as builder:
+        builder.run("r1", "a").close()
         asyncio.run(scene())
         said = capfd.readouterr()
         assert not any(token in said.out + said.err for token in load_tokens(tmp_path).values())

@@ -1,4 +1,4 @@
-"""Speaking with the butler over the wire: the crew is played, everything else is real."""
+"""Chat with the butler over the wire: the crew is scripted, everything else is real."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from garrison.delegation.history import Conversation
 from garrison.errors import UsageError
 from garrison.web import chat
 from scripted_crew import ScriptedCrew, delegation, delegations
-from web_support import READ, Site, Stream, Told, site
+from web_support import READ, ServerEvent, Site, Stream, site
 
 Scene = Callable[[Site], Awaitable[None]]
 
@@ -32,7 +32,7 @@ async def say(here: Site, message: str, conversation: str = "default") -> Stream
     return await here.stream("/api/chat", method="POST", body={"message": message, "conversation": conversation})
 
 
-def summarize(told: list[Told]) -> list[str]:
+def summarize(told: list[ServerEvent]) -> list[str]:
     return [f"{one.data['type']}({one.data.get('to') or one.data.get('agent', '')})" for one in told]
 
 
@@ -41,7 +41,7 @@ ORDER = ["agent_start(butler)", "agent_delegate(triage)", "text(triage)", "agent
 
 
 @pytest.mark.smoke
-def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
+def test_an_answer_is_streamed_in_order_and_kept(tmp_path: Path) -> None:
     async def scene(here: Site) -> None:
         told = await (await say(here, "what <b>waits</b>?")).rest()
         assert summarize(told) == ORDER and len({one.id for one in told}) == len(told)
@@ -68,7 +68,7 @@ def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
     on(tmp_path, ScriptedCrew(delegations(delegation("triage"))), scene)
 
 
-def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
+def test_one_message_is_answered_at_a_time(tmp_path: Path) -> None:
     """The one who asked goes away; the answer is finished, and heard by who comes back. A hung one can be cancelled."""
     asked = asyncio.Event()
 
@@ -101,7 +101,7 @@ def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
     assert asked.is_set()
 
 
-def test_what_cannot_be_answered_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_message_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(here: Site) -> None:
         for body in ({}, {"message": " "}, {"message": 1}, {"message": "x" * (chat.MESSAGE + 1)},
                      {"message": "x", "conversation": "../x"}, {"message": "x", "conversation": 1}):
@@ -120,7 +120,7 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     asyncio.run(whole())
 
 
-def test_a_conversation_that_went_on_elsewhere_is_read_again(tmp_path: Path) -> None:
+def test_a_conversation_continued_elsewhere_is_read_again(tmp_path: Path) -> None:
     crew = ScriptedCrew()
 
     async def scene(here: Site) -> None:

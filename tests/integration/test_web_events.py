@@ -1,4 +1,4 @@
-"""The page's server on a home of real records: what is shown, what is told as it happens, to whom, and to the last."""
+"""Events of the web server, on a home of real records: snapshots, changes, reconnecting clients, shutdown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from garrison.views.page_view import Observation, laid_over
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, sse
 from garrison.web.run_stream import RunStream, replay_since
-from top_support import Town, busy_town, town
-from web_support import PATIENCE, Site, Stream, Told, site
+from top_support import HomeBuilder, build_busy_run, home_builder
+from web_support import PATIENCE, ServerEvent, Site, Stream, site
 
 NODES = ("a", "b", "c")
 
@@ -29,26 +29,26 @@ def none_left(**_: Any) -> None:
     raise OSError(24, "Too many open files")
 
 
-def begun(made: Town, run: str = "r1") -> Writer:
+def begun(builder: HomeBuilder, run: str = "r1") -> Writer:
     """A run under way and its guardian's journal."""
-    return made.run(run, *NODES)
+    return builder.run(run, *NODES)
 
 
-def at_work(made: Town, told: Writer, node: str) -> None:
-    told.append("node", {"node": node, "status": "active", "attempt": 1}, made.now())
+def at_work(builder: HomeBuilder, guardian: Writer, node: str) -> None:
+    guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())
 
 
-def deaths(made: Town, run: str, node: str, number: int) -> None:
+def deaths(builder: HomeBuilder, run: str, node: str, number: int) -> None:
     """A runner's journal grows by as many deaths of its agent."""
-    writer = Writer(RunFiles(made.home, run).layer_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
+    writer = Writer(RunFiles(builder.home, run).layer_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
     first = sum(1 for entry in writer.entries if entry.kind == "death")
     for life in range(first + 1, first + number + 1):
         writer.append("death", {"full": f"orchestrator-{node}@{run}", "incarnation": life, "attempt": 1, "why": "KILL",
-                                "monotonic": 1.0, "boot_id": "b"}, made.now())
+                                "monotonic": 1.0, "boot_id": "b"}, builder.now())
     writer.close()
 
 
-async def changes(stream: Stream, number: int) -> list[Told]:
+async def changes(stream: Stream, number: int) -> list[ServerEvent]:
     return [await stream.until("change") for _ in range(number)]
 
 
@@ -61,10 +61,10 @@ def journaled(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.smoke
-def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 20 * PATIENCE)  # what is told, the kernel told of: no beat finds it
+def test_a_snapshot_then_changes_and_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "BEAT", 20 * PATIENCE)  # so that only inotify finds what is written
 
-    async def scene(made: Town) -> None:
+    async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
             shown = (await here.get("/api/runs/crew-1")).json
             assert (shown["status"], shown["write"], shown["dot"][:7]) == ("running", True, "digraph")
@@ -79,12 +79,12 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             first = await stream.until("snapshot")
             assert first.id == first.data["id"] and first.data["write"] and journaled(first.data) == journaled(shown)
             writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
-            writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, made.now())
+            writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, builder.now())
             told = await stream.until("change")
             assert told.data["patch"]["nodes"]["release_notes"]["status"] == "active"
-            made.sleepers[0].kill()  # the launcher's life: no journal tells of that, but whoever looks next
-            made.sleepers[0].wait()
-            writer.append("node", {"node": "release_notes", "status": "impl_complete", "attempt": 1}, made.now())
+            builder.sleepers[0].kill()  # the launcher's life: no journal tells of that, but whoever looks next
+            builder.sleepers[0].wait()
+            writer.append("node", {"node": "release_notes", "status": "impl_complete", "attempt": 1}, builder.now())
             while all(one["living"] for one in (await stream.until("beat")).data.get("layers", [])
                       if one["who"] == "launch"):
                 pass  # a look that had begun before
@@ -92,31 +92,31 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             stream.close()
         assert not (await asyncio.to_thread(lambda: [one for one in stream.seen if one.event == "bye"]))
 
-    with town(tmp_path) as made:
-        busy_town(made)
-        asyncio.run(scene(made))
+    with home_builder(tmp_path) as builder:
+        build_busy_run(builder)
+        asyncio.run(scene(builder))
 
 
-def test_who_comes_back_misses_nothing_though_the_server_was_killed_in_between(tmp_path: Path) -> None:
+def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path) -> None:
     """Ids are places in the journals: another server goes on where the last one was."""
-    async def scene(made: Town, told: Writer) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             shown = (await stream.until("snapshot")).data
-            at_work(made, told, "a")
-            deaths(made, "r1", "a", 3)
+            at_work(builder, guardian, "a")
+            deaths(builder, "r1", "a", 3)
             seen = await changes(stream, 4)
             stream.close()
         for one in seen:
             shown = laid_over(shown, one.data["patch"])
-        deaths(made, "r1", "a", 2)
-        at_work(made, told, "b")
-        made.enqueue("r1", "a")
-        deaths(made, "r1", "b", 1)
+        deaths(builder, "r1", "a", 2)
+        at_work(builder, guardian, "b")
+        builder.enqueue("r1", "a")
+        deaths(builder, "r1", "b", 1)
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1", after=seen[-1].id)
             missed = await changes(stream, 5)
-            at_work(made, told, "c")
+            at_work(builder, guardian, "c")
             missed += await changes(stream, 1)
             for one in missed:
                 shown = laid_over(shown, one.data["patch"])
@@ -134,18 +134,18 @@ def test_who_comes_back_misses_nothing_though_the_server_was_killed_in_between(t
             again.close()
             stream.close()
 
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()
 
 
-def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
+def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
     """From every id that was given, the replay leads to the same state, in whatever order the journals were seen."""
-    with town(tmp_path) as made:
-        busy_town(made)
+    with home_builder(tmp_path) as builder:
+        build_busy_run(builder)
         for node in ("add_tests", "search_index"):
-            deaths(made, "crew-1", node, 3)
+            deaths(builder, "crew-1", node, 3)
         stream = RunStream(tmp_path, "crew-1")
         journals = [stream.files.journal, stream.files.layer_journal("runner-search_index"),
                     stream.files.layer_journal("runner-add_tests")]
@@ -167,43 +167,43 @@ def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
             assert journaled(state) == whole, f"from event {place}"
 
 
-def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Path) -> None:
+def test_compaction_repeats_no_event(tmp_path: Path) -> None:
     from garrison.processes.run_state import replay_run, to_snapshot
 
-    with town(tmp_path) as made:
-        told = begun(made)
-        at_work(made, told, "a")
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        at_work(builder, guardian, "a")
         stream = RunStream(tmp_path, "r1")
         stream.read()
         before = stream.snapshot()
-        told.compact(to_snapshot(replay_run(read_all(told.path))), made.now())
+        guardian.compact(to_snapshot(replay_run(read_all(guardian.path))), builder.now())
         stream.read()
         assert stream.snapshot() == before
-        at_work(made, told, "b")
+        at_work(builder, guardian, "b")
         stream.read()
         assert [entry["node"] for entry in stream.snapshot()["timeline"]] == [""]
         late = RunStream(tmp_path, "r1")
         late.read()
         assert late.snapshot() == stream.snapshot(), "who comes later reads what compaction kept"
-        told.close()
+        guardian.close()
 
 
 def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
-    with town(tmp_path) as made:
-        told = begun(made)
-        told.append("node", {"node": "a", "status": "validated", "attempt": 1}, made.now())  # not from pending
-        told.append("node", {"status": "active"}, made.now())
-        at_work(made, told, "b")
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        guardian.append("node", {"node": "a", "status": "validated", "attempt": 1}, builder.now())  # not from pending
+        guardian.append("node", {"status": "active"}, builder.now())
+        at_work(builder, guardian, "b")
         stream = RunStream(tmp_path, "r1")
         stream.read()
         shown = stream.snapshot()
         assert shown["nodes"]["b"]["status"] == "active" and len(shown["problems"]) == 2
         assert "record 5 of guardian" in shown["problems"][0]
         assert shown["status"] == "corrupt" == RunReader(tmp_path).read("r1", details=False).status
-        told.close()
+        guardian.close()
 
 
-def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                            capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
     real, fails = broadcaster.MachineObserver.observe, [True]
@@ -213,11 +213,11 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
             raise OSError("no /proc today")
         return real(self, runs)
 
-    async def scene(made: Town) -> None:
+    async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             await stream.until("snapshot")
-            made.life("launch", "launch", "r1")
+            builder.life("launch", "launch", "r1")
             async with asyncio.timeout(PATIENCE):
                 while "no /proc today" not in capfd.readouterr().err:
                     await asyncio.sleep(0.05)
@@ -225,49 +225,49 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
             assert (await stream.until("beat")).data["layers"][0]["who"] == "launch"
             stream.close()
 
-    with town(tmp_path) as made:
-        begun(made).close()
+    with home_builder(tmp_path) as builder:
+        begun(builder).close()
         monkeypatch.setattr(broadcaster.MachineObserver, "observe", look)
-        asyncio.run(scene(made))
+        asyncio.run(scene(builder))
 
 
-def test_a_hundred_at_once(tmp_path: Path) -> None:
-    async def scene(made: Town, told: Writer) -> None:
+def test_a_hundred_clients_get_the_same_events(tmp_path: Path) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             streams = await asyncio.gather(*(here.stream("/api/events?run=r1") for _ in range(100)))
             await asyncio.gather(*(stream.until("snapshot") for stream in streams))
             for node in NODES:
-                at_work(made, told, node)
+                at_work(builder, guardian, node)
             found = await asyncio.gather(*(changes(stream, 3) for stream in streams))
             assert {tuple(one.id for one in told) for told in found} == {tuple(one.id for one in found[0])}
             for stream in streams:
                 stream.close()
 
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()
 
 
-def test_one_that_does_not_read_is_let_go_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "BYTES", 100_000)
 
-    async def scene(made: Town, told: Writer) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             await stream.until("snapshot")
             slow = await _deaf(here)
             for number in range(600):
-                told.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": "x" * 2000},
-                            made.now())
+                guardian.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": "x" * 2000},
+                            builder.now())
                 await stream.until("change")
             await asyncio.to_thread(_drained, slow)
             stream.close()
 
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()
 
 
 async def _deaf(here: Site) -> socket.socket:
@@ -294,13 +294,13 @@ def _drained(slow: socket.socket) -> None:
     assert b"event: bye" in data and b"too slowly" in data and data.count(b"event: change") < 600
 
 
-def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(made: Town, told: Writer) -> None:
+def test_all_streams_end_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             streams = [await here.stream("/api/events?run=r1") for _ in range(3)]
             for stream in streams:
                 await stream.until("snapshot")
-            told.append("run", {"status": "done"}, made.now())
+            guardian.append("run", {"status": "done"}, builder.now())
         for stream in streams:
             rest = await stream.rest()
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
@@ -308,23 +308,23 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
     monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
     for where, name in ((broadcaster, "BEAT"), (broadcaster, "BEAT_WITHOUT_INOTIFY"), (sse, "SEND_SECONDS")):
         monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()
 
 
-def test_one_node_its_log_and_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_its_log_and_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("garrison.web.node.LOG_BYTES", 100_001)
 
-    async def scene(made: Town) -> None:
+    async def scene(builder: HomeBuilder) -> None:
         folder = RunFiles(tmp_path, "crew-1").attempt("add_tests", 1)
         log = ("<script>alert(1)</script>\x1b[2J" + "é" * 70_000).encode() + b"\xc3"
         (folder / "output.log").write_bytes(log)
         files = AttemptFiles(folder)
         for event in ({"kind": "text", "text": "<img src=x onerror=alert(1)>"}, {"kind": "usage"},
                       {"kind": "tool", "name": "Bash", "input": {"command": "ls"}}, {"kind": "result", "usd": 0.5}):
-            append_line(files.stream, {"at": made.now(), "life": 1, **event})
+            append_line(files.stream, {"at": builder.now(), "life": 1, **event})
         with files.stream.open("ab") as stream:
             stream.write(b'{"kind": "text", "te')
         async with site(tmp_path) as here:
@@ -355,14 +355,14 @@ def test_one_node_its_log_and_its_session(tmp_path: Path, monkeypatch: pytest.Mo
             assert (await here.get("/api/runs/nobody")).status == 404
             assert (await here.get("/api/events?run=../etc")).status == 400
 
-    with town(tmp_path) as made:
-        busy_town(made)
-        asyncio.run(scene(made))
+    with home_builder(tmp_path) as builder:
+        build_busy_run(builder)
+        asyncio.run(scene(builder))
 
 
-def test_what_one_does_is_a_command_and_its_word_is_shown(tmp_path: Path) -> None:
+def test_an_action_runs_a_command_and_shows_its_message(tmp_path: Path) -> None:
     """Gates are answered, nodes parked, as on a terminal: the guardian finds a signal in its inbox."""
-    async def scene(made: Town, told: Writer) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             parked = await here.post("/api/runs/r1/nodes/a/actions", {"action": "park", "text": "-- lunch $(id)"})
             assert parked.status == 200 and "a will be parked" in parked.json["message"]
@@ -370,24 +370,24 @@ def test_what_one_does_is_a_command_and_its_word_is_shown(tmp_path: Path) -> Non
             assert refused.status == 409 and "is not alive" in refused.json["message"]
             gate = "/api/runs/r1/gates/b%231"
             assert (await here.post(gate, {"choice": "Yes"})).status == 404
-            told.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "type": "single_select",
-                                 "default": "", "deadline": "", "signal": "",
-                                 "options": [{"key": "Y", "label": "Yes", "target": "c", "written": "Yes"}]},
-                        made.now())
+            option = {"key": "Y", "label": "Yes", "target": "c", "written": "Yes"}
+            guardian.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "default": "",
+                                     "type": "single_select", "deadline": "", "signal": "", "options": [option]},
+                            builder.now())
             wrong = await here.post(gate, {"choice": "Perhaps"})
             assert wrong.status == 409 and "[Y] Yes" in wrong.json["message"]
             assert (await here.post(gate, {"choice": "Yes"})).json["ok"]
 
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()
     said = [json.loads(path.read_text()) for path in sorted((tmp_path / "signals").rglob("*.json"))]
     assert {"action": "park", "who": "a", "text": "-- lunch $(id)"} in [one["payload"] for one in said]
     assert {"question_id": "b#1", "text": "Yes"} in [one["payload"] for one in said]
 
 
-def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(broadcaster.MachineObserver, "observe", lambda self, runs: looks.append(1) or {})
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
@@ -400,9 +400,9 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
     assert not looks
 
 
-def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_path: Path,
+def test_without_inotify_a_beat_finds_what_was_written(tmp_path: Path,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(made: Town, told: Writer) -> None:
+    async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             await stream.until("snapshot")
@@ -410,13 +410,13 @@ def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_pat
             log.parent.mkdir(parents=True)
             waiting = asyncio.create_task(here.get("/api/runs/r1/nodes/a/log?wait=20"))
             await asyncio.sleep(0.1)
-            at_work(made, told, "a")
+            at_work(builder, guardian, "a")
             log.write_text("hello")
             assert (await stream.until("change")).data["node"] == "a" and (await waiting).json["text"] == "hello"
             stream.close()
 
     monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
-    with town(tmp_path) as made:
-        told = begun(made)
-        asyncio.run(scene(made, told))
-        told.close()
+    with home_builder(tmp_path) as builder:
+        guardian = begun(builder)
+        asyncio.run(scene(builder, guardian))
+        guardian.close()

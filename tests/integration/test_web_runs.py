@@ -1,4 +1,4 @@
-"""Several runs of a home at once: one stream for all of them, the list of them, those that come and those that go."""
+"""Several runs of a home at once: one stream for all, the list of runs, new and removed ones, their status."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes
-from top_support import Town, town
-from web_support import Site, Stream, Told, site
+from top_support import HomeBuilder, home_builder
+from web_support import ServerEvent, Site, Stream, site
 
 BOTH = "/api/events?run=r1&run=r2&runs=1"
 
 
 def on(tmp_path: Path, scene: Any) -> None:
-    with town(tmp_path) as made:
-        asyncio.run(scene(made))
+    with home_builder(tmp_path) as builder:
+        asyncio.run(scene(builder))
 
 
-def begin(made: Town, told: Writer, node: str) -> None:
-    told.append("node", {"node": node, "status": "active", "attempt": 1}, made.now())
+def begin(builder: HomeBuilder, guardian: Writer, node: str) -> None:
+    guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())
 
 
-async def snapshots(stream: Stream) -> dict[str, Told]:
+async def snapshots(stream: Stream) -> dict[str, ServerEvent]:
     found = [await stream.until("snapshot") for _ in range(2)]
     return {one.data["run"]: one for one in found}
 
 
-def test_a_home_without_runs_tells_of_the_first_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 1000.0)
 
-    async def scene(made: Town) -> None:
+    async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
             assert (await here.get("/")).status == 200 and (await here.get("/api/runs")).json == []
             assert (await here.get("/api/events")).status == 400
             stream = await here.stream("/api/events?runs=1")
             told = (await stream.until("runs")).data
             assert told == {"home": str(tmp_path), "runs": []}
-            made.run("r1", "a").close()
+            builder.run("r1", "a").close()
             assert [one["run"] for one in (await stream.until("runs")).data["runs"]] == ["r1"]
-            made.run("r2", "a").close()
+            builder.run("r2", "a").close()
             assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
             stream.close()
 
     on(tmp_path, scene)
 
 
-def test_one_stream_for_several_runs_goes_on_in_each_where_it_was(tmp_path: Path) -> None:
-    async def scene(made: Town) -> None:
-        first, second = made.run("r1", "a", "b"), made.run("r2", "a", "b")
+def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path) -> None:
+    async def scene(builder: HomeBuilder) -> None:
+        first, second = builder.run("r1", "a", "b"), builder.run("r2", "a", "b")
         async with site(tmp_path) as here:
             stream = await here.stream(BOTH)
             shown = await snapshots(stream)
             assert set(shown) == {"r1", "r2"} and [one["run"] for one in (await stream.until("runs")).data["runs"]]
-            begin(made, first, "a")
+            begin(builder, first, "a")
             one = await stream.until("change")
-            begin(made, second, "a")
+            begin(builder, second, "a")
             two = await stream.until("change")
             assert (one.data["run"], two.data["run"]) == ("r1", "r2")
             assert two.id == f"{one.data['id']},{two.data['id']}", "where it stands in both"
             stream.close()
-        begin(made, second, "b")
-        begin(made, first, "b")
+        begin(builder, second, "b")
+        begin(builder, first, "b")
         async with site(tmp_path) as here:
             again = await here.stream(BOTH, after=two.id)
             missed = [await again.until("change") for _ in range(2)]
@@ -86,35 +86,35 @@ def test_one_stream_for_several_runs_goes_on_in_each_where_it_was(tmp_path: Path
     on(tmp_path, scene)
 
 
-def test_a_run_that_is_not_there_takes_nothing_from_the_others(tmp_path: Path) -> None:
-    async def scene(made: Town) -> None:
-        told = made.run("r2", "a")
+def test_a_missing_run_does_not_affect_the_others(tmp_path: Path) -> None:
+    async def scene(builder: HomeBuilder) -> None:
+        guardian = builder.run("r2", "a")
         async with site(tmp_path) as here:
             assert (await here.get("/api/events?run=r1")).status == 404
             stream = await here.stream(BOTH)
             assert (await stream.until("gone")).data["run"] == "r1"
             assert (await stream.until("snapshot")).data["run"] == "r2"
-            begin(made, told, "a")
+            begin(builder, guardian, "a")
             assert (await stream.until("change")).data["run"] == "r2"
             stream.close()
-        told.close()
+        guardian.close()
 
     on(tmp_path, scene)
 
 
-def test_a_run_that_is_removed_is_told_of_and_its_name_may_be_anothers(tmp_path: Path,
+def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
 
-    async def scene(made: Town) -> None:
-        made.run("r1", "old").close()
+    async def scene(builder: HomeBuilder) -> None:
+        builder.run("r1", "old").close()
         async with site(tmp_path) as here:
             stream, alone = await here.stream("/api/events?run=r1&runs=1"), await here.stream("/api/events?run=r1")
             await stream.until("snapshot")
             shutil.rmtree(RunFiles(tmp_path, "r1").root)
             assert "removed" in (await stream.until("gone")).data["why"]
             assert [one.event for one in (await alone.rest())[-2:]] == ["gone", "bye"], "there is nothing more"
-            made.run("r1", "new").close()
+            builder.run("r1", "new").close()
             again = await here.stream("/api/events?run=r1&runs=1")
             assert "new" in (await again.until("snapshot")).data["nodes"]
             for open_ in (stream, again):
@@ -126,10 +126,10 @@ def test_a_run_that_is_removed_is_told_of_and_its_name_may_be_anothers(tmp_path:
 @pytest.mark.parametrize("damage", ["ad hoc", "torn", "lost"])
 def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damage: str) -> None:
     """Of an ad-hoc run no journal tells the status; of one whose journal is damaged, the journal would tell another."""
-    async def scene(made: Town) -> None:
-        made.run("r1", "a").close()
+    async def scene(builder: HomeBuilder) -> None:
+        builder.run("r1", "a").close()
         files = RunFiles(tmp_path, "r1")
-        made.life("guardian", "crew", "r1")
+        builder.life("guardian", "crew", "r1")
         if damage == "ad hoc":
             launch = run_records.load(run_records.Launch, files.launch)
             assert launch is not None
@@ -146,7 +146,7 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
                 listed = (await here.get("/api/runs")).json[0]["status"]
                 assert shown == listed == RunReader(tmp_path).read("r1").status == expected
                 stream.close()
-                made.life("runner", "a", "r1")
+                builder.life("runner", "a", "r1")
                 await asyncio.sleep(2 * broadcaster.FRESH)  # until the last observation counts as old
 
     on(tmp_path, scene)
@@ -156,8 +156,8 @@ def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Pa
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
 
-    async def scene(made: Town) -> None:
-        made.run("r1", "a").close()
+    async def scene(builder: HomeBuilder) -> None:
+        builder.run("r1", "a").close()
         files = RunFiles(tmp_path, "r1")
         launch = run_records.load(run_records.Launch, files.launch)
         assert launch is not None
@@ -166,7 +166,7 @@ def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Pa
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             assert (await stream.until("snapshot")).data["status"] == "new"
-            made.life("runner", "a", "r1")
+            builder.life("runner", "a", "r1")
             while (beat := await stream.until("beat")).data.get("status") is None:
                 pass  # an observation that had begun before
             assert beat.data["status"] == "running"
@@ -175,7 +175,7 @@ def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Pa
     on(tmp_path, scene)
 
 
-def test_a_mistake_of_the_servers_own_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                   capfd: pytest.CaptureFixture[str]) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("so\nit is")
@@ -185,7 +185,7 @@ def test_a_mistake_of_the_servers_own_is_one_line(tmp_path: Path, monkeypatch: p
         assert (found.status, found.json["ok"]) == (500, False)
         return capfd.readouterr().err
 
-    async def scene(made: Town) -> None:
+    async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
             said = await ask(here)
             assert said.count("\n") == 1 and "ZeroDivisionError: so it is" in said and "test_web_runs.py:" in said

@@ -1,4 +1,4 @@
-"""Decisions as journaled, and made again: nothing that decided is lost on the way through JSON."""
+"""Explanations: journaled decisions are replayed, records become lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def views() -> st.SearchStrategy[ChildState]:
 
 
 @given(views(), DEATHS, st.floats(0, 3000))
-def test_a_decision_read_back_is_the_same_decision(view: ChildState, deaths: list[Death], now: float) -> None:
+def test_a_replayed_restart_decision_is_the_same(view: ChildState, deaths: list[Death], now: float) -> None:
     step = decide_restart(view, deaths, now, "b", Policy(total=6))
     assert step.basis is not None
     again = replay(decode_inputs(json.loads(json.dumps(encode_inputs(step.basis)))), step.kind)
@@ -53,7 +53,7 @@ def test_a_decision_read_back_is_the_same_decision(view: ChildState, deaths: lis
 
 
 @given(views(), DEATHS)
-def test_a_burial_read_back_is_the_same(view: ChildState, deaths: list[Death]) -> None:
+def test_a_replayed_cleanup_decision_is_the_same(view: ChildState, deaths: list[Death]) -> None:
     step = decide_cleanup(view, deaths)
     if step is not None:
         assert step.basis is not None
@@ -77,7 +77,7 @@ def _decision(act: str, view: ChildState) -> Event:
     return _event("decision", {"act": act, "why": step.why, "basis": encode_inputs(step.basis)})
 
 
-def test_a_decision_and_what_came_of_it_are_one_line() -> None:
+def test_a_decision_and_its_effect_are_one_line() -> None:
     fenced = _event("fenced", {"full": "runner-a@r1", "incarnation": 1, "why": "process 42 is gone"}, 2)
     lines = explain([_decision("replace", _dead()), fenced], frozenset({"runner-a@r1"}))
     assert [(line.kind, line.same) for line in lines] == [("fenced", True)]
@@ -86,7 +86,7 @@ def test_a_decision_and_what_came_of_it_are_one_line() -> None:
     assert lines[0].rule == "process 42 is gone"
 
 
-def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
+def test_a_verdict_that_only_repeats_the_record_is_left_out() -> None:
     identity = Identity("id", "runner", "a", "r1", NOW, pid=42, status="crashed", metadata={"reason": "killed"})
     verdict = judge(identity, Observation("h", "b", "n"))
     basis = DecisionInputs("next_step", ChildState(identity, verdict, Observation("h", "b", "n")), [], 1.0, "b")
@@ -94,13 +94,13 @@ def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
     assert observation(basis) == "incarnation 1 is recorded crashed (killed)"
 
 
-def test_a_decision_that_nothing_came_of_is_told_by_itself() -> None:
+def test_a_decision_without_effect_has_a_line_of_its_own() -> None:
     note = _event("note", {"who": "a", "text": "something else"}, 2)
     lines = explain([_decision("replace", _dead()), note], frozenset())
     assert [line.text for line in lines] == ["decided to end what was left of it", "something else"]
 
 
-def test_a_decision_that_its_inputs_do_not_bear_out_is_said() -> None:
+def test_a_decision_that_does_not_follow_from_its_inputs_is_marked() -> None:
     """Somebody wrote `start` over a life that was dead and not replaced: no rule of ours does that."""
     lines = explain([_decision("start", _dead())], frozenset())
     assert [line.same for line in lines] == [False]
@@ -111,7 +111,7 @@ def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: 
                   about="", journal=QUEUE)
 
 
-def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
+def test_a_repeated_gate_verdict_is_one_line() -> None:
     """What is red alone is run once more before it is rejected: one red gate, for whoever reads."""
     rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="", journal=QUEUE)
     lines = explain([_verdict("red"), _verdict("red"), rejected], frozenset())
@@ -122,26 +122,26 @@ def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
     (_verdict("green", reason=""), "gate green"), (_verdict("red", tree="t2"), "gate red: exit code 1"),
     (_verdict("red", reason="exit code 2"), "gate red: exit code 2"), (_verdict("red", entry="a-2"),
                                                                        "gate red: exit code 1")])
-def test_another_judgement_is_told_by_itself(second: Event, told: str) -> None:
+def test_another_gate_verdict_has_a_line_of_its_own(second: Event, told: str) -> None:
     lines = explain([_verdict("red"), second], frozenset())
     assert [line.text for line in lines] == ["gate red: exit code 1", told]
 
 
 @pytest.mark.parametrize("spoilt", [{"rule": "next_step", "identity": {"role": "runner", "name": "a"}}, {}])
-def test_a_decision_that_cannot_be_read_back_is_said(spoilt: dict[str, object]) -> None:
+def test_a_decision_that_cannot_be_replayed_is_marked(spoilt: dict[str, object]) -> None:
     lines = explain([_event("decision", {"act": "start", "why": "x", "basis": spoilt})], frozenset())
     assert lines[0].same is False
     assert "cannot be replayed" in lines[0].observed
 
 
-def test_only_who_is_asked_about_is_told_of() -> None:
+def test_only_lines_about_the_subject_are_returned() -> None:
     events = [_event("note", {"who": "a", "text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
                                                       {"node": "b", "status": "active"})]
     assert [line.text for line in explain(events, frozenset({"runner-a@r1"}))] == ["of a"]
     assert [line.text for line in explain(events, frozenset({"x"}), "b")] == ["node working, attempt 1"]
 
 
-def test_the_seen_of_a_stranger_in_its_place() -> None:
+def test_a_reused_pid_is_observed_as_another_process() -> None:
     dead = _dead()
     assert dead.identity is not None
     seen = Observation("h", "b", "n", pid_ticks=8)
@@ -155,7 +155,7 @@ def test_the_seen_of_a_stranger_in_its_place() -> None:
     ("launch", {}, "launch@r1"), ("runner-a-b", {}, "runner-a-b@r1"),
     ("guardian", {"full": "runner-a@r1"}, "runner-a@r1"),
 ])
-def test_whom_a_record_is_about(journal: str, data: dict[str, object], about: str) -> None:
+def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: str) -> None:
     found = subject_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
     assert found is not None
     assert found.full == about

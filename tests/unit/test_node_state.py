@@ -1,4 +1,4 @@
-"""Words of a node: what it is doing or waiting for; and what is used of the limits."""
+"""Words and one-word states of a node; limits and what is used of them."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("facts", "words"), WORDS)
-def test_words(facts: NodeFacts, words: str) -> None:
+def test_a_node_in_words(facts: NodeFacts, words: str) -> None:
     assert doing(facts) == words
 
 
 @pytest.mark.parametrize("status", TRANSITIONS)
-def test_every_place_in_the_queue_has_words(status: str) -> None:
+def test_every_status_of_a_merge_entry_has_words(status: str) -> None:
     assert doing(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
 
 
-def test_limits_nest_and_say_what_is_used() -> None:
+def test_limits_nest_and_count_what_is_used() -> None:
     launch = Launch("r1", "crew", "/repo", "main", "", "", max_agents=3, max_respawn=7, max_rework=1)
     deaths = {"orchestrator-a@r1": [Death(1, 10.0, "boot"), Death(2, 990.0, "boot"), Death(3, 995.0, "before")],
               "guardian-crew@r1": [Death(1, 999.0, "boot")]}

@@ -1,4 +1,4 @@
-"""What the page shows of a run, folded from records: patches over any beginning give the whole, in any interleaving."""
+"""Page model of a run: snapshots and patches agree, in any interleaving of the journals."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_patches_over_any_beginning_give_the_whole() -> None:
+def test_a_snapshot_with_all_later_patches_is_the_snapshot_of_now() -> None:
     records = tale()
     whole = plain(replayed(records)[0].snapshot())
     assert whole["nodes"]["a"]["deaths"] == 1 and whole["status"] == "failed" and not whole["queue"]["entries"]
@@ -130,13 +130,13 @@ def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     assert plain(replayed(mixed)[0].snapshot()) == plain(replayed(records)[0].snapshot())
 
 
-def test_the_first_life_of_a_new_attempt_is_nobody_who_came_back() -> None:
+def test_the_first_start_in_an_attempt_is_no_respawn() -> None:
     records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
     kinds = [entry["kind"] for patch in replayed(records)[1] for entry in patch.get("timeline_add", [])]
     assert kinds == ["respawn"]
 
 
-def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
+def test_deaths_questions_and_gates_are_in_the_timeline() -> None:
     page, patches = replayed(tale())
     told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]
     assert told.count("death") == 3, "two agents or runners and the guardian; a death journaled twice is one"
@@ -165,7 +165,7 @@ def test_lists_keep_the_youngest() -> None:
     assert latest(entries[::-1], 2) == entries[-2:]
 
 
-def test_a_place_in_all_journals_is_one_id() -> None:
+def test_a_position_in_all_journals_is_one_id() -> None:
     order = ["a", "b", "c"]
     here = Cursor(run_stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
     text = here.encode(order)

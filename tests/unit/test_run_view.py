@@ -16,7 +16,8 @@ def layer(role: str, status: str = "active", *, living: bool = True) -> LayerVie
 
 @pytest.mark.parametrize(("journaled", "layers", "status"), [
     ("running", [], "running"), ("done", [layer("runner")], "done"), ("failed", [layer("launch")], "failed")])
-def test_the_status_of_a_run_is_its_guardians_word(journaled: str, layers: list[LayerView], status: str) -> None:
+def test_the_status_of_a_run_is_what_its_guardian_journaled(journaled: str, layers: list[LayerView],
+                                                            status: str) -> None:
     assert run_status(RunState(journaled), layers, adhoc=False) == status
 
 
@@ -24,11 +25,11 @@ def test_the_status_of_a_run_is_its_guardians_word(journaled: str, layers: list[
     ([], "new"), ([layer("orchestrator")], "new"), ([layer("orchestrator"), layer("runner")], "running"),
     ([layer("runner", "terminated", living=False)], "terminated"),
     ([layer("runner", "crashed", living=False)], "crashed")])
-def test_an_ad_hoc_run_has_no_guardian_and_is_as_its_runner_is(layers: list[LayerView], status: str) -> None:
+def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner(layers: list[LayerView], status: str) -> None:
     assert run_status(RunState(), layers, adhoc=True) == status
 
 
-def test_a_run_whose_journal_cannot_be_believed_is_corrupt() -> None:
+def test_a_run_with_a_damaged_journal_is_corrupt() -> None:
     assert run_status(RunState("done"), [], adhoc=False, corrupt=True) == "corrupt"
     assert run_status(RunState(), [layer("runner")], adhoc=True, corrupt=True) == "corrupt"
 
@@ -37,13 +38,13 @@ def test_a_run_whose_journal_cannot_be_believed_is_corrupt() -> None:
     ("running", True, ""), ("running", False, "garrison up"), ("stopped", False, "--resume r1"), ("done", False, ""),
     ("failed", False, ""),
 ])
-def test_the_hint_says_how_to_continue_a_run_that_nothing_moves_on(status: str, launcher: bool, word: str) -> None:
+def test_the_hint_says_how_to_continue_a_run(status: str, launcher: bool, word: str) -> None:
     hint = _hint("r1", status, [layer("launch", living=launcher)], resumable=False)
     assert bool(hint) == bool(word)
     assert word in hint
 
 
-def test_a_run_without_a_launcher_of_its_own_needs_none() -> None:
+def test_hints_of_runs_without_a_launcher() -> None:
     assert _hint("r1", "running", [layer("runner")], resumable=False) == "", "it was started ad hoc"
     assert "garrison up" in _hint("r1", "running", [], resumable=False), "its launcher died before it was registered"
     assert "parked nodes" in _hint("r1", "failed", [], resumable=True)

@@ -1,4 +1,4 @@
-"""`status` for people: a body becomes lines that fit, with and without colours, and never what an agent wrote raw."""
+"""`garrison status` for people: views fit every width, with and without colours, and agents' text is cleaned."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FULL = view(node("format_all", "landed", doing="landed as 0123456789"), node("ad
 
 
 @pytest.mark.parametrize("columns", [None, 200, 100, 60, 40, 20])
-def test_everything_is_told_at_every_width(columns: int | None) -> None:
+def test_everything_is_shown_at_every_width(columns: int | None) -> None:
     lines = [*render.overview([FULL], columns), *render.in_full(FULL, columns, with_limits=True)]
     folder = "  /home/runs/r1"  # a path is not cut: it is there to be copied
     assert all(columns is None or width(line) <= columns or line[-1].text == folder.strip() for line in lines)
@@ -80,7 +80,8 @@ def test_colours_are_the_only_escapes_and_only_where_they_are_asked_for() -> Non
     (True, {"TERM": "dumb"}, False, False), (True, {"TERM": "xterm", "NO_COLOR": "1"}, False, True),
     (False, {"FORCE_COLOR": "1"}, True, False), (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     (False, {"FORCE_COLOR": "1", "TERM": "dumb"}, False, False)])
-def test_where_colours_are(terminal: bool, environ: dict[str, str], colours: bool, in_place: bool) -> None:
+def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[str, str], colours: bool,
+                                                 in_place: bool) -> None:
     here = terminal_of(terminal, environ, (80, 24))
     assert (here.colours, here.interactive, here.columns) == (colours, in_place, 80 if terminal else None)
 
@@ -88,7 +89,7 @@ def test_where_colours_are(terminal: bool, environ: dict[str, str], colours: boo
 @pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0, 0), 30), ((1, 1, 1, 1, 96, 0, 0), 30),
                                               ((0, 3, 2, 0, 7, 0, 1), 8), ((1, 0, 0, 1, 0, 2, 0), 9),
                                               ((999, 1, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1), 8)])
-def test_the_bar_is_full_and_hides_noview(counts: tuple[int, ...], room: int) -> None:
+def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(render.BLOCKS, counts, strict=True))
     found = render.shares(named, sum(counts), room)
     assert sum(found.values()) == room
@@ -109,7 +110,7 @@ def test_a_frame_never_scrolls() -> None:
     assert drawn.startswith("\x1b[H")
 
 
-def test_changes_are_told_once_each() -> None:
+def test_each_change_is_printed_once() -> None:
     first = render.changes(None, FULL)
     assert len(first) == 2 + 5
     assert render.changes(FULL, FULL) == []
@@ -126,7 +127,7 @@ def test_changes_are_told_once_each() -> None:
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent is working"]
 
 
-def test_a_run_that_only_waits_for_a_person_says_so_with_what_it_asks() -> None:
+def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), waiting=True, gates=[gate])
     said = text(render.in_full(waits, None), colours=False)

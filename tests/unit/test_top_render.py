@@ -1,4 +1,4 @@
-"""The screen of `garrison top` and what keys do to a choice. Pure."""
+"""Screen of `garrison top`: pictures that fill it exactly, and what keys do to the selection. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_picture_fills_the_screen_exactly_and_shows_the_selected_row(columns: 
         assert "q" in text(shown.lines[-1:], colours=False) or "Esc" in text(shown.lines[-1:], colours=False)
 
 
-def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80() -> None:
+def test_columns_are_aligned_with_wide_characters_and_all_keys_fit_80() -> None:
     lines = picture(FULL, Selection(), 80, 24).lines
     head = text([lines[2]], colours=False)
     begin = head.index("DOING")
@@ -69,7 +69,7 @@ def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 50), st.integers(1, 200))
-def test_scrolling_shows_the_place_and_wastes_no_room(first: int, place: int, room: int, count: int) -> None:
+def test_scrolling_shows_the_selected_row_and_wastes_no_room(first: int, place: int, room: int, count: int) -> None:
     place = min(place, count - 1)
     found = top_render.scrolled_to(first, place, room, count)
     assert found <= place < found + room
@@ -96,6 +96,6 @@ def test_sizes(number: int, said: str) -> None:
     assert top_frame.size(number) == said
 
 
-def test_dear_looks_are_made_less_often() -> None:
+def test_expensive_refreshes_are_made_less_often() -> None:
     assert next_pause(1.0, 0.01) == 0.99
     assert next_pause(1.0, 0.1) == pytest.approx(3.2)

@@ -1,4 +1,4 @@
-"""The signs an agent leaves: files that a test writes as an agent would; how status tells of them."""
+"""Signs of life of an agent: each kind of file it changes, and how status shows silence."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_kind_of_work_changes_its_sign(signs: AgentActivity, kind: str,
     assert "worktree" not in signs.stamps()
 
 
-def test_there_may_be_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_there_are_no_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signs = AgentActivity(tmp_path / "none", tmp_path / "tree")
     assert set(signs.stamps(deep=True).values()) == {None}
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
@@ -93,7 +93,7 @@ def test_a_tool_under_way_is_read_from_the_stream(signs: AgentActivity) -> None:
     assert TOOL_TIMEOUT >= client.TOOL_TIMEOUT + 240, "what the session itself allows is no hang"
 
 
-def test_how_status_tells_of_silence(signs: AgentActivity, tmp_path: Path) -> None:
+def test_status_shows_silence(signs: AgentActivity, tmp_path: Path) -> None:
     clock = FakeClock(start=time.time())
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     (signs.folder / "output.log").write_text("x")
@@ -106,7 +106,7 @@ def test_how_status_tells_of_silence(signs: AgentActivity, tmp_path: Path) -> No
     assert signs_of_life(observer, None, signs).words() == ", silent for 2m (last: output)"
 
 
-def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: AgentActivity, tmp_path: Path) -> None:
+def test_an_agent_that_edits_or_has_just_started_is_not_silent(signs: AgentActivity, tmp_path: Path) -> None:
     clock = FakeClock(start=time.time() + 200)
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",
@@ -121,7 +121,7 @@ def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: AgentA
     assert signs_of_life(observer, old, signs).words() == "", "it writes files"
 
 
-def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_of_systemd_is_notified_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "s"))
         manager.settimeout(DEADLINE)

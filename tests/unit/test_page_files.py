@@ -1,4 +1,4 @@
-"""The page's files as text: what comes from elsewhere is what VENDOR.md says, nothing turns data into markup."""
+"""Files of the page: vendored files match VENDOR.md, no script turns data into markup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.w
 VENDORED = re.compile(r"^\| `(?P<file>[^`]+)` \|.*\| (?P<sum>[0-9a-f]{64}) \|$", re.MULTILINE)
 
 
-def test_what_is_shipped_from_elsewhere_is_what_is_named() -> None:
+def test_vendored_files_match_their_checksums() -> None:
     folder = static_files.FOLDER / "vendor"
     named = {found["file"]: found["sum"] for found in VENDORED.finditer((folder / "VENDOR.md").read_text())}
     assert named == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
@@ -28,11 +28,11 @@ def test_nothing_turns_a_string_into_markup_or_code(path: Path) -> None:
     assert not INTO_MARKUP.findall(path.read_text())
 
 
-def test_the_patterns_would_find_it() -> None:
+def test_the_patterns_find_markup() -> None:
     assert INTO_MARKUP.search("row.innerHTML = name") and INTO_MARKUP.search('link.href = "javascript:" + x')
 
 
-def test_the_page_has_no_script_or_style_of_its_own_and_asks_nobody_else() -> None:
+def test_the_page_has_no_inline_script_or_style_and_no_foreign_address() -> None:
     page = (static_files.FOLDER / "index.html").read_text()
     assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\bsrc=)", page)
     assert re.findall(r'(?:src|href)="(?!/|#|data:,)[^"]*"', page) == []
@@ -40,7 +40,7 @@ def test_the_page_has_no_script_or_style_of_its_own_and_asks_nobody_else() -> No
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text()), path.name
 
 
-def test_every_module_is_small_and_says_its_rule() -> None:
+def test_every_module_is_small_and_begins_with_a_comment() -> None:
     for path in OWN:
         lines = path.read_text().splitlines()
         assert len(lines) < 350, path.name

@@ -1,4 +1,4 @@
-"""Whom `garrison why` and `agents show` take a word for, and how a place is said."""
+"""Names that `garrison why` and `agents show` accept, and words of their output."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ AT = "2026-01-31T12:00:00.000000Z"
     ("parked", "parked by you", "parked by you"), ("parked", "parked: its agent died", "parked: its agent died"),
     ("working", "its agent is working", "working: its agent is working"), ("landed", "", "landed"),
     ("landed", "landed as 0123", "landed as 0123")])
-def test_a_place_is_said_once(place: str, doing: str, said: str) -> None:
+def test_a_place_is_named_once(place: str, doing: str, said: str) -> None:
     assert state_words(place, doing) == said
 
 
-def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
+def test_a_runs_name_means_the_whole_run(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "one")
     files.root.mkdir(parents=True)
     (files.root / "launch.json").write_text("{}")
@@ -58,7 +58,7 @@ def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
     (("orchestrator-a-b@r1", None, None), ("orchestrator", "a-b", "r1")),
     (("runner-a", None, "r2"), ("runner", "a", "r2")),
     (("launch@r1", None, None), ("launch", "launch", "r1"))])
-def test_an_identity_may_be_named_as_the_list_does(words: tuple[str, str | None, str | None],
+def test_an_identity_may_be_named_as_agents_list_shows_it(words: tuple[str, str | None, str | None],
                                                    meant: tuple[str, str, str | None]) -> None:
     assert parse_name(*words) == meant
 
@@ -68,7 +68,7 @@ def test_a_node_is_no_identity() -> None:
         parse_name("add_tests", None, None)
 
 
-def test_a_parked_node_is_meant_in_the_run_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parked_node_is_resolved_to_the_run_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody works on it in any run: `agents park NODE` says `agents unpark NODE`, and that must do."""
     store = Store(tmp_path)
     for run in ("old", "new"):
@@ -98,7 +98,7 @@ def test_only_deaths_that_count_are_counted() -> None:
     ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
     ({"hold": "processor", "text": ""}, "processor parked by a person"),
     ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
-def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], text: str) -> None:
+def test_what_a_person_requested_is_explained(effect: dict[str, object], text: str) -> None:
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
     event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)
@@ -106,7 +106,7 @@ def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], t
     assert (told.text, told.about) == (text, "a")
 
 
-def test_the_process_of_a_life_that_never_began_is_said_to_be_its_starter_s() -> None:
+def test_before_an_incarnation_is_active_its_record_names_its_parent() -> None:
     lease = Identity("i", "runner", "a", "r1", AT, pid=70, start_ticks=7, status="starting", host="h", boot_id="b",
                      pid_ns="n")
     seen = Observation("h", "b", "n", pid_ticks=7, spawn_due=True)

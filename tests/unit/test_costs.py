@@ -1,4 +1,4 @@
-"""What the page tells of costs: dollars and tokens of a run and its nodes, the limits that sessions were told."""
+"""Costs as the page shows them: dollars and tokens of a run and its nodes, limits of its sessions."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])
-def test_what_is_no_order_limits_nothing(order: object) -> None:
+def test_an_invalid_job_sets_no_limits(order: object) -> None:
     assert usage.limits_of(order) == Limits()

@@ -1,18 +1,18 @@
 # shellcheck shell=sh
-# Set-up shared by scripts/demo, scripts/test and scripts/lock. POSIX sh, sourced with $root set to the checkout.
-# It only defines functions; `set_up` does the work: a finished .venv in the checkout, made from requirements.lock.
+# Set-up shared by scripts/demo, scripts/test, scripts/chaos and scripts/lock. POSIX sh, sourced with $root set to the
+# checkout. It only defines functions; `set_up` does the work: a finished .venv in the checkout, from requirements.lock.
 #
-# Rules: nothing is downloaded but what the lock names (it is whole, so nothing is resolved again: a third of the time),
-# and its hashes are checked; no registry is named here (pip and
-# uv read their own configuration); .venv counts as finished only when its stamp, written last, says so; a second run
-# costs one Python start; system packages are touched only where `may_install_system` says yes.
+# Only what the lock names is downloaded, and its hashes are checked; the lock is complete, so nothing is resolved again
+# (a third of the time). No registry is named here: pip and uv read their own configuration. .venv counts as finished
+# only when its stamp, written last, says so; a second run costs one Python start. System packages are installed only
+# where `may_install_system` allows it.
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 
-# `env -i scripts/test` has neither PATH nor HOME. Standard places come last, so whatever the caller put first wins.
+# `env -i scripts/test` has neither PATH nor HOME. Standard directories come last, so the caller's own take precedence.
 sane_environment() {
     for place in /usr/local/bin /usr/bin /bin /usr/local/sbin /usr/sbin /sbin; do
         case ":${PATH:=$place}:" in
@@ -25,7 +25,7 @@ sane_environment() {
         [ -n "$HOME" ] || HOME=/
     fi
     export PATH HOME
-    # Foreign Python settings would leak into the new environment; bytecode is wanted, commands start three times faster.
+    # The caller's Python settings would leak into the new environment. Bytecode makes commands start three times faster.
     unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX __PYVENV_LAUNCHER__
 }
 
@@ -39,7 +39,7 @@ in_ci() { [ -n "${CI:-}" ] && [ "${CI:-}" != false ] && [ "${CI:-}" != 0 ]; }
 
 may_install_system() { [ "${install_system:-no}" = yes ] || in_ci || { is_root && in_container; }; }
 
-# install_command PACKAGE... : the one command a person would type on this machine.
+# install_command PACKAGE... : prints the command that installs packages on this machine.
 install_command() {
     if have apt-get; then echo "sudo apt-get install -y --no-install-recommends $*"
     elif have dnf; then echo "sudo dnf install -y $*"
@@ -58,12 +58,12 @@ as_root() {
 }
 
 apt_get() {
-    # Without a network apt would try for minutes; set-up goes on without it instead.
+    # Without a network apt would retry for minutes; set-up continues without it instead.
     as_root env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq \
         -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
 }
 
-# try_install PACKAGE... : true when they were installed; says why not otherwise.
+# try_install PACKAGE... : succeeds if they were installed; prints why not otherwise.
 try_install() {
     if ! may_install_system; then return 1; fi
     if ! have apt-get; then say "set-up: no apt-get on this machine, so $* cannot be installed for you"; return 1; fi
@@ -83,7 +83,7 @@ system_packages() {
     fi
 }
 
-# What only tests need: without a browser, or Graphviz to compare with, theirs are skipped.
+# Packages that only tests need: without a browser or Graphviz, those tests are skipped.
 test_packages() {
     wanted=
     have chromium || have chromium-browser || have google-chrome || wanted=chromium
@@ -93,9 +93,9 @@ test_packages() {
         say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"
 }
 
-# find_python [MODULE...] : prints the real interpreter of the newest Python >= 3.11 that has these modules. Each
-# candidate is run, not believed: a pyenv shim may exist for a version that is not installed. The base interpreter is
-# asked for, because the first `python3` on PATH may live in the very .venv that is about to be replaced.
+# find_python [MODULE...] : prints the path of the newest Python >= 3.11 that has these modules. Each candidate is run:
+# a pyenv shim may exist for a version that is not installed. The base interpreter is printed, because the first
+# `python3` on PATH may be in the .venv that is about to be replaced.
 find_python() {
     for candidate in python3.13 python3.12 python3.11 python3 python; do
         if "$candidate" -I -c '
@@ -111,7 +111,8 @@ print(getattr(sys, "_base_executable", None) or sys.executable)' "$@" 2>/dev/nul
     return 1
 }
 
-# fingerprint PYTHON : what .venv depends on. The path belongs to it: a copied checkout must not import the original.
+# fingerprint PYTHON : digest of everything .venv depends on. It includes the path: a copied checkout must not import
+# the original.
 fingerprint() {
     "$1" -I -S -c '
 import hashlib, sys
@@ -132,7 +133,7 @@ too_old() {
 }
 
 make_with_uv() {
-    # As pip does, trust what the machine trusts: a company's own certificate may stand before the package index.
+    # As pip does, trust the machine's certificates: a company's proxy may sit in front of the package index.
     UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
     export UV_SYSTEM_CERTS
     uv venv --quiet --no-python-downloads --python "$1" "$root/.venv" &&
@@ -148,8 +149,8 @@ make_with_pip() {
         compile_all
 }
 
-# pip would compile on one core, and both all there is: half of it is what garrison never imports, or tests alone, and
-# that compiles itself when it is wanted. What cannot be compiled (a package's templates) was never meant to be.
+# pip would compile on one core, and everything. Half of it is never imported by garrison, or only by tests, and is
+# compiled on first import. Files that cannot be compiled (a package's templates) are no modules.
 compile_all() {
     "$root/.venv/bin/python" -m compileall -qq -j 0 \
         -x 'site-packages/(networkx|mypy|mypyc|playwright|hypothesis|coverage|pip|pygments/(lexers|styles))/' \
@@ -182,8 +183,8 @@ make_venv() {
     make_with_pip "$python" || die "set-up: pip could not install requirements.lock (see above); run the same command again to retry"
 }
 
-# set_up : afterwards $root/.venv is finished. Two at once wait for each other; the lock is on a file that is there
-# anyway, and pip or uv inherit it: when a set-up is killed, the next one waits for what the killed one left running.
+# set_up : afterwards $root/.venv is finished. Concurrent set-ups wait for each other. The lock is on an existing file,
+# and pip or uv inherit it: when a set-up is killed, the next one waits for the processes it left running.
 set_up() {
     sane_environment
     stamp="$root/.venv/garrison-stamp"

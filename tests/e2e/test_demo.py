@@ -48,7 +48,7 @@ def start(place: Place, *options: str, log: str = "demo.out", program: tuple[str
     return child
 
 
-def said(place: Place, log: str = "demo.out") -> str:
+def output_of(place: Place, log: str = "demo.out") -> str:
     return (place.root / log).read_text()
 
 
@@ -56,22 +56,22 @@ def folders(place: Place) -> list[Path]:
     return list((place.root / "tmp").iterdir())
 
 
-def the_demo_in(place: Place, folder: Path) -> Place:
+def inside_of(place: Place, folder: Path) -> Place:
     """The demonstration's own repository and home, to look into."""
     inside = dataclasses.replace(place, started=[])
     inside.repo, inside.home, inside.trees = folder / "ledger", folder / "home", folder / "trees"
     return inside
 
 
-def test_all_that_is_promised_happens(demo_place):
+def test_everything_promised_happens(demo_place):
     child = start(demo_place, "--keep")
-    assert child.wait(DEADLINE) == 0, said(demo_place)
+    assert child.wait(DEADLINE) == 0, output_of(demo_place)
     (folder,) = folders(demo_place)
-    inside = the_demo_in(demo_place, folder)
+    inside = inside_of(demo_place, folder)
     check_history(inside)
     check_rework(inside)
     check_deaths(inside)
-    assert "NOT SHOWN" not in said(demo_place)
+    assert "NOT SHOWN" not in output_of(demo_place)
     assert not inside.mine()
     assert not [path for path in folder.rglob("*") if path.is_socket()]
     assert not list(inside.trees.rglob("*.py")), "a worktree or a slot is left"
@@ -121,7 +121,7 @@ def check_deaths(inside: Place) -> None:
 
 def check_proposals(place: Place, folder: Path, *, more: int) -> None:
     """Each of the `more` or more commands that are proposed works as it stands; the last one removes the folder."""
-    _, _, rest = said(place).partition("What to try next\n")
+    _, _, rest = output_of(place).partition("What to try next\n")
     commands = [line.strip() for line in rest.partition("\n\n")[0].splitlines()]
     assert len(commands) >= more
     env = {name: value for name, value in place.env.items() if name != "GIT_DIR"}
@@ -134,70 +134,70 @@ def check_proposals(place: Place, folder: Path, *, more: int) -> None:
 
 
 @pytest.mark.slow  # the one below is the same, of sessions
-def test_ctrl_c_in_the_middle_leaves_nothing(demo_place):
+def test_ctrl_c_leaves_nothing(demo_place):
     child = start(demo_place, "--terminal", "process")
-    wait_for("a guardian is back", lambda: "guardian-demo is back" in said(demo_place) or child.poll() is not None)
+    wait_for("a guardian is back", lambda: "guardian-demo is back" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(DEADLINE) == 130, said(demo_place)
-    assert "stopping run demo in order" in said(demo_place)
-    assert "run stopped" in said(demo_place)
-    assert "had to be killed" not in said(demo_place)
+    assert child.wait(DEADLINE) == 130, output_of(demo_place)
+    assert "stopping run demo in order" in output_of(demo_place)
+    assert "run stopped" in output_of(demo_place)
+    assert "had to be killed" not in output_of(demo_place)
     assert not demo_place.mine()
     assert folders(demo_place) == []
 
 
 @pytest.mark.slow
-def test_what_was_kept_of_an_interrupted_one_can_be_resumed(demo_place):
+def test_an_interrupted_demonstration_that_was_kept_can_be_resumed(demo_place):
     child = start(demo_place, "--keep", "--no-chaos")
-    wait_for("the agents work", lambda: "an agent works on it" in said(demo_place) or child.poll() is not None)
+    wait_for("the agents work", lambda: "an agent works on it" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(DEADLINE) == 130, said(demo_place)
+    assert child.wait(DEADLINE) == 130, output_of(demo_place)
     (folder,) = folders(demo_place)
     check_proposals(demo_place, folder, more=2)
-    check_history(the_demo_in(demo_place, folder))
+    check_history(inside_of(demo_place, folder))
 
 
-def test_what_cannot_begin_is_kept_and_said(demo_place):
+def test_a_demonstration_that_cannot_start_is_kept(demo_place):
     """The gate cannot run, for PATH has no mv: exit 1, and the folder stays and is named."""
     programs = demo_place.root / "bin"
     programs.mkdir()
     for name in ("git", "sh", "cat", "rm"):
         (programs / name).symlink_to(str(shutil.which(name)))
     child = start(demo_place, PATH=str(programs))
-    assert child.wait(DEADLINE) == 1, said(demo_place)
+    assert child.wait(DEADLINE) == 1, output_of(demo_place)
     (folder,) = folders(demo_place)
-    assert "NOT SHOWN: no run started" in said(demo_place)
-    assert f"Kept: {folder}" in said(demo_place)
+    assert "NOT SHOWN: no run started" in output_of(demo_place)
+    assert f"Kept: {folder}" in output_of(demo_place)
     check_proposals(demo_place, folder, more=2)
 
 
 def test_a_real_model_is_not_asked_without_a_key(demo_place):
     child = start(demo_place, "--claude", "--live", log="live.out")
     assert child.wait(DEADLINE) == 1
-    assert said(demo_place, "live.out").splitlines() == [
+    assert output_of(demo_place, "live.out").splitlines() == [
         "garrison: --live asks a real model: set ANTHROPIC_API_KEY, or log in with `garrison login`"]
     child = start(demo_place, "--live", log="usage.out")
     assert child.wait(DEADLINE) == 2
-    assert "--claude" in said(demo_place, "usage.out")
+    assert "--claude" in output_of(demo_place, "usage.out")
     assert folders(demo_place) == []
 
 
 @isolated
 @pytest.mark.slow
-def test_the_one_with_the_real_cli_shows_all_that_is_promised(demo_place):
+def test_with_claude_sessions_everything_promised_happens(demo_place):
     """Offline, a script plays the model: two deaths in mid-tool, a question, a refusal; all four land."""
     child = start(demo_place, "--claude", "--keep", ANTHROPIC_API_KEY="not to be passed on")
-    assert child.wait(DEADLINE) == 0, said(demo_place)
+    assert child.wait(DEADLINE) == 0, output_of(demo_place)
     (folder,) = folders(demo_place)
-    inside = the_demo_in(demo_place, folder)
+    inside = inside_of(demo_place, folder)
     assert {node["status"] for node in inside.nodes("demo").values()} == {"validated"}
     assert len(inside.nodes("demo")) == 4
     assert "only noted" in (folder / "requests.jsonl").read_text()
     assert {stem: len(lives) for stem, lives in inside.deaths("demo").items()} == {
         "orchestrator-payees": 1, "orchestrator-account_tree": 1}
     assert inside.nodes("demo")["exit_codes"]["attempt"] == 2
-    assert "NOT SHOWN" not in said(demo_place)
-    assert said(demo_place).count("continues, resumed by its id") == 2
+    assert "NOT SHOWN" not in output_of(demo_place)
+    assert output_of(demo_place).count("continues, resumed by its id") == 2
     assert not inside.mine()
     tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
                             capture_output=True, text=True, check=False)
@@ -206,12 +206,12 @@ def test_the_one_with_the_real_cli_shows_all_that_is_promised(demo_place):
 
 
 @isolated
-def test_ctrl_c_ends_the_one_with_the_real_cli_in_order(demo_place):
+def test_ctrl_c_with_claude_sessions_leaves_nothing(demo_place):
     child = start(demo_place, "--claude")
-    wait_for("a session works", lambda: "an agent works on it" in said(demo_place) or child.poll() is not None)
+    wait_for("a session works", lambda: "an agent works on it" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
-    assert child.wait(DEADLINE) == 130, said(demo_place)
-    assert "had to be killed" not in said(demo_place)
+    assert child.wait(DEADLINE) == 130, output_of(demo_place)
+    assert "had to be killed" not in output_of(demo_place)
     assert not demo_place.mine()
     assert folders(demo_place) == []
 
@@ -244,7 +244,7 @@ def test_a_wheel_has_the_whole_demonstration(demo_place, wheel):
 @pytest.mark.slow  # the same as from the checkout, but for its place
 def test_the_demonstration_runs_from_a_wheel(demo_place, wheel):
     child = start(demo_place, program=(sys.executable, "-P", "-m", "garrison.cli.main", "demo"), PYTHONPATH=str(wheel))
-    assert child.wait(DEADLINE) == 0, said(demo_place)
-    assert "NOT SHOWN" not in said(demo_place)
+    assert child.wait(DEADLINE) == 0, output_of(demo_place)
+    assert "NOT SHOWN" not in output_of(demo_place)
     assert not demo_place.mine()
     assert folders(demo_place) == []

@@ -1,4 +1,4 @@
-"""Completion as shells do it: real bash through the printed script; what a TAB loads; names that are nearly right."""
+"""Shell completion: real bash with the printed script, what TAB imports, suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_read_their_script(home: Path, shell: str, tmp_path: Path) -> None:
+def test_other_shells_accept_their_script(home: Path, shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = subprocess.run([PROGRAM, "completion", shell], env=environment(home), capture_output=True, check=True,
@@ -75,7 +75,7 @@ def test_other_shells_read_their_script(home: Path, shell: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("words", ["garrison ", "garrison status ", "garrison logs ", "garrison attach "])
-def test_a_tab_loads_no_parser_and_no_tmux(home: Path, words: str) -> None:
+def test_completion_imports_no_parser_and_no_tmux(home: Path, words: str) -> None:
     code = ("import sys\nfrom garrison.cli.main import main\ntry:\n    main([])\nexcept SystemExit:\n    pass\n"
             "print(sorted({'lark', 'rich', 'yaml'} & set(sys.modules)), file=sys.stderr)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE,
@@ -85,7 +85,7 @@ def test_a_tab_loads_no_parser_and_no_tmux(home: Path, words: str) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_a_home_that_cannot_be_read_offers_nothing_and_says_nothing(home: Path) -> None:
+def test_completion_of_an_unreadable_home_is_empty_and_silent(home: Path) -> None:
     RunFiles(home, "crew-1").journal.write_text("nonsense\n")
     done = subprocess.run([PROGRAM], capture_output=True, text=True, check=False, timeout=DEADLINE, env={
         **environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": "garrison logs ", "COMP_CWORD": "2"})
@@ -95,15 +95,15 @@ def test_a_home_that_cannot_be_read_offers_nothing_and_says_nothing(home: Path) 
 @pytest.mark.parametrize(("name", "known", "said"), [
     ("add_test", ["add_tests", "port"], "did you mean add_tests? "), ("PORT", ["port"], "did you mean port? "),
     ("zzz", ["add_tests"], ""), ("a", [], "")])
-def test_a_name_that_is_nearly_right(name: str, known: list[str], said: str) -> None:
+def test_suggestions(name: str, known: list[str], said: str) -> None:
     assert suggestion(name, known) == said
 
 
-def test_an_unknown_run_or_node_is_answered_with_the_nearest(home: Path) -> None:
+def test_an_unknown_run_or_node_is_answered_with_the_closest_name(home: Path) -> None:
     for arguments, said in ((["status", "crew-11"], "did you mean crew-1?"),
                             (["logs", "add_test"], "did you mean add_tests?"),
                             (["logs", "prt", "--run", "crew-2"], "did you mean port?"),
-                            (["logs", "port"], "has not begun"), (["attach", "port"], "has no session yet")):
+                            (["logs", "port"], "has not started"), (["attach", "port"], "has no session yet")):
         done = subprocess.run([PROGRAM, *arguments], env=environment(home), capture_output=True, text=True,
                               check=False, timeout=DEADLINE)
         assert (done.returncode, done.stdout) == (1, "")

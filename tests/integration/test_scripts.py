@@ -144,7 +144,7 @@ def test_an_identity_from_creation_to_its_end(box: Box) -> None:
 
 
 @pytest.mark.parametrize("command", ["update-liveness", "show", "mark-crashed", "mark-terminated"])
-def test_who_is_unknown_is_told_as_json_on_stderr(box: Box, command: str) -> None:
+def test_an_unknown_name_is_a_json_error_on_stderr(box: Box, command: str) -> None:
     assert "runner nobody" in box.refused("identity_registry.py", command, "runner", "nobody")
     assert not box.home.exists(), "asking made something"
 
@@ -152,7 +152,7 @@ def test_who_is_unknown_is_told_as_json_on_stderr(box: Box, command: str) -> Non
 @pytest.mark.parametrize("arguments", [("show", "runer", "a"), ("frobnicate",), (), ("create", "runner"),
                                        ("find-stale", "--timeout", "-1"), ("find-stale", "--timeout", "nan"),
                                        ("create", "runner", "a", "--pid", "0")])
-def test_a_malformed_call_is_2(box: Box, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_exit_code_2(box: Box, arguments: tuple[str, ...]) -> None:
     done = box.run("identity_registry.py", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr
@@ -167,12 +167,12 @@ def test_home_is_accepted_before_and_after_the_command(box: Box, tmp_path: Path,
     assert not box.home.exists()
 
 
-def test_names_that_are_none_are_2(box: Box) -> None:
+def test_invalid_names_are_exit_code_2(box: Box) -> None:
     assert "not a name" in box.refused("identity_registry.py", "create", "runner", "../../x", code=2)
     assert "not a run id" in box.refused("identity_registry.py", "create", "runner", "x", "--run", "R 1", code=2)
 
 
-def test_a_living_holder_is_not_replaced_a_dead_one_is_succeeded(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+def test_create_refuses_a_living_incarnation_and_succeeds_a_dead_one(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     process = sleeper()
     first = box.ok("identity_registry.py", "create", "runner", "a", "--pid", process.pid, "--run", "r1")
     assert first["start_ticks"] == process.ticks
@@ -189,7 +189,7 @@ def test_a_living_holder_is_not_replaced_a_dead_one_is_succeeded(box: Box, sleep
     assert (other["incarnation"], other["predecessor_id"]) == (1, None), "another run is never a successor"
 
 
-def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box) -> None:
+def test_create_kills_what_a_dead_incarnation_left_running(box: Box) -> None:
     key = Key("runner", "a", "r1")
     here = processes.this_host()
     box.identity(run="r1", pid=4_000_000, start_ticks=1, host=here.host, boot_id=here.boot_id, pid_ns=here.pid_ns)
@@ -203,7 +203,7 @@ def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box
 
 
 @pytest.mark.smoke
-def test_find_stale_says_who_is_silent_and_who_is_gone(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+def test_find_stale_lists_silent_and_gone_incarnations(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     process = sleeper()
     box.ok("identity_registry.py", "create", "runner", "fresh")
     box.identity(name="silent")
@@ -219,7 +219,7 @@ def test_find_stale_says_who_is_silent_and_who_is_gone(box: Box, sleeper: Callab
         "silent", "gone"}
 
 
-def test_the_list_for_people(box: Box) -> None:
+def test_list_as_a_table(box: Box) -> None:
     box.identity(name="silent")
     done = box.run("identity_registry.py", "list")
     head, row = done.stdout.splitlines()
@@ -229,7 +229,7 @@ def test_the_list_for_people(box: Box) -> None:
     assert box.run("identity_registry.py", "list", "--home", box.home.parent / "none").stdout == ""
 
 
-def test_a_corrupt_record_is_named_and_the_others_are_served(box: Box) -> None:
+def test_a_corrupt_record_is_reported_and_the_others_are_listed(box: Box) -> None:
     box.identity(name="whole")
     torn = box.home / "identities" / "runner-torn.json"
     torn.write_text('{"schema": 1, "agent_id"')
@@ -244,7 +244,7 @@ def test_a_corrupt_record_is_named_and_the_others_are_served(box: Box) -> None:
     assert torn.read_text() == '{"schema": 1, "agent_id"', "a reader repaired it"
 
 
-def test_without_a_run_the_living_one_is_meant_or_a_list_is_given(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+def test_a_name_without_a_run_is_the_living_one_or_refused(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     box.identity(run="r1", status="terminated")
     box.identity(run="r2", status="terminated")
     message = box.refused("identity_registry.py", "update-liveness", "runner", "a")
@@ -259,7 +259,7 @@ def test_without_a_run_the_living_one_is_meant_or_a_list_is_given(box: Box, slee
     assert "(alive)" in box.refused("identity_registry.py", "update-liveness", "runner", "a")
 
 
-def test_a_life_that_has_a_successor_writes_nothing(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+def test_a_fenced_incarnation_writes_nothing(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     key = box.living("runner", "a", "r1", sleeper(), incarnation=3).key
     box.store.update(Hook, key, lambda _: Hook("h", "runner", "a", "r1", OLD, OLD, incarnation=3))
     zombie = {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": format_marker(str(box.home), key, 2), "GARRISON_RUN": "r1"}
@@ -291,7 +291,7 @@ def test_a_hook_through_its_phases(box: Box) -> None:
     assert box.ok("hook_manager.py", "read", "runner", "a") == read, "a refused step changed the hook"
 
 
-def test_hooks_refuse_what_they_must(box: Box) -> None:
+def test_hook_refusals(box: Box) -> None:
     box.ok("hook_manager.py", "create", "runner", "a", "--phase", "executing")
     assert "impl_complete" in box.refused("hook_manager.py", "update-phase", "runner", "a", "merged")
     assert "not a phase" in box.refused("hook_manager.py", "update-phase", "runner", "a", "done", code=2)
@@ -301,7 +301,7 @@ def test_hooks_refuse_what_they_must(box: Box) -> None:
 
 
 @pytest.mark.traced
-def test_notes_become_wisdom(box: Box) -> None:
+def test_notes_appear_in_the_wisdom_block(box: Box) -> None:
     box.ok("hook_manager.py", "create", "orchestrator", "a")
     box.ok("hook_manager.py", "update-phase", "orchestrator", "a", "executing")
     noted = box.ok("hook_manager.py", "update-resumption", "orchestrator", "a", "tests are red",
@@ -373,7 +373,7 @@ def test_signals_under_the_seeds_names(scripts: Box) -> None:
     assert waited == body
 
 
-def test_a_signal_goes_where_it_was_asked_to(scripts: Box, tmp_path: Path) -> None:
+def test_write_signal_into_another_folder(scripts: Box, tmp_path: Path) -> None:
     import signal_protocol
 
     path = signal_protocol.write_signal("guardian", "runner", "GUIDANCE", {"node_id": "a", "run_id": "r1"},
@@ -383,7 +383,7 @@ def test_a_signal_goes_where_it_was_asked_to(scripts: Box, tmp_path: Path) -> No
     assert not (scripts.home / "signals").exists()
 
 
-def test_a_wait_leaves_a_living_layer_its_signal(scripts: Box, sleeper: Callable[[], Sleeper],
+def test_wait_leaves_a_living_process_its_signal(scripts: Box, sleeper: Callable[[], Sleeper],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     import signal_protocol
 
@@ -396,7 +396,7 @@ def test_a_wait_leaves_a_living_layer_its_signal(scripts: Box, sleeper: Callable
     assert signals.list_pending(scripts.home, key) == []
 
 
-def test_a_signal_that_could_go_to_several_goes_to_none(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+def test_a_signal_with_several_possible_recipients_is_refused(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     for run in ("r1", "r2"):
         box.launched(run)
         box.identity("guardian", "p", run)
@@ -486,7 +486,7 @@ def test_a_checkout_that_is_not_set_up_says_so_in_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("[a-z]*.py") if path.name != "demo.py"))
-def test_every_script_can_be_run_and_says_how(box: Box, script: str) -> None:
+def test_every_script_has_help(box: Box, script: str) -> None:
     assert os.access(SCRIPTS / script, os.X_OK)
     done = box.run(script, "--help")
     assert done.returncode == 0, done.stderr
@@ -550,7 +550,7 @@ def test_heartbeats_of_many_writers_at_once(box: Box) -> None:
     assert {entry.name for entry in path.parent.iterdir()} == {"runner-a.json", "runner-a.lock"}
 
 
-def test_of_many_who_create_at_once_one_does(box: Box) -> None:
+def test_one_of_many_concurrent_creates_succeeds(box: Box) -> None:
     env = {**box.env, "PYTHONPATH": str(SCRIPTS)}
     program = "import sys; from identity_registry import main; sys.exit(main(['create', 'runner', 'a']))"
     makers = [subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.DEVNULL,
@@ -589,7 +589,7 @@ def test_status_of_a_failed_run(box: Box) -> None:
     assert "no run r9" in box.cli("status", "r9", code=1)
 
 
-def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
+def test_status_of_a_run_without_a_launcher(box: Box) -> None:
     files = box.launched("r1")
     _journal(files, ("run", {"status": "running"}))
     here = processes.this_host()
@@ -598,7 +598,7 @@ def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
     assert "garrison up" in box.cli("status")
 
 
-def test_a_life_that_is_being_started_has_no_pid_yet(box: Box) -> None:
+def test_a_starting_incarnation_has_no_pid_yet(box: Box) -> None:
     box.launched("r1")
     box.identity("runner", "a", "r1", status="starting", pid=4_000_000, start_ticks=1)
     box.identity("runner", "b", "r1", status="active", pid=4_000_001, start_ticks=1)
@@ -607,12 +607,12 @@ def test_a_life_that_is_being_started_has_no_pid_yet(box: Box) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_no_run_is_not_every_run(box: Box, command: str) -> None:
+def test_an_empty_run_id_is_refused(box: Box, command: str) -> None:
     box.launched("r1")
     assert "not a run id: ''" in box.cli(command, "", code=2)
 
 
-def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box) -> None:
+def test_a_run_that_lost_its_journal_does_not_start_over(box: Box) -> None:
     files = box.launched("r1")
     box.store.update(Hook, Key("guardian", "p", "r1"),
                      lambda _: Hook("h", "guardian", "p", "r1", OLD, OLD, phase="executing"))
@@ -625,7 +625,7 @@ def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box
     assert str(files.journal) in done.stderr
 
 
-def test_status_says_what_it_cannot_read(box: Box) -> None:
+def test_status_reports_unreadable_journals(box: Box) -> None:
     files = box.launched("r1")
     files.journal.write_text("nonsense\n")
     box.launched("r2")
@@ -634,7 +634,7 @@ def test_status_says_what_it_cannot_read(box: Box) -> None:
     assert str(files.journal) in done.stderr
 
 
-def test_an_empty_home_names_the_others(box: Box, tmp_path: Path) -> None:
+def test_an_empty_home_lists_the_other_homes(box: Box, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "x" / "garrison").mkdir(parents=True)
@@ -696,7 +696,7 @@ def test_logs_follow_until_the_node_ends(box: Box, sleeper: Callable[[], Sleeper
         following.stdout.close()
 
 
-def test_attach_shows_a_living_session_and_refuses_an_ended_one(box: Box, tmp_path: Path) -> None:
+def test_attach_refuses_plain_processes_and_ended_sessions(box: Box, tmp_path: Path) -> None:
     files = box.launched("r1")
     files.attempt("a", 1).mkdir(parents=True)
     assert "no session yet" in box.cli("attach", "a", code=1)
@@ -714,7 +714,7 @@ def test_attach_shows_a_living_session_and_refuses_an_ended_one(box: Box, tmp_pa
     assert "its session is over" in box.cli("attach", "a", code=1)
 
 
-def test_signals_are_listed_with_what_became_of_them(box: Box) -> None:
+def test_signals_are_listed_with_their_state(box: Box) -> None:
     def post(id_: str, run: str) -> Path:
         source, target = {"role": "runner", "name": "a", "incarnation": 1}, {"role": "guardian", "name": "p"}
         return signals.post(box.home, signals.Signal(id_, source, target, "NODE_COMPLETE", run, OLD, "a", 1))
@@ -745,7 +745,7 @@ def test_usage_errors_are_2_and_refusals_1_without_a_traceback(box: Box) -> None
     assert "Traceback" in shown.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(box: Box) -> None:
+def test_a_closed_pipe_is_no_error(box: Box) -> None:
     for number in range(60):
         box.identity(name=f"n{number}", metadata={"note": "x" * 4000})
     done = subprocess.run(["sh", "-c", f"{sys.executable} {SCRIPTS}/identity_registry.py list --json | head -c 1"],
@@ -753,7 +753,7 @@ def test_a_reader_that_goes_away_is_no_error(box: Box) -> None:
     assert (done.stdout, done.stderr) == ("[", "")
 
 
-def test_find_stale_respawns_only_when_asked(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_stale_respawns_only_with_the_option(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """`find-stale --respawn` resumes all runs once; what that does has tests of its own."""
     from garrison.cli import identities
     from garrison.processes import resume_all
@@ -774,7 +774,7 @@ def test_runs_that_need_no_launcher_get_none(box: Box) -> None:
     assert box.store.read(Identity, launcher_key("stopped")) is None
 
 
-def test_a_beat_by_the_door_alone_keeps_a_record_without_a_process_alive(box: Box) -> None:
+def test_update_liveness_keeps_a_record_without_a_process_alive(box: Box) -> None:
     box.identity(name="a")
     assert [one["name"] for one in box.ok("identity_registry.py", "find-stale")] == ["a"]
     box.ok("identity_registry.py", "update-liveness", "runner", "a")

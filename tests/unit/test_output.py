@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sys
 
-import click
 import pytest
 
-from garrison.cli import main as cli
 from garrison.cli import output
-from garrison.cli.commands import run_command
 from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
 from garrison.system.clock import format_age
 
@@ -38,18 +35,18 @@ def test_an_error_is_one_line_and_a_code(error: BaseException, code: int, capsys
 
 
 @pytest.mark.parametrize("error", [GarrisonError("no"), ZeroDivisionError(), PermissionError(13, "no")])
-def test_a_traceback_only_when_asked_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_only_with_garrison_debug(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_DEBUG", "1")
     with pytest.raises(type(error)):
         fail(error)
 
 
-def test_an_error_of_several_lines_is_still_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_several_lines_is_printed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     fail(GarrisonError("first\nsecond"))
     assert capsys.readouterr().err == "garrison: first second\n"
 
 
-def test_the_tail_of_a_log_keeps_its_lines_below_the_errors_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tail_of_a_log_follows_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     fail(PreflightRed("the gate is red\nhere", "one\n  two"))
     assert capsys.readouterr().err == "garrison: the gate is red here\n    one\n      two\n"
 
@@ -77,36 +74,3 @@ def test_a_table_for_a_terminal_shows_markup_as_it_is(capsys: pytest.CaptureFixt
                                                (200000, "2d")])
 def test_an_age_has_one_unit(seconds: float | None, text: str) -> None:
     assert format_age(seconds) == text
-
-
-def test_click_commands_give_their_code(capsys: pytest.CaptureFixture[str]) -> None:
-    @click.command()
-    @click.argument("what", type=click.Choice(["ok", "no", "exit", "text", "return"]))
-    def command(what: str) -> int:
-        if what == "no":
-            raise GarrisonError("refused")
-        if what in ("exit", "text"):
-            raise SystemExit(3 if what == "exit" else "a word")
-        return 4 if what == "return" else 0
-
-    assert [run_command(command, [what])
-            for what in ("ok", "no", "exit", "text", "return", "--help")] == [0, 1, 3, 1, 4, 0]
-    assert run_command(command, ["nonsense"]) == 2
-    assert run_command(command, []) == 2
-    assert "garrison: refused" in capsys.readouterr().err
-
-
-def test_every_command_of_the_table_exists_and_says_what_it_does() -> None:
-    for name in cli.COMMANDS:
-        command = cli.garrison.get_command(click.Context(cli.garrison), name)
-        assert isinstance(command, click.Command), name
-        assert command.get_short_help_str(), name
-
-
-def test_a_module_that_is_not_there_breaks_only_its_own_command(monkeypatch: pytest.MonkeyPatch,
-                                                                capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "later", ("no_such_module", "later", "Comes later."))
-    assert cli.main(["--help"]) == 0
-    assert "Comes later." in capsys.readouterr().out
-    assert cli.main(["later"]) == 1
-    assert "not part of this garrison" in capsys.readouterr().err

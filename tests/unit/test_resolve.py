@@ -1,4 +1,4 @@
-"""Whom a name means and which life speaks: the pure half of the doors."""
+"""Resolving names to records, and the incarnation that a command writes for."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ NOW = "2026-01-31T12:00:00.000000Z"
 
 
 def never(key: Key) -> bool:
-    raise AssertionError(f"nobody should ask whether {key} lives")
+    raise AssertionError(f"whether {key} is alive decides nothing")
 
 
-def test_the_only_one_is_meant_dead_or_alive() -> None:
+def test_a_single_candidate_is_chosen_dead_or_alive() -> None:
     assert resolve.choose([HERE], "", never, "none") == HERE
     assert resolve.choose([HERE], "r9", never, "none") == HERE
 
 
-def test_nobody_of_that_name_is_not_found() -> None:
-    with pytest.raises(NotFound, match="nobody here"):
-        resolve.choose([], "r1", never, "nobody here")
+def test_no_candidate_is_not_found() -> None:
+    with pytest.raises(NotFound, match="none here"):
+        resolve.choose([], "r1", never, "none here")
 
 
-def test_of_several_that_of_the_own_run_is_meant() -> None:
+def test_the_candidate_of_the_callers_run_is_chosen() -> None:
     assert resolve.choose([HERE, THERE], "r2", never, "none") == THERE
 
 
-def test_of_several_the_only_living_one_is_meant() -> None:
+def test_the_only_living_candidate_is_chosen() -> None:
     assert resolve.choose([HERE, THERE], "", lambda key: key == THERE, "none") == THERE
     assert resolve.choose([HERE, THERE], "r9", lambda key: key == HERE, "none") == HERE
 
 
 @pytest.mark.parametrize(("living", "marked"), [(set(), set()), ({HERE, THERE}, {HERE, THERE})])
-def test_otherwise_the_refusal_lists_them(living: set[Key], marked: set[Key]) -> None:
+def test_several_candidates_are_refused_with_a_list(living: set[Key], marked: set[Key]) -> None:
     with pytest.raises(Refused) as refusal:
         resolve.choose([HERE, THERE], "", living.__contains__, "none")
     assert "--run" in str(refusal.value)
@@ -56,7 +56,7 @@ def test_otherwise_the_refusal_lists_them(living: set[Key], marked: set[Key]) ->
     ({"GARRISON_RUN": "r1", "GARRISON_LIFE": "/h:r2:runner-a#3"}, "r1"),
     ({"GARRISON_LIFE": "nonsense"}, ""),
 ])
-def test_the_run_a_process_belongs_to(environ: dict[str, str], expected: str) -> None:
+def test_current_run(environ: dict[str, str], expected: str) -> None:
     assert resolve.current_run(environ) == expected
 
 
@@ -70,18 +70,18 @@ def test_the_run_a_process_belongs_to(environ: dict[str, str], expected: str) ->
     (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "HOME:r1:orchestrator-a#2"}, None),
     (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "/elsewhere:r1:runner-a#2"}, None),
 ])
-def test_the_life_that_speaks(tmp_path: Path, given: int | None, environ: dict[str, str], expected: int | None) -> None:
+def test_writer_incarnation(tmp_path: Path, given: int | None, environ: dict[str, str], expected: int | None) -> None:
     environ = {name: value.replace("HOME", str(tmp_path)) for name, value in environ.items()}
     assert resolve.writer_incarnation(Store(tmp_path), HERE, given, environ) == expected
 
 
-def test_a_name_that_is_no_name_is_a_usage_error(tmp_path: Path) -> None:
+def test_an_invalid_name_is_a_usage_error(tmp_path: Path) -> None:
     for role, name, run in (("runer", "a", None), ("runner", "../a", None), ("runner", "a", "R!")):
         with pytest.raises(UsageError):
             resolve.find_key(Store(tmp_path), Identity, role, name, run)
 
 
-def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
+def test_not_found_names_similar_records(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.update(Identity, HERE, lambda _: Identity("id", "runner", "a", "r1", NOW, last_heartbeat=NOW))
     assert resolve.find_key(store, Identity, "runner", "a", None) == HERE

@@ -384,17 +384,17 @@ def seconds_of(text: str) -> float:
 
 def stale(root: Path, rounds: int, table: Table) -> None:
     """find-stale as a command, with one identity and with 1,000, beside bare Python."""
-    door = str(Path(__file__).resolve().parent.parent / "scripts/identity_registry.py")
+    script = str(Path(__file__).resolve().parent.parent / "scripts/identity_registry.py")
     took: dict[str, list[float]] = {}
     env = {name: value for name, value in os.environ.items()
            if not name.startswith("GARRISON_") and name != "PYTHONDONTWRITEBYTECODE"}
     homes = {1: root / "one", 1000: root / "thousand"}
     for count, home in homes.items():
-        fill(home, count, door, env)
+        fill(home, count, script, env)
     for _ in range(rounds):
         for what, argv, home in (("bare Python", ["-c", "pass"], homes[1]),
-                                 ("find-stale, 1", [door, "find-stale"], homes[1]),
-                                 ("find-stale, 1,000", [door, "find-stale"], homes[1000])):
+                                 ("find-stale, 1", [script, "find-stale"], homes[1]),
+                                 ("find-stale, 1,000", [script, "find-stale"], homes[1000])):
             at = time.perf_counter()
             subprocess.run([sys.executable, *argv], env={**env, "GARRISON_HOME": str(home)}, check=True,
                            stdout=subprocess.DEVNULL)
@@ -406,9 +406,9 @@ def stale(root: Path, rounds: int, table: Table) -> None:
     table.add("stale", "its work for 1,000 identities", f"{thousand - one:8.1f} ms (goal ≤ 30)", ms=thousand - one)
 
 
-def fill(home: Path, count: int, door: str, env: dict[str, str]) -> None:
+def fill(home: Path, count: int, script: str, env: dict[str, str]) -> None:
     """A home with that many identities of a living process that beats."""
-    subprocess.run([sys.executable, door, "create", "runner", "a", "--pid", str(os.getpid())],
+    subprocess.run([sys.executable, script, "create", "runner", "a", "--pid", str(os.getpid())],
                    env={**env, "GARRISON_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL)
     (first,) = (home / "identities").glob("*.json")
     record = json.loads(first.read_text())

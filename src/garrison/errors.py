@@ -56,7 +56,7 @@ class RecordCorrupt(RecordError):
 
 
 class RecordUnreadable(RecordError):
-    """Where a record or its folder should be stands something else, or it may not be read; that is no corruption."""
+    """A record or its folder is something else than a file or folder, or may not be read; it is not corrupt."""
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"cannot use {path}: {why}; it was left in place, move it away or mend its access to go on")
@@ -70,11 +70,11 @@ class NewerSchema(RecordError):
 
 
 class Fenced(GarrisonError):
-    """A write by a life or writer that has a successor; the caller stops at once and writes nothing."""
+    """A write by an incarnation or writer that has a successor; the caller stops at once and writes nothing."""
 
 
 class LockLost(GarrisonError):
-    """The life lock's file was removed or replaced under its holder; the holder stops in order."""
+    """The life lock's file was removed or replaced under its holder; the holder stops gracefully."""
 
 
 class AlreadyAlive(Refused):

@@ -33,7 +33,7 @@ _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, 
 
 
 def read(path: Path) -> bytes | None:
-    """The bytes of a record, None if it is absent; RecordUnreadable if something else bears its name or we may not."""
+    """Return the bytes of a record, None if it is absent; RecordUnreadable if it is no file or may not be read."""
     descriptor = open_existing(path)
     if descriptor is None:
         return None
@@ -54,7 +54,7 @@ def open_existing(path: Path) -> int | None:
 
 
 def read_open(descriptor: int, path: Path) -> bytes:
-    """The bytes of a record from the open `descriptor` of its file; RecordUnreadable as for `read`."""
+    """Return the bytes behind an open descriptor of the file `path`; RecordUnreadable as for `read`."""
     try:  # a look at a hundred lives reads as many: half the cost of `read_bytes`, whose first step is a file object
         chunks = []
         while chunk := os.read(descriptor, _CHUNK):
@@ -67,7 +67,7 @@ def read_open(descriptor: int, path: Path) -> bytes:
 
 
 def list_names(folder: Path) -> list[str]:
-    """The names in a folder, in no order; none if it is absent, RecordUnreadable as for `read`."""
+    """Return the names in a folder, unsorted; none if it is absent, RecordUnreadable as for `read`."""
     try:
         return os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def list_names(folder: Path) -> list[str]:
 
 
 def to_record_error(path: Path, error: OSError) -> Exception:
-    """What to raise for `error` at `path`: RecordUnreadable where a person must mend it, else the error itself."""
+    """Return what to raise for `error` at `path`: RecordUnreadable where a person must act, else the error itself."""
     if error.errno not in _MISPLACED:
         return error
     return RecordUnreadable(path, os.strerror(error.errno).lower())
@@ -88,7 +88,7 @@ _within: list[str] = []
 
 
 def forbid_recreating(home: Path) -> None:
-    """From now on this process makes nothing in `home` if that is gone: a layer must not bring it back as a ruin."""
+    """Forbid this process to create anything in `home` once that is gone: it must not bring it back as a ruin."""
     _within[:] = [os.path.join(home, "")]  # noqa: PTH118  # light
 
 
@@ -123,7 +123,7 @@ def _make_within(home: str, path: str) -> None:
 
 
 def _is_directory(path: Path, error: OSError) -> bool:
-    """Whether `path` is one after all: makedirs takes any failed look at it for something else that bears its name."""
+    """Return whether `path` is a directory after all: makedirs reports any failed stat as "exists"."""
     if error.errno != errno.EEXIST:
         return False
     try:
@@ -160,7 +160,7 @@ def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) 
 
 @contextmanager
 def replacing(path: Path, flags: int = 0) -> Iterator[int]:
-    """A new file, open for writing, that becomes `path` at the end of the block; at an error it is removed and closed.
+    """Open a new file for writing that becomes `path` at the end of the block; remove it after an error.
 
     The block writes, and syncs or closes; the name is durable only after `sync_directory`.
     """
@@ -179,7 +179,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _temporary(path: str, flags: int) -> tuple[str, int]:
-    """A new file beside `path`. A killed writer of the same pid may have left one of that name: it is passed over."""
+    """Create a new file beside `path`, skipping names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
         temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(_serial)}.tmp"
@@ -277,7 +277,7 @@ def open_or_create(path: Path, flags: int = 0) -> int:
 
 
 def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:
-    """The status of the open `descriptor` if it is still the file called `path`, else None."""
+    """Return the status of the open `descriptor` if it is still the file called `path`, else None."""
     try:
         named = os.stat(path)  # noqa: PTH116  # light
     except FileNotFoundError:

@@ -22,7 +22,7 @@ _UTF8 = ("utf-8", "surrogatepass")
 
 
 def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` with top-level strings over 8 kB replaced by `{"blob": sha256}`, the bytes stored under `blobs/`."""
+    """Replace top-level strings over 8 kB in `data` by `{"blob": sha256}`; store their bytes under `blobs/`."""
     stored = dict(data)
     for name, value in data.items():
         if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
@@ -37,7 +37,7 @@ def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `store_blobs`; RecordCorrupt if a blob is gone or its bytes differ."""
+    """Put the stored strings back into `data`; RecordCorrupt if a blob is gone or its bytes differ."""
     for name, value in data.items():
         if not isinstance(value, dict) or "blob" not in value:
             continue

@@ -50,7 +50,7 @@ class Hook:
 
     @property
     def key(self) -> Key:
-        """Who this is about."""
+        """Return the name that this hook belongs to."""
         return Key(self.role, self.name, self.run_id)
 
 
@@ -62,7 +62,7 @@ def check_phase(phase: str) -> str:
 
 
 def change_phase(hook: Hook, phase: str, now: str) -> Hook:
-    """`hook` in another phase, the step recorded in its history; ForbiddenTransition if the table does not list it."""
+    """Return `hook` in another phase, recorded in its history; ForbiddenTransition if the table does not list it."""
     if check_phase(phase) == hook.phase:
         return hook
     allowed = PHASES[hook.phase]
@@ -76,8 +76,10 @@ def change_phase(hook: Hook, phase: str, now: str) -> Hook:
 
 
 def reopen(hook: Hook, now: str) -> Hook:
-    """`hook` where a merged node is to be worked on once more: back in planning, with its history. Another phase is no
-    change. Not in the table: a run's flow alone asks for it, with a new attempt."""
+    """Return a merged `hook` back in planning, with its history; any other phase is unchanged.
+
+    The table does not list this step: only a run's flow asks for it, with a new attempt.
+    """
     if hook.phase != "merged":
         return hook
     entry: dict[str, Any] = {"from": "merged", "to": "planning", "at": now, "again": True}
@@ -85,17 +87,17 @@ def reopen(hook: Hook, now: str) -> Hook:
 
 
 def update_notes(hook: Hook, now: str, *, text: str | None = None, last_committed: str | None = None) -> Hook:
-    """`hook` with new resumption notes and/or last commit; None leaves what is there."""
+    """Return `hook` with new resumption notes or last commit; None leaves the old value."""
     return replace(hook, updated_at=now,
                    resumption_instructions=hook.resumption_instructions if text is None else text,
                    last_committed_node=hook.last_committed_node if last_committed is None else last_committed)
 
 
 def remember_session(hook: Hook, now: str, session: str) -> Hook:
-    """`hook` with the id of the session that a successor resumes."""
+    """Return `hook` with the id of the session that a successor resumes."""
     return replace(hook, updated_at=now, claude_session_id=session)
 
 
 def continue_hook(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
-    """The hook of a successor: a new id linked to the old one; phase, notes and history go on."""
+    """Return the hook of a successor: a new id linked to the old one, with its phase, notes and history."""
     return replace(hook, hook_id=hook_id, predecessor_hook_id=hook.hook_id, incarnation=incarnation, updated_at=now)

@@ -71,17 +71,17 @@ class Identity:
 
     @property
     def key(self) -> Key:
-        """Who this is about."""
+        """Return the name that this identity belongs to."""
         return Key(self.role, self.name, self.run_id)
 
     @property
     def reason(self) -> str:
-        """Why it ended (`done`, `failed`, `stopped`, `orphaned`, …), or ''."""
+        """Return why it ended (`done`, `failed`, `stopped`, `orphaned`, …), or ''."""
         return str(self.metadata.get("reason", ""))
 
 
 def change_status(identity: Identity, status: str, **changes: Any) -> Identity:
-    """`identity` with another status; ForbiddenTransition if the table does not list it."""
+    """Return `identity` with another status; ForbiddenTransition if the table does not list it."""
     allowed = STATUSES[identity.status]
     if status not in allowed:
         raise ForbiddenTransition(identity.key.full, identity.status, status, allowed)
@@ -89,12 +89,12 @@ def change_status(identity: Identity, status: str, **changes: Any) -> Identity:
 
 
 def mark_ended(identity: Identity, status: str, now: str, reason: str, **changes: Any) -> Identity:
-    """The identity of a life that is over: `status` is `crashed` or `terminated`, with the time and the reason."""
+    """Return the identity of an incarnation that is over: `crashed` or `terminated`, with time and reason."""
     stamp = {"crashed": "crashed_at", "terminated": "terminated_at"}[status]
     metadata = {**identity.metadata, "reason": reason}
     return change_status(identity, status, metadata=metadata, **{stamp: now}, **changes)
 
 
 def record_heartbeat(identity: Identity, now: str) -> Identity:
-    """The identity with a heartbeat at `now`, as the door writes it (a living layer only touches its life file)."""
+    """Return the identity with a heartbeat at `now`, as the script writes it (a process touches only its life file)."""
     return replace(identity, last_heartbeat=now)

@@ -52,7 +52,7 @@ class Entry:
 
 
 def encode_line(entry: Entry) -> bytes:
-    """One record as its line, CRC last."""
+    """Return the line of a record, CRC last."""
     return _line(entry.seq, entry.epoch, entry.token, entry.at, entry.kind, entry.data)
 
 
@@ -64,7 +64,7 @@ def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, 
 
 
 def decode_line(line: bytes, where: object = "journal") -> Entry:
-    """The inverse of `encode_line`; ValueError if the line is not whole, NewerSchema if it names one (`where`)."""
+    """Parse a line; ValueError if it is not whole, NewerSchema (naming `where`) if it has a newer schema."""
     head, separator, tail = line.rpartition(b',"crc":"')
     if not separator or len(tail) != 11 or not tail.endswith(b'"}\n'):
         raise ValueError("no checksum")
@@ -81,7 +81,7 @@ def decode_line(line: bytes, where: object = "journal") -> Entry:
 
 
 def _is_record(line: bytes, seq: int) -> bool:
-    """Whether a line is the whole record of that number; it is not decoded."""
+    """Return whether a line is the whole record of that number, without decoding it."""
     head, _, tail = line.rpartition(b',"crc":"')
     return head.startswith(b'{"seq":%d,' % seq) and tail == b'%08x"}\n' % zlib.crc32(b"}", zlib.crc32(head))
 
@@ -96,16 +96,16 @@ class Reader:
         self._seq = 0
 
     def read(self) -> list[Entry]:
-        """New whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
+        """Return new whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
         data = self._unread()
         end = whole_end(data)
         check_tail(data[end:end + len(_START)], self.path, self._offset + end)
         return self._decode(data[:end])
 
     def mentions(self, *words: bytes) -> bool:
-        """Whether what was appended since the last `read` holds one of these bytes, is long, damaged, or another file.
+        """Return whether the unread part contains one of these words, is long, damaged, or of another file.
 
-        Nothing is decoded, and a later `read` gives it all: so whoever is in a hurry need not fold what others wrote.
+        Nothing is decoded, and a later `read` returns it all: a reader in a hurry need not replay what others wrote.
         """
         before = (self._inode, self._offset)
         data = self._unread()
@@ -116,7 +116,7 @@ class Reader:
             not all(_is_record(line, number) for number, line in enumerate(lines, self._seq + 1))
 
     def _unread(self) -> bytes:
-        """What the file has beyond what was read: all of it, if it was compacted or is another file."""
+        """Return the unread part of the file: all of it, if it was compacted or is another file."""
         try:
             descriptor = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -153,12 +153,12 @@ class Reader:
 
 
 def read_all(path: Path) -> list[Entry]:
-    """Every whole record of a journal ([] if absent)."""
+    """Return every whole record of a journal ([] if absent)."""
     return Reader(path).read()
 
 
 def archived_parts(path: Path) -> list[Path]:
-    """What was put aside of a journal, oldest first."""
+    """Return the archived parts of a journal, oldest first."""
     found = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
     return sorted(found, key=lambda part: int(_number(part, path)))
 
@@ -287,7 +287,7 @@ def sync(path: Path) -> None:
 
 
 def _last(descriptor: int, path: Path) -> tuple[int, int]:
-    """Sequence number and epoch of an open journal's last record, (0, 0) if it is empty; its tail is whole."""
+    """Return sequence number and epoch of an open journal's last record, (0, 0) if it is empty; its tail is whole."""
     size = os.fstat(descriptor).st_size
     if not size:
         return 0, 0
@@ -332,10 +332,10 @@ def _drop_preallocation(path: Path) -> None:
 
 
 def whole_end(data: bytes) -> int:
-    """Where the whole records in `data` end: after its last newline, or before the last line if that was torn.
+    """Return where the whole records in `data` end: after the last newline, or before a torn last line.
 
-    A last line with zeros in it, and zeros after it, was on its way into a file with room when the power went: of its
-    sectors some arrived. No record has a zero byte.
+    A last line with zeros in it, and zeros after it, was being written into preallocated space when the power went:
+    some of its sectors arrived. No record contains a zero byte.
     """
     end, hole = data.rfind(b"\n") + 1, data.find(b"\0")
     if not 0 <= hole < end:
@@ -371,7 +371,7 @@ def cut_torn_tail(descriptor: int, path: Path) -> None:
 
 
 def read_history(path: Path) -> list[Entry]:
-    """Every record there ever was, what was put aside first; a snapshot only for what is there no more."""
+    """Return every record there ever was, archived parts first; a snapshot only for what no part holds any more."""
     found: list[Entry] = []
     for part in [*archived_parts(path), path]:
         last = found[-1].seq if found else 0
@@ -380,10 +380,10 @@ def read_history(path: Path) -> list[Entry]:
 
 
 def salvage(path: Path) -> tuple[list[Entry], list[str]]:
-    """The whole records since the last readable snapshot, in their order, and where damaged ones stood.
+    """Return the whole records since the last readable snapshot, and where damaged ones were.
 
-    A record that was torn at the end, while it was written, is none. The journal itself may be gone, or have been begun
-    anew, with numbers that were given before.
+    A record torn at the end while it was written does not count as damage. The journal itself may be gone, or have been
+    started again with numbers that were used before.
     """
     found, wrong = _whole(path)
     older = finished_parts(path)
@@ -394,8 +394,7 @@ def salvage(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 def finished_parts(path: Path) -> list[Path]:
-    """As `archived_parts`, without one that is still the journal itself: whoever put it aside died before the
-    snapshot."""
+    """Return `archived_parts` without one that is still the journal itself: its archiver died before the snapshot."""
     return [part for part in archived_parts(path) if not (path.exists() and part.samefile(path))]
 
 

@@ -42,10 +42,10 @@ class LifeLock:
         return None
 
     def beat(self, monotonic_ns: int, time_ns: int) -> None:
-        """Record a life sign; LockLost if the file was removed or replaced.
+        """Record a heartbeat; LockLost if the file was removed or replaced.
 
-        The modification time is the wall clock's, for people; the access time holds CLOCK_MONOTONIC, so that a reader
-        of the same boot can tell an age that suspend and clock steps do not change.
+        The modification time is the wall clock's, for display; the access time holds CLOCK_MONOTONIC, so that a reader
+        of the same boot can compute an age that neither suspend nor clock steps change.
         """
         if not atomic.same_file(self._descriptor, self.path):
             raise LockLost(f"life lock {self.path} was removed or replaced; stopping in order")
@@ -59,7 +59,7 @@ class LifeLock:
 
 
 def read_heartbeat(path: Path) -> tuple[float, float] | None:
-    """(CLOCK_MONOTONIC, epoch) seconds of the last beat, None if nobody ever lived there."""
+    """Return (CLOCK_MONOTONIC, epoch) seconds of the last heartbeat, None if no process ever had this lock."""
     try:
         stat = os.stat(path)  # noqa: PTH116  # light
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def read_heartbeat(path: Path) -> tuple[float, float] | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the life lock at `path`."""
+    """Return whether some process holds the life lock at `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # who only looks may look where nobody may write
     except FileNotFoundError:

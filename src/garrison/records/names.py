@@ -21,7 +21,7 @@ _FULL = re.compile(r"(?P<role>launch|guardian|runner|orchestrator|processor)(-(?
 
 
 def quote(text: str) -> str:
-    """`text` as an error shows it: in quotes, on one line, at most 60 characters."""
+    """Return `text` for an error message: in quotes, on one line, at most 60 characters."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
 
 
@@ -82,13 +82,13 @@ class Key:
 
     @property
     def full(self) -> str:
-        """`role-name@run`, the name in files, tmux and messages; the launcher's is `launch@run`."""
+        """Return `role-name@run`, the name in files, tmux and messages; the launcher's is `launch@run`."""
         stem = self.role if self.name == self.role == "launch" else f"{self.role}-{self.name}"
         return f"{stem}@{self.run}" if self.run else stem
 
     @classmethod
     def parse(cls, full: str) -> Key:
-        """The inverse of `full`; UsageError for anything else."""
+        """Parse a full name; UsageError for anything else."""
         match = _FULL.match(full)
         if not match:
             raise UsageError(f"not a full name: {quote(full)}; it reads role-name@run")
@@ -102,10 +102,10 @@ class Key:
 
 
 def launcher_key(run: str) -> Key:
-    """The launcher's key in a run."""
+    """Return the key of a run's launcher."""
     return Key("launch", "launch", run)
 
 
 def branch_name(run: str, node: str) -> str:
-    """The branch a node's work is committed on."""
+    """Return the branch on which a node's work is committed."""
     return f"garrison/{run}/{node}"

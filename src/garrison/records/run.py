@@ -117,7 +117,7 @@ class Result:
 
 
 def read_result(path: Path, run: str, node: str, attempt: int) -> tuple[Result | None, str]:
-    """The result in `path` if it is whole and of that run, node and attempt; else None and what is wrong with it."""
+    """Return the result in `path` if it is whole and of that run, node and attempt; else None and what is wrong."""
     try:
         result = load(Result, path)
     except (RecordCorrupt, NewerSchema) as error:
@@ -155,33 +155,33 @@ class RunFiles:
 
     @property
     def graph(self) -> Path:
-        """The snapshot of the pipeline's text."""
+        """Return the path of the pipeline's text as the run keeps it."""
         return self.root / "graph.dot"
 
     @property
     def graphs(self) -> Path:
-        """The folder of the pipelines within it, each as `<node>.dot`."""
+        """Return the folder of the nested pipelines, each as `<node>.dot`."""
         return self.root / "graphs"
 
     @property
     def journal(self) -> Path:
-        """The guardian's journal."""
+        """Return the path of the guardian's journal."""
         return self.root / "journal.jsonl"
 
     def layer_journal(self, stem: str) -> Path:
-        """The journal of one other layer (`stem` is `role-name`)."""
+        """Return the path of another process's journal (`stem` is `role-name`)."""
         return self.root / "layers" / f"{stem}.jsonl"
 
     def layer_log(self, stem: str) -> Path:
-        """What a layer printed."""
+        """Return the path of a process's output."""
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        """The folder of one attempt."""
+        """Return the folder of one attempt."""
         return self.root / "nodes" / node / str(attempt)
 
     def latest_attempt(self, node: str) -> int:
-        """The number of a node's latest attempt that was given a folder, 0 if there is none."""
+        """Return the number of a node's latest attempt that has a folder, 0 if there is none."""
         try:
             names = os.listdir(self.root / "nodes" / node)  # noqa: PTH208  # names only
         except FileNotFoundError:
@@ -189,12 +189,12 @@ class RunFiles:
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
     def runner_state(self, node: str) -> Path:
-        """The seed's runner state file."""
+        """Return the path of the runner state file."""
         return self.root / "runners" / f"{node}.json"
 
 
 def list_runs(home: Path) -> list[str]:
-    """The ids of all runs in a home that were launched, oldest first; not of what is only being removed."""
+    """Return the ids of all launched runs in a home, oldest first; not those that are being removed."""
     folder = home / "runs"
     found = [(folder / name / "launch.json", name) for name in atomic.list_names(folder) if not name.startswith(".")]
     return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.exists())]

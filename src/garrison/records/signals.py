@@ -64,7 +64,7 @@ class Signal:
 
     @property
     def sender(self) -> Key:
-        """Who wrote it."""
+        """Return the name of the sender."""
         return Key(self.source["role"], self.source["name"], self.run_id)
 
 
@@ -78,12 +78,14 @@ class PostedSignal:
 
 
 def inbox_path(home: Path, recipient: Key) -> Path:
-    """The folder of a recipient's signals."""
+    """Return the folder of a recipient's signals."""
     return home / "signals" / recipient.full
 
 
 def file_name(signal: Signal, number: int) -> str:
-    """`{UTC µs}-{counter}Z-{source role}-{target role}-{TYPE}-{id}.json`; sorts in the order of writing."""
+    """Return `{UTC µs}-{counter}Z-{source role}-{target role}-{TYPE}-{id}.json`, which sorts in the order of
+    writing.
+    """
     stamp = signal.timestamp.rstrip("Z").replace("-", "").replace(":", "").replace(".", "")
     return (f"{stamp}-{number:06d}Z-{signal.source['role']}-{signal.target['role']}"
             f"-{signal.signal_type}-{signal.id}.json")
@@ -104,7 +106,7 @@ def post(home: Path, signal: Signal, number: int | None = None) -> Path:
 
 
 def read(path: Path) -> Signal:
-    """The signal in a file; RecordError if it is none, FileNotFoundError if it is gone."""
+    """Return the signal in a file; RecordError if it is not one, FileNotFoundError if it is gone."""
     data = atomic.read(path)
     if data is None:
         raise FileNotFoundError(errno.ENOENT, "No such signal", str(path))
@@ -118,7 +120,7 @@ def read(path: Path) -> Signal:
 
 
 def list_pending(home: Path, recipient: Key) -> list[PostedSignal]:
-    """The signals waiting in an inbox, oldest first; unreadable ones come with their error."""
+    """Return the signals waiting in an inbox, oldest first; unreadable ones come with their error."""
     folder = inbox_path(home, recipient)
     found = []
     names = [name for name in atomic.list_names(folder) if name.endswith(".json") and not name.startswith(".")]
@@ -153,10 +155,13 @@ def _move(path: Path, where: str) -> None:
 
 
 def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives: Mapping[str, int]) -> str | None:
-    """Why `signal` must not be obeyed, or None. Pure.
+    """Return why `signal` must not be obeyed, or None. Pure.
 
-    `attempts`: node → current attempt; `lives`: full name → current incarnation. Death does not unsay: a dead sender's
-    signal counts while its run and attempt are current.
+    A dead sender's signal counts while its run and attempt are current.
+
+    Args:
+        attempts: node → current attempt.
+        lives: full name → current incarnation.
     """
     if signal.run_id != run:
         return f"it is of run {signal.run_id}, this is {run}"
@@ -179,5 +184,5 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives:
 
 
 def with_sender(signal: Signal, source: Key, incarnation: int) -> Signal:
-    """`signal` with its sender filled in."""
+    """Return `signal` with its sender filled in."""
     return replace(signal, source={"role": source.role, "name": source.name, "incarnation": incarnation})

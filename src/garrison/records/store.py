@@ -49,7 +49,7 @@ class Store:
         return None if data is None else _decode(kind, key, data, path)
 
     def get(self, kind: type[R], key: Key) -> R:
-        """The record; NotFound if there is none."""
+        """Return the record; NotFound if there is none."""
         found = self.read(kind, key)
         if found is None:
             raise NotFound(f"no {kind.__name__.lower()} {key.full} in {self.home}; `list` shows what there is")
@@ -57,9 +57,9 @@ class Store:
 
     def update(self, kind: type[R], key: Key, change: Callable[[R | None], R], *, incarnation: int | None = None,
                named: bool = True) -> R:
-        """Replace the record by `change(old)` under its lock; returns the new one.
+        """Replace the record by `change(old)` under its lock; return the new one.
 
-        With `incarnation`, raises Fenced (and changes nothing) if the record belongs to a later life or is gone.
+        With `incarnation`, raise Fenced (and change nothing) if the record belongs to a later incarnation or is gone.
         Without `named`, a power cut may bring the old one back (`atomic.write`).
         """
         with self.locked(kind, key, incarnation=incarnation) as old:
@@ -70,7 +70,7 @@ class Store:
 
     @contextmanager
     def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
-        """Hold a record's lock, giving the record; for what must happen while a life is still the current one."""
+        """Hold a record's lock and give the record; for steps that only the current incarnation may take."""
         folder = self.home / _FOLDERS[kind]
         if incarnation is None:
             atomic.make_directory(folder)
@@ -83,7 +83,7 @@ class Store:
             yield old
 
     def keys(self, kind: type[R]) -> list[Key]:
-        """The keys of all records of a kind, sorted; foreign file names are passed over."""
+        """Return the keys of all records of a kind, sorted; foreign file names are ignored."""
         found = []
         for name in atomic.list_names(self.home / _FOLDERS[kind]):
             if name.endswith(".json") and not name.startswith("."):
@@ -94,7 +94,7 @@ class Store:
         return sorted(found)
 
     def list(self, kind: type[R]) -> tuple[list[R], list[RecordError]]:
-        """All readable records, sorted by key, and the errors of those that are not."""
+        """Return all readable records, sorted by key, and the errors of the others."""
         records: list[R] = []
         errors: list[RecordError] = []
         try:
@@ -120,7 +120,7 @@ def _decode(kind: type[R], key: Key, data: bytes, path: Path) -> R:
 
 
 def check_incarnation(found: Identity | Hook | None, key: Key, incarnation: int) -> None:
-    """Raise Fenced unless `found` belongs to life `incarnation` or an earlier one."""
+    """Raise Fenced unless `found` belongs to `incarnation` or an earlier one."""
     if found is None:
         raise Fenced(f"the record of {key.full} is gone; life {incarnation} stops without writing")
     if found.incarnation > incarnation:

@@ -12,7 +12,7 @@ _SKIP = ("executing", "impl_complete", "validating")
 
 
 def build_wisdom_prompt_block(hook: Any) -> str:
-    """The block for `hook` (a Hook or its JSON object): phase reached, last commit, what to skip, and the notes."""
+    """Return the block for `hook` (a Hook or its JSON object): phase reached, last commit, what to skip, the notes."""
     read = hook.get if isinstance(hook, dict) else lambda name, default=None: getattr(hook, name, default)
     phase = read("phase") or "planning"
     lines = [HEADING, f"Previous phase reached: {phase}"]

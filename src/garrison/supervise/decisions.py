@@ -68,10 +68,13 @@ class DecisionInputs:
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """`kind`: start, none (living), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
-    monotonic), park (its window is used up), give_up (its attempt's total is), parked (its probe is due `at`), probe
-    (it is due now: start one life), heal (the probe was healthy for long enough), ended (terminated: not acted on
-    here)."""
+    """A decision about one process, with its reason and inputs.
+
+    `kind` is start, none (alive), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
+    monotonic), park (its window is used up), give_up (its attempt's total is used up), parked (its probe is due `at`),
+    probe (it is due now: start one incarnation), heal (the probe stayed healthy) or ended (terminated: not acted on
+    here).
+    """
 
     kind: str
     why: str = ""

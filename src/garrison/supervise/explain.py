@@ -36,7 +36,7 @@ class Replay:
 
 
 def encode_inputs(basis: DecisionInputs) -> dict[str, Any]:
-    """A basis in JSON's shapes."""
+    """Return the inputs of a decision as JSON values."""
     identity, verdict, seen = basis.view.identity, basis.view.verdict, basis.view.seen
     return {
         "rule": basis.rule, "now": basis.now, "boot_id": basis.boot_id,
@@ -51,7 +51,9 @@ def encode_inputs(basis: DecisionInputs) -> dict[str, Any]:
 
 
 def decode_inputs(data: dict[str, Any]) -> DecisionInputs:
-    """The inverse of `encode_inputs`; RecordCorrupt if it is none, or was written with fields this garrison lacks."""
+    """Return the decoded inputs of a decision; RecordCorrupt if they are malformed or have fields of a newer
+    garrison.
+    """
     def read(kind: type[Any], name: str) -> Any:
         return from_dict(kind, data[name], "a journaled decision") if name in data else None
 

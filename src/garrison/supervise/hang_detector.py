@@ -25,7 +25,7 @@ SPINNING = 4.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a watcher knows of one life at one moment; times in seconds, plain data."""
+    """What a watcher knows of one incarnation at one moment; times in seconds, plain data."""
 
     incarnation: int
     ages: dict[str, float] = field(default_factory=dict)
@@ -52,14 +52,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Hang:
-    """A life that lives but does nothing: the rule that says so, and a sentence."""
+    """A process that is alive but does nothing: the rule that fired, and a sentence."""
 
     rule: str
     why: str
 
 
 def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
-    """Whether a life hangs: a layer by `timeout`, its agent by `timeout` if stopped, else by `silence` if set."""
+    """Return why a process hangs, None if it does not.
+
+    A process is judged by `timeout`; its agent by `timeout` if it is stopped, else by `silence` if that is set.
+    """
     for rule in (_stopped, _silent, _spinning, _agent_stopped):
         if (why := rule(evidence, timeout)) is not None:
             return Hang(rule.__name__.strip("_").replace("_", "-"), why)
@@ -75,7 +78,7 @@ def seconds_silent(evidence: Evidence, kinds: Iterable[str], needed: Iterable[st
 
 
 def _stopped(e: Evidence, timeout: float) -> str | None:
-    """Whatever its children do: a stopped layer looks after nobody."""
+    """Judge a stopped process whatever its children do: it supervises nothing."""
     if e.state != "T" or _of_layer(e, "beat", "running") < timeout:
         return None
     return f"its process is stopped (SIGSTOP), its last beat was {_told(e.ages['beat'])} ago"
@@ -96,7 +99,7 @@ def _spinning(e: Evidence, timeout: float) -> str | None:
 
 
 def _agent_stopped(e: Evidence, timeout: float) -> str | None:
-    """A tool with a deadline is waited for, unless everybody is stopped: then nobody is there to use it."""
+    """Judge a stopped agent; a tool with a deadline is waited for unless every process is stopped."""
     if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _unmoved(e) < timeout:
         return None
     which = f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP)"
@@ -127,26 +130,26 @@ def _told(seconds: float) -> str:
 
 
 def latest_evidence(ages: dict[str, float]) -> tuple[str, float] | None:
-    """The last sign of life: (kind, seconds ago); None if there is none."""
+    """Return the most recent evidence of work as (kind, seconds ago); None if there is none."""
     return min(ages.items(), key=lambda item: item[1]) if ages else None
 
 
 def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float, silence: float | None = None) -> dict[str,
                                                                                                                  Any]:
-    """The evidence as a record keeps it, with the limits it was held against and the rule that it fulfilled."""
+    """Return the evidence as JSON values, with the limits it was held against and the rule that fired."""
     body = {**evidence.__dict__, "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
             "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
     return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
 
 
 def judge_recorded(body: dict[str, Any]) -> Hang | None:
-    """What `find_hang` says of evidence as a record keeps it; KeyError or TypeError if it is none."""
+    """Apply `find_hang` to recorded evidence; KeyError or TypeError if it is malformed."""
     known = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
     return find_hang(Evidence(**known), body["timeout"], body["silence"])
 
 
 class WatchClock:
-    """Counts the seconds in which somebody watched. `cap`: what a gap between two looks counts at most."""
+    """Counts watched seconds; a gap between two scans counts `cap` seconds at most."""
 
     def __init__(self, cap: float) -> None:
         self.cap, self.watched, self.step = cap, 0.0, 0.0
@@ -155,7 +158,7 @@ class WatchClock:
         self._last: float | None = None
 
     def look(self, monotonic: float) -> float:
-        """A look at the monotonic time; the seconds watched so far. `step` is what it added."""
+        """Count the time up to `monotonic`; return the watched seconds so far. `step` is what was added."""
         passed = 0.0 if self._last is None else max(0.0, monotonic - self._last)
         self.step = min(self.cap, passed)
         self.missed += passed - self.step
@@ -165,7 +168,7 @@ class WatchClock:
 
 
 class EvidenceTimes:
-    """When each kind of sign of one life was last seen, in watched seconds."""
+    """When each kind of evidence of one incarnation was last seen, in watched seconds."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -174,7 +177,9 @@ class EvidenceTimes:
         self._missed: set[str] = set()
 
     def note(self, kind: str, stamp: Hashable, at: float) -> None:
-        """`stamp` changes whenever there is a sign; the first one tells of none, so it dates from the beginning."""
+        """Record a `stamp` that changes with each sign of work; the first one proves nothing and dates from the
+        beginning.
+        """
         if kind not in self._stamps:
             self.times[kind] = self.began
         elif self._stamps[kind] != stamp:
@@ -182,13 +187,13 @@ class EvidenceTimes:
         self._stamps[kind] = stamp
 
     def hold(self, kind: str, good: Callable[[], bool] | bool, at: float, since: float) -> None:
-        """A sign that lasts while `good`; before the first look it is taken to have been there at `since`."""
+        """Record evidence that holds while `good`; before the first scan it counts as seen at `since`."""
         self.times.setdefault(kind, since)
         if good() if callable(good) else good:
             self.times[kind] = at
 
     def last(self, kind: str, good: bool, at: float) -> None:
-        """A sign that lasts until a look misses it: when it went before that, nobody knows, so it counts until then."""
+        """Record evidence that holds until a scan misses it; it counts up to that scan."""
         if good or kind not in self._missed:
             self.times[kind] = at
         (self._missed.discard if good else self._missed.add)(kind)

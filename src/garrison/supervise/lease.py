@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessOrigin:
-    """The process that asks for a life, and where it runs."""
+    """The process that asks for a start, and where it runs."""
 
     pid: int
     start_ticks: int
@@ -29,7 +29,7 @@ class ProcessOrigin:
 
 @dataclass(frozen=True)
 class SpawnRequest:
-    """What the new life is to be."""
+    """What is to be started."""
 
     key: Key
     parent: Key | None = None
@@ -44,9 +44,9 @@ class SpawnRequest:
 def grant_lease(old: Identity | None, verdict: Verdict | None, wish: SpawnRequest, by: ProcessOrigin, *, now: str,
                 deadline: str,
           fresh_id: str) -> Identity:
-    """The identity of the next life, `starting` with the spawner's pid and a deadline.
+    """Return the identity of the next incarnation: `starting`, with the spawner's pid and a deadline.
 
-    AlreadyAlive if a life is there; Refused if the old one was not replaced first (a dead life's children may live on).
+    AlreadyAlive if one is alive; Refused if the old one was not replaced first (its children may live on).
     """
     if old is not None and verdict is not None:
         if verdict.living:
@@ -67,9 +67,9 @@ def grant_lease(old: Identity | None, verdict: Verdict | None, wish: SpawnReques
 
 
 def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
-    """The hook of the next life: the old one continued, or a new one in planning. The same life's is left as it is.
+    """Return the hook of the next incarnation: the old one continued, or a new one in planning.
 
-    Fenced if a later life has it: this spawner was held up so long that its lease was given to another.
+    Fenced if a later incarnation has it: this spawner was delayed until its lease was granted to another.
     """
     if old is None:
         return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
@@ -81,20 +81,20 @@ def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: 
 
 
 def activate(lease_: Identity, me: ProcessOrigin, now: str) -> Identity:
-    """The leased identity as the living process writes it: its own pid, `active`."""
+    """Return the leased identity as the started process writes it: its own pid, `active`."""
     return replace(change_status(lease_, "active"), pid=me.pid, start_ticks=me.start_ticks, pid_ns=me.pid_ns,
                    boot_id=me.boot_id,
                    host=me.host, last_heartbeat=now, spawn_deadline=None)
 
 
 def format_marker(home: str, key: Key, incarnation: int) -> str:
-    """The value of GARRISON_LIFE that every process of a life bears: `<home>:<run>:<role>-<name>#<incarnation>`."""
+    """Return the GARRISON_LIFE of an incarnation's processes: `<home>:<run>:<role>-<name>#<incarnation>`."""
     stem = key.full.partition("@")[0]
     return f"{home}:{key.run}:{stem}#{incarnation}"
 
 
 def parse_marker(text: str) -> tuple[str, str, str, int] | None:
-    """(home, run, role-name, incarnation) of a life marker; None if it is none. By hand the run may be empty."""
+    """Return (home, run, role-name, incarnation) of a life marker; None if it is malformed. The run may be empty."""
     rest, _, number = text.rpartition("#")
     rest, _, stem = rest.rpartition(":")
     home, _, run = rest.rpartition(":")

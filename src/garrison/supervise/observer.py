@@ -37,7 +37,7 @@ class Observer:
         self.where = processes.here()
 
     def see(self, identity: Identity) -> Observation:
-        """What can be seen of `identity` now."""
+        """Return what can be observed of `identity` now."""
         here = self.where
         same_kernel = (identity.host, identity.boot_id) == (here.host, here.boot_id)
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
@@ -54,13 +54,13 @@ class Observer:
                                  and self.clock.time() > from_iso(identity.spawn_deadline)))
 
     def judge(self, identity: Identity) -> Verdict:
-        """The verdict on `identity` now; whom its record declares over is not looked at."""
+        """Return the verdict on `identity` now; one whose record says it is over is not observed."""
         here = self.where
         over = identity.status in ("crashed", "parked")
         return judge(identity, Observation(here.host, here.boot_id, here.pid_ns) if over else self.see(identity))
 
     def stale_reason(self, identity: Identity, timeout: float) -> str | None:
-        """Why `identity` is stale now (`verdict.stale_reason`)."""
+        """Return why `identity` is stale now (`verdict.stale_reason`)."""
         return stale_reason(identity, self.see(identity), timeout)
 
     def me(self, pid: int) -> ProcessOrigin:
@@ -69,7 +69,7 @@ class Observer:
         return ProcessOrigin(pid, probe.ticks if probe else 0, self.where.pid_ns, self.where.boot_id, self.where.host)
 
     def beat_age(self, identity: Identity, same_kernel: bool) -> float | None:
-        """Seconds since the later of the life file's beat and `last_heartbeat`; None if there is neither."""
+        """Return the seconds since the later of life file and `last_heartbeat`; None if there is neither."""
         ages = []
         if identity.last_heartbeat:
             ages.append(self.clock.time() - from_iso(identity.last_heartbeat))
@@ -85,7 +85,7 @@ class Observer:
         return max(0.0, min(ages)) if ages else None
 
     def _leaving(self, identity: Identity, ticks: int | None) -> float | None:
-        """For `Seen.leaving`; a process without the lock (of a record made by hand, say) is in nobody's way."""
+        """Return `Observation.leaving`; a process without the lock (of a record made by hand, say) blocks nothing."""
         if identity.status != "terminated" or identity.terminated_at is None or ticks is None:
             return None
         if ticks != identity.start_ticks or not life_lock.is_held(self.store.life_path(identity.key)):
@@ -118,24 +118,24 @@ class AgentEvidence(Protocol):
         ...
 
     def tool(self) -> tuple[str, float] | None:
-        """A tool under way and the seconds it may be silent; None if there is none."""
+        """Return a tool under way and the seconds it may be silent; None if there is none."""
         ...
 
     def waiting(self) -> str:
-        """What the agent says it waits for; '' if it works."""
+        """Return what the agent says it waits for; '' if it works."""
         ...
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The verdict on one life, with the evidence as plain data; None where there was nothing to look into."""
+    """The verdict on one process, with the evidence as JSON values; None if none was gathered."""
 
     verdict: Verdict
     evidence: dict[str, Any] | None = None
 
 
 class _Watched:
-    """One life that is watched."""
+    """One watched incarnation."""
 
     def __init__(self, path: Path, incarnation: int, began: float) -> None:
         self.path = path
@@ -149,7 +149,7 @@ class _Watched:
 
 
 class HangWatcher:
-    """Watches lives of one home. `timeout` in seconds; `gap`: what is longer was not watched, seconds."""
+    """Watches the processes of one home for hangs; a gap between scans longer than `gap` seconds was not watched."""
 
     def __init__(self, observer: Observer, timeout: float, gap: float) -> None:
         self.observer, self.timeout = observer, timeout
@@ -157,7 +157,7 @@ class HangWatcher:
         self._lives: dict[tuple[str, str, str], _Watched] = {}
 
     def look(self, identity: Identity, verdict: Verdict, agent: AgentEvidence | None = None) -> Inspection:
-        """The verdict on a life, `find_hang` if the evidence says so; `agent` if it is an orchestrator."""
+        """Return the verdict on a process, `hung` if the evidence says so; pass `agent` if it is an orchestrator."""
         who, now = (identity.role, identity.name, identity.run_id), self.observer.clock.monotonic()
         at = self.clock.look(now)
         if verdict.state != "alive" or identity.status != "active" or identity.pid is None:
@@ -228,7 +228,7 @@ def _quiet(ages: Mapping[str, float]) -> float:
 
 
 def _deep(watched: _Watched, limit: float, at: float) -> bool:
-    """A whole tree of files is walked only after half the silence that would be a hang, a few times until then."""
+    """Return whether to walk the whole worktree: only after half the silence that would be a hang, a few times."""
     due = _quiet(watched.signs.ages(at)) > limit / 2 and at - watched.walked > limit / 8
     if due:
         watched.walked = at
@@ -244,10 +244,10 @@ def _blocked(own: ProcessInfo | None, below: list[ProcessInfo]) -> int:
 
 def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Callable[[float], None],
               pause: float) -> Inspection:
-    """The verdict of who has not watched before: a life whose beat is older than `timeout` is looked at twice.
+    """Judge without having watched: a process whose heartbeat is older than `timeout` is observed twice.
 
-    `wait(pause)` passes the time between the looks: a life that was thawed a moment ago beats, or computes, meanwhile.
-    Ages are those of the monotonic clock, so neither suspend nor clock steps make anybody old.
+    `wait(pause)` passes the time between the two: a process that was thawed a moment ago beats or computes meanwhile.
+    Ages are on the monotonic clock, so neither suspend nor clock steps age anything.
     """
     verdict, age = observer.judge(identity), _age(observer, identity)
     if verdict.state != "alive" or identity.status != "active" or identity.pid is None or age <= timeout:
@@ -267,12 +267,12 @@ def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Call
 
 
 def _age(observer: Observer, identity: Identity) -> float:
-    """Seconds since the last beat; 0 where nothing tells."""
+    """Return the seconds since the last heartbeat; 0 if unknown."""
     return observer.see(identity).beat_age or 0.0
 
 
 def _once(observer: Observer, identity: Identity) -> tuple[Hashable, int, tuple[int, ...], str, int]:
-    """(beat, CPU ticks of the tree, its pids, own state, how many are blocked)."""
+    """Return (heartbeat, CPU ticks of the tree, its pids, own state, number of blocked processes)."""
     assert identity.pid is not None
     own = observer.processes.probe(identity.pid)
     life = format_marker(str(observer.store.home), identity.key, identity.incarnation)

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
           signs: dict[str, Any] | None = None, seen: Observation | None = None) -> Identity:
-    """Write `crashed` with the evidence (`signs`: of a hang) and the class `kind` (restart.CLASSES) over a life, which
-    was judged by what was `seen` (None: it is looked at now).
+    """Write `crashed` over an incarnation, with the evidence and the class `kind` (`restart.CLASSES`).
 
     Fenced if the record has moved on since it was judged.
+
+    Args:
+        signs: evidence of a hang.
+        seen: what it was judged by; None: it is observed now.
     """
     now, seen = observer.clock.utc(), seen or observer.see(judged)
     evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now,
@@ -52,7 +55,7 @@ def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
 
 
 def kill_incarnation(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
-    """Kill what is left of a fenced life; returns what was killed. Safe to repeat."""
+    """Kill what is left of a fenced incarnation; return what was killed. Safe to repeat."""
     root = None
     here = observer.where
     same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
@@ -73,7 +76,7 @@ def _marker(observer: Observer, life: Identity, before: int = 0) -> str:
 
 def replace_incarnation(observer: Observer, judged: Identity, reason: str, grace: float,
                  signs: dict[str, Any] | None = None) -> Identity:
-    """Fence and sweep one life; afterwards its name is free for `start_life`."""
+    """Fence and kill one incarnation; afterwards its name is free for `start_incarnation`."""
     fenced = fence(observer, judged, reason, HUNG if signs and signs.get("rule") else CRASH, signs)
     kill_incarnation(observer, fenced, grace)
     return fenced

@@ -55,7 +55,7 @@ CLASSES: Mapping[str, Ruling] = {
 
 
 def ruling(kind: str) -> Ruling:
-    """What a class means; one that is not in the table is a crash."""
+    """Return the meaning of a class; an unknown one is a crash."""
     return CLASSES.get(kind, CLASSES[CRASH])
 
 

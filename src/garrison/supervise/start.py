@@ -44,26 +44,28 @@ REFUSED = 75
 
 
 class StartRefused(GarrisonError):
-    """The child is not, or no longer, the life its lease was for."""
+    """The child is not, or no longer, the incarnation that its lease was granted for."""
 
     exit_code = REFUSED
 
 
 def new_id() -> str:
-    """A random id for a record."""
+    """Return a random id for a record."""
     return os.urandom(8).hex()
 
 
 def acquire_lease(observer: Observer, wish: SpawnRequest, deadline_s: float) -> Identity:
-    """Step 1 of who becomes that life itself: the lease and the hook; returns the `starting` identity. AlreadyAlive if
-    a life is there."""
+    """Do step 1 for a process that becomes the incarnation itself; return the `starting` identity.
+
+    AlreadyAlive if one is alive.
+    """
     leased, _ = _lease(observer, wish, deadline_s)
     link_hook(observer, leased)
     return leased
 
 
 def _lease(observer: Observer, wish: SpawnRequest, deadline_s: float) -> tuple[Identity, bool]:
-    """The lease, and whether there is a hook to continue."""
+    """Return the lease, and whether there is a hook to continue."""
     store, clock = observer.store, observer.clock
     now, deadline = clock.utc(), iso(clock.time() + deadline_s)
     spawner = observer.me(os.getpid())
@@ -81,7 +83,7 @@ def _lease(observer: Observer, wish: SpawnRequest, deadline_s: float) -> tuple[I
 
 
 def link_hook(observer: Observer, life: Identity) -> None:
-    """The hook of that life: the one before it continued; again is no matter. Fenced if a later life has it."""
+    """Continue the predecessor's hook for this incarnation; idempotent. Fenced if a later incarnation has it."""
     now = observer.clock.utc()
     observer.store.update(Hook, life.key, lambda old: next_hook(old, life.key, life.incarnation, now, new_id()),
                           named=False)
@@ -89,9 +91,9 @@ def link_hook(observer: Observer, life: Identity) -> None:
 
 def start_incarnation(observer: Observer, wish: SpawnRequest, deadline_s: float,
                       spawn: Callable[[Identity, str], None]) -> Identity:
-    """Begin a life: lease, then `spawn(identity, marker)` starts the process. Returns the leased identity.
+    """Start an incarnation: lease, then `spawn(identity, marker)` starts the process. Return the leased identity.
 
-    If `spawn` fails the lease is given back as a crash, so that the restart policy counts it.
+    If `spawn` fails the lease is returned as a crash, so that the restart policy counts it.
     """
     leased, continued = _lease(observer, wish, deadline_s)
     if not continued:
@@ -115,7 +117,7 @@ def _give_back(old: Identity | None, leased: Identity, now: str, why: str) -> Id
 
 
 class Incarnation:
-    """A registered life: the child's hold of its name, and its fenced pen."""
+    """A registered incarnation: it holds its life lock and writes its own records, fenced."""
 
     def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
         self.store, self.clock, self.lock = store, clock, lock
@@ -125,15 +127,15 @@ class Incarnation:
 
     @property
     def marker(self) -> str:
-        """The value of GARRISON_LIFE of this life's processes."""
+        """Return the GARRISON_LIFE of this incarnation's processes."""
         return format_marker(str(self.store.home), self.key, self.incarnation)
 
     def beat(self) -> None:
-        """A life sign; LockLost if the life file is no longer ours."""
+        """Send a heartbeat; LockLost if the life file is no longer ours."""
         self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
     def update(self, change: Callable[[Identity], Identity], *, named: bool = True) -> Identity:
-        """Change the own identity; Fenced if a later life has taken the name. `named`: as `Store.update` has it."""
+        """Change the own identity; Fenced if a later incarnation has the name. `named` as in `Store.update`."""
         def present(old: Identity | None) -> Identity:
             return change(require_unfenced(old, self.key))
 
@@ -141,37 +143,38 @@ class Incarnation:
         return self.identity
 
     def hook(self, change: Callable[[Hook], Hook]) -> Hook:
-        """Change the own hook; Fenced if a later life has taken the name."""
+        """Change the own hook; Fenced if a later incarnation has the name."""
         def present(old: Hook | None) -> Hook:
             return change(_there(old, self.key))
 
         return self.store.update(Hook, self.key, present, incarnation=self.incarnation)
 
     def ready(self) -> None:
-        """Say that recovery is over and work begins."""
+        """Record that recovery is over and work begins."""
         now = self.clock.utc()
         # After a power cut nobody waits for this life any more.
         self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
         failpoint.here(":ready")
 
     def end(self, reason: str, exit_code: int = 0) -> None:
-        """End in order: `terminated` with a reason, then the life lock goes."""
+        """End gracefully: `terminated` with a reason, then release the life lock."""
         now = self.clock.utc()
         self.update(lambda old: mark_ended(old, "terminated", now, reason, exit=exit_code))
         failpoint.here(":terminated")
         self.lock.release()
 
     def crash(self, reason: str, exit_code: int = 1) -> None:
-        """Say oneself why one dies, so that who counts the death can tell it; then the life lock goes."""
+        """Record the own death, so that the supervisor can name its reason; then release the life lock."""
         now = self.clock.utc()
         self.update(lambda old: mark_ended(old, "crashed", now, reason, exit=exit_code))
         self.lock.release()
 
 
 def require_unfenced(found: Identity | None, key: Key) -> Identity:
-    """The record of a life that may still write; Fenced if it is gone or was declared over.
+    """Return the record of an incarnation that may still write; Fenced if it is gone or was declared over.
 
-    A fenced life is about to be swept, its tools perhaps before itself: what it says of them now is void.
+    A fenced process is about to be killed, its tools perhaps before itself: what it would write about them now is
+    wrong.
     """
     identity = _there(found, key)
     if identity.status in ("crashed", "parked"):
@@ -186,9 +189,9 @@ def _there(old: R | None, key: Key) -> R:
 
 
 def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Incarnation:
-    """Step 3, the child's half: become the life the lease was for.
+    """Do step 3, the child's half: become the incarnation that the lease was granted for.
 
-    `wait(seconds)` passes time between tries for the life lock, and for room on a full disk: both until the deadline.
+    `wait(seconds)` passes time between tries for the life lock, and for space on a full disk, both until the deadline.
     StartRefused (exit 75) if the lease is not ours or the lock stays held past it; nothing is written then.
     """
     store, clock = observer.store, observer.clock

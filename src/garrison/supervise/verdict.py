@@ -41,26 +41,28 @@ class Observation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start), hung (lives,
-    but does nothing: only who watches it can say so, see `watch`), lingering (it said that it ends, and stays) or
-    ended."""
+    """A judgement with its reason.
+
+    `state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start), hung (alive but
+    idle: only a watcher can tell, see `observer`), lingering (it announced its end, and stays) or ended.
+    """
 
     state: str
     why: str
 
     @property
     def living(self) -> bool:
-        """Whether a life is, or may still be, there; nobody may begin a successor."""
+        """Return whether an incarnation is, or may still be, alive; then no successor may start."""
         return self.state in ("alive", "starting", "elsewhere")
 
     @property
     def needs_replacement(self) -> bool:
-        """Whether the life is over, or must be, and has not been replaced yet."""
+        """Return whether the incarnation is over, or must be, and has not been replaced yet."""
         return self.state in ("dead", "lapsed", "hung", "lingering")
 
 
 def judge(identity: Identity, seen: Observation, hand_timeout: float = 300.0) -> Verdict:
-    """The verdict on one identity; `hand_timeout` is how long a record without a process counts as alive, seconds."""
+    """Return the verdict on one identity; a record without a process counts as alive for `hand_timeout` seconds."""
     if seen.leaving is not None and not 0 <= seen.leaving <= LINGER:
         return Verdict("lingering", f"it ended in order, but process {identity.pid} still holds its life lock")
     if identity.status in ("crashed", "terminated", "parked"):
@@ -85,17 +87,18 @@ def _by_hand(seen: Observation, hand_timeout: float) -> Verdict:
 
 
 def is_spawn_due(leased_at: float, now: float) -> bool:
-    """Whether a spawner has had time enough to start its process; both are wall times, in seconds.
+    """Return whether a spawner has had time enough to start its process; both are wall times, in seconds.
 
-    A clock that was set back since the lease tells nothing: then too the marker decides, or a life whose process died
-    would count as starting until the clock is where it was. A wrong guess is fenced, never doubled.
+    If the clock was set back since the lease, the marker decides too: else a process that died would count as starting
+    until the clock is where it was. A wrong guess is fenced, never doubled.
     """
     return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
 def _starting(identity: Identity, seen: Observation) -> Verdict:
-    """A lease names the spawner; it lapses at the deadline, or when nobody bears the marker and the spawner is dead or
-    has had its time: then the process died before it was active."""
+    """Judge a lease: it lapses at its deadline, or when no process has the marker and the spawner is dead or had its
+    time.
+    """
     if seen.deadline_passed:
         return Verdict("lapsed", "not active by its start deadline")
     spawner = seen.pid_ticks is not None and seen.pid_ticks == identity.start_ticks
@@ -114,7 +117,9 @@ def _process(identity: Identity, seen: Observation) -> Verdict:
 
 
 def stale_reason(identity: Identity, seen: Observation, timeout: float) -> str | None:
-    """Why `find-stale` lists an identity: heartbeat, process_gone or start_deadline; None if it does not. Pure."""
+    """Return why `find-stale` lists an identity: heartbeat, process_gone or start_deadline; None if it does not.
+    Pure.
+    """
     if identity.status not in ("active", "starting"):
         return None
     verdict = judge(identity, seen, timeout)

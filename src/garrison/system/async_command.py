@@ -10,7 +10,7 @@ from garrison.errors import Refused
 
 async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,
                   ) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command that reads nothing; Refused, and it is killed, after `seconds`."""
+    """Run a command without input; return (exit code, stdout, stderr). After `seconds` it is killed: Refused."""
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=dict(env), cwd=cwd, start_new_session=True)

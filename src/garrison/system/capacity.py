@@ -11,9 +11,9 @@ _UNLIMITED = 1 << 60
 
 
 def default_agents(cores: int, available: int | None) -> int:
-    """`--max-agents` where nobody says it: a core each, at least 2, and no more than memory (bytes) is there for.
+    """Return the default of `--max-agents`: one per core, at least 2, and no more than memory (bytes) allows. Pure.
 
-    One at least; unknown memory (None) limits nothing. Pure.
+    At least one; unknown memory (None) limits nothing.
     """
     wanted = max(2, cores)
     return wanted if available is None else max(1, min(wanted, available // AGENT_BYTES))
@@ -25,7 +25,7 @@ def cores() -> int:
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that may still be used: the least of MemAvailable and of what our cgroups leave; None: unknown."""
+    """Return the bytes that may still be used: the least of MemAvailable and what our cgroups leave; None: unknown."""
     found = [left for place in _places(proc, cgroups) if (left := _left(place)) is not None]
     try:
         for line in (proc / "meminfo").read_text().splitlines():
@@ -37,7 +37,7 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
 
 
 def _places(proc: Path, cgroups: Path) -> list[Path]:
-    """The folders of our memory cgroup and those above it; in a container they may be mounted at the root."""
+    """Return the folders of our memory cgroup and those above it; a container may mount them at the root."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
@@ -53,7 +53,7 @@ def _places(proc: Path, cgroups: Path) -> list[Path]:
 
 
 def _left(place: Path) -> int | None:
-    """What a cgroup's limit leaves; pages of files that can be dropped count as free. None: no limit."""
+    """Return what a cgroup's limit leaves, counting droppable page cache as free. None: no limit."""
     for limit, used, idle in (("memory.max", "memory.current", "inactive_file"),
                               ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
         try:

@@ -32,7 +32,7 @@ class Child:
 
     @property
     def id(self) -> ProcessId:
-        """(pid, ticks)."""
+        """Return (pid, ticks)."""
         return ProcessId(self.pid, self.ticks)
 
     def close(self) -> None:
@@ -95,7 +95,9 @@ def reap() -> dict[int, int]:
 
 
 def exit_code(pid: int) -> int | None:
-    """How a child of `spawn` ended (negative: a signal); None while it runs or if somebody else collected it."""
+    """Return how a child of `spawn` ended (negative: a signal); None while it runs or if its status was taken
+    elsewhere.
+    """
     if pid in _spawned:
         try:
             waited, status = os.waitpid(pid, os.WNOHANG)

@@ -25,13 +25,15 @@ _LACKING = ("No space left on device", "Disk quota exceeded")
 
 
 def reports_no_space(said: str) -> bool:
-    """Whether a program's words say that it found no room. Pure."""
+    """Return whether a program's output says that it found no space. Pure."""
     return any(word in said for word in _LACKING)
 
 
 def is_full(path: Path) -> bool:
-    """Whether the disk that holds `path` is full, of bytes or of files; an absent path, or a disk without a size or a
-    count of files, is not."""
+    """Return whether the disk that holds `path` has no space or no inodes left.
+
+    An absent path, or a disk that reports no size or no inode count, is not full.
+    """
     try:
         found = os.statvfs(path)
     except OSError:
@@ -51,9 +53,9 @@ PAUSE = 0.1
 
 
 def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
-    """What `step` returns. While it finds no room it is tried again, after `wait(seconds)`; its OSError once `over()`.
+    """Return what `step` returns; after ENOSPC call it again after `wait(seconds)`, until `over()`.
 
-    For what has no loop around it yet that waits. `step` must be one that can be done again after it failed.
+    For code that runs before an event loop does this waiting. `step` must be safe to repeat after it failed.
     """
     while True:
         try:

@@ -31,7 +31,7 @@ _NEVER_PREFIX = "CLAUDE_CODE_"
 
 def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
                       own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for a child: what the allow-list and `extra` (names) take from `source`, then `own` on top.
+    """Return the environment for a child: what the allow-list and `extra` (names) admit from `source`, then `own`.
 
     VIRTUAL_ENV passes only if it lies in `own["GARRISON_TREE"]`: an outer environment would test the wrong code.
     """
@@ -45,7 +45,7 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
 
 
 def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:
-    """The names (never the values) in `source` that a child does not get, sorted."""
+    """Return the sorted names (never the values) in `source` that a child does not get."""
     wanted = frozenset(extra)
     return sorted(name for name in source if not _passes(name, wanted))
 

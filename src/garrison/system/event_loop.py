@@ -65,7 +65,7 @@ class EventLoop:
 
     @property
     def sees_files(self) -> bool:
-        """Whether directories can be watched; if not, only the timer sees their changes."""
+        """Return whether directories can be watched; if not, only the timer notices their changes."""
         return self._inotify is not None
 
     def watch_process(self, pid: int, ticks: int) -> bool:
@@ -221,7 +221,7 @@ class FolderChanges:
         self._folders: dict[int, Path] = {}
 
     def fileno(self) -> int | None:
-        """What becomes readable when something was written."""
+        """Return the descriptor that becomes readable when a file was written."""
         return self._inotify.fileno() if self._inotify is not None else None
 
     def watch(self, folder: Path) -> None:
@@ -239,7 +239,7 @@ class FolderChanges:
                     self._inotify.rm_watch(number)
 
     def read(self) -> set[Path] | None:
-        """The files written or made since the last call; None if there were too many to tell."""
+        """Return the files written or created since the last call; None if events were lost."""
         found: set[Path] = set()
         lost = False
         for event in self._inotify.read(timeout=0) if self._inotify is not None else []:

@@ -35,7 +35,7 @@ _INFO = struct.Struct("=QQ11Ii")
 
 
 class ExitMonitor:
-    """Watches processes in life, to tell how they ended."""
+    """Watches processes while they live, to tell how they ended."""
 
     def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> None:
         self._cgroups, self._vmstat = cgroups, vmstat
@@ -47,7 +47,7 @@ class ExitMonitor:
         self.watch_all([(pid, ticks)])
 
     def watch_all(self, those: Iterable[tuple[int, int]]) -> None:
-        """`watch` for each (pid, start ticks); what they have in common is read once (a new guardian has a hundred)."""
+        """Watch each (pid, start ticks); what they share is read once (a new guardian has a hundred)."""
         counted: dict[str, tuple[Path | None, int | None]] = {}
         for one in those:
             if one not in self._counts:
@@ -67,13 +67,13 @@ class ExitMonitor:
         self._counts[one] = counted[group]
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
-        """How it ended: exit code, negative for a signal; None if nobody can know."""
+        """Return how it ended: exit code, negative for a signal; None if unknown."""
         code = processes.exit_code(pid)
         pidfd = self._pidfds.get((pid, ticks))
         return read_exit_code(pidfd) if code is None and pidfd is not None else code
 
     def out_of_memory(self, pid: int, ticks: int) -> bool:
-        """Whether the kernel's count of out-of-memory kills grew since that process was first looked at."""
+        """Return whether the kernel's count of out-of-memory kills grew since that process was watched."""
         counter, before = self._counts.get((pid, ticks), (None, None))
         after = oom_kills(counter)
         return before is not None and after is not None and after > before
@@ -87,7 +87,7 @@ class ExitMonitor:
 
 
 def read_exit_code(pidfd: int) -> int | None:
-    """The status of an ended process behind a pidfd, whoever was its parent; None where the kernel does not tell."""
+    """Return the status of the ended process behind a pidfd, whatever its parent; None if the kernel does not tell."""
     poller = select.poll()
     poller.register(pidfd, 0)  # POLLHUP is always told: the process was collected
     poller.poll(_REAPED_MS)
@@ -101,7 +101,7 @@ def read_exit_code(pidfd: int) -> int | None:
 
 
 def cgroup_of(pid: int) -> str:
-    """What the kernel says of the cgroups of `pid`, '' if it is gone."""
+    """Return /proc/PID/cgroup of `pid`, '' if it is gone."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:  # noqa: PTH123  # one for each of a hundred
             return os.fsdecode(file.read())
@@ -110,12 +110,12 @@ def cgroup_of(pid: int) -> str:
 
 
 def oom_counter(group: str, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
-    """The file that counts out-of-memory kills nearest to who is in `group` (`cgroup_of`), else the machine's."""
+    """Return the file that counts out-of-memory kills nearest to `group` (`cgroup_of`), else the machine's."""
     return _nearest(group, cgroups, vmstat)[0]
 
 
 def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int | None]:
-    """That file, and its count."""
+    """Return that file, and its count."""
     for line in group.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -131,7 +131,7 @@ def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int 
 
 
 def oom_kills(counter: Path | None) -> int | None:
-    """The count of `oom_kill` in such a file; None if it is not there or counts no such thing."""
+    """Return the `oom_kill` count in such a file; None if there is none."""
     if counter is None:
         return None
     try:
@@ -143,7 +143,7 @@ def oom_kills(counter: Path | None) -> int | None:
 
 
 def is_tmux_server_gone(server: str) -> bool:
-    """Whether the tmux server of a recorded session (`pid:start time`) is gone; False if none is recorded."""
+    """Return whether the tmux server of a recorded session (`pid:start time`) is gone; False if none is recorded."""
     pid = server.partition(":")[0]
     if not pid.isdigit():
         return False
@@ -160,15 +160,20 @@ REAPER_GONE = "its keeper, the process above it in its terminal, was killed"
 
 
 def describe_death(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
-    """The verdict, and what is known beyond it. `code`: exit code, negative for a signal, None if unknown; `memory`:
-    the kernel killed something for memory meanwhile; `server_died`: the tmux server of its session is gone."""
+    """Return the verdict and what is known beyond it.
+
+    Args:
+        code: exit code, negative for a signal, None if unknown.
+        memory: the kernel killed something for memory meanwhile.
+        server_died: the tmux server of its session is gone.
+    """
     if server_died:
         return f"the tmux server died; {verdict}"
     return f"{verdict}: {told}" if (told := describe_exit(code, memory=memory)) else verdict
 
 
 def describe_exit(code: int | None, *, memory: bool = False) -> str:
-    """An exit in words; empty if nothing is known of it."""
+    """Describe an exit; empty if nothing is known of it."""
     if memory and (code is None or code in KILLED):
         return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
     if code is None:
@@ -182,7 +187,7 @@ def describe_exit(code: int | None, *, memory: bool = False) -> str:
 
 
 def describe_hangup(reason: str, *, server_died: bool) -> str:
-    """Why an orchestrator ended in order that nobody had asked to: its terminal went, or its server with it."""
+    """Describe why an orchestrator ended gracefully unasked: its terminal was closed, or its server died."""
     if reason != TERMINAL_GONE:
         return reason
     return "the tmux server died" if server_died else "its tmux session was closed"

@@ -21,7 +21,7 @@ role = ""
 
 
 def here(name: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Die if this is the point that the environment names."""
+    """Kill this process if the environment names this failpoint."""
     if "GARRISON_FAILPOINT" not in environ and "GARRISON_FAILPOINT_LIST" not in environ:
         return
     full = role + name if name.startswith(":") else name

@@ -38,23 +38,26 @@ class JobResult:
 
     @property
     def ok(self) -> bool:
-        """Exit 0, in time."""
+        """Return whether it exited with 0, in time."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
     def killed(self) -> bool:
-        """Whether somebody's SIGKILL (a person's, the kernel's when memory is short) ended it; a shell says 137."""
+        """Return whether a SIGKILL (a person's, or the kernel's when memory is short) ended it; a shell reports 137."""
         return self.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.timed_out
 
     @property
     def struck(self) -> bool:
-        """Whether a signal ended it: it crashed, or somebody ended it. A shell tells its command's signal as 128 and
-        more; 130 is what many programs say of a Ctrl-C, which is an end in order."""
+        """Return whether a signal ended it.
+
+        A shell reports its command's signal as 128 and more; 130 is what many programs return after Ctrl-C, a graceful
+        end.
+        """
         return not self.timed_out and is_signal_exit(self.exit_code)
 
 
 def is_signal_exit(exit_code: int) -> bool:
-    """Whether a signal ended a command, or the shell's command: see `JobResult.struck`. Pure."""
+    """Return whether a signal ended a command, or the shell's command: see `JobResult.struck`. Pure."""
     return exit_code < 0 or exit_code - 128 in _STRUCK
 
 
@@ -91,17 +94,17 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """The command's pid, also its session and group."""
+        """Return the command's pid, also its session and group."""
         return self._child.pid
 
     @property
     def ticks(self) -> int:
-        """The command's start ticks."""
+        """Return the command's start ticks."""
         return self._child.ticks
 
     @property
     def wake_at(self) -> float | None:
-        """The monotonic time at which `poll` wants to be called even if nothing ends; None: no need."""
+        """Return the monotonic time at which `poll` must be called even if nothing ends; None: no need."""
         if self._result is not None:
             return None
         return self._deadline if self._asked is None else self._looked + _STEP
@@ -131,7 +134,7 @@ class Job:
         return self._stop(now, self._asked)
 
     def _look(self, now: float) -> None:
-        """Note the exit code once there is one; a child that somebody else collected counts as killed."""
+        """Record the exit code once there is one; a child whose status was taken elsewhere counts as killed."""
         self._looked = now
         if self._code is not None:
             return
@@ -162,8 +165,9 @@ class Job:
         return members
 
     def _members(self) -> list[ProcessId]:
-        """Who is left of it: by descent, by session, by a marker of its own; and who escaped all these and was
-        left to us. Never us or those above us."""
+        """Return what is left of the job: by descent, session or marker, and what escaped all these and became our
+        child.
+        """
         mine = self._child.id
         return kill_tree.find_remaining(mine, self._marker, {mine, *self._heard},
                               only_below=self._marker == os.environ.get(processes.MARKER))
@@ -176,7 +180,7 @@ class Job:
 
 
 def read_tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
-    """The last `lines` lines within the last `bytes` bytes of a file as clean text; empty if there is no file.
+    """Return the last `lines` lines within the last `bytes` bytes of a file as clean text; '' if there is no file.
 
     Terminal escapes and control characters are dropped, undecodable bytes replaced; a carriage return starts a line.
     """

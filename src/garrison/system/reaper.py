@@ -54,7 +54,7 @@ def _keep(pid: int) -> NoReturn:
 
 
 def kill_leftovers() -> str:
-    """End whatever lives below this process and bears no other life's marker; who they were, for a log."""
+    """End what lives below this process without another incarnation's marker; return the pids for a log."""
     me = processes.probe(os.getpid())
     assert me is not None
     try:

@@ -39,11 +39,15 @@ class Manager:
 
 
 def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> StartMethod:
-    """How to begin a launcher. Pure.
+    """Choose how to start a launcher. Pure.
 
-    `in_unit`: a service manager runs us as its main process and waits for our word; `unit`: the run's unit is there and
-    serves this home; `is_lingering`: None if unknown. A scope of a manager that goes at logout would take us with it,
-    where a session's left-over processes may stay: so only a lingering one is worth having.
+    A scope of a manager that ends at logout would take the launcher with it, where a session's leftover processes may
+    stay: so only a lingering one is used.
+
+    Args:
+        in_unit: a service manager runs us as its main process and waits for our notification.
+        unit: the run's unit is installed and serves this home.
+        lingering: None if unknown.
     """
     if in_unit:
         return "here"
@@ -53,7 +57,9 @@ def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: 
 
 
 def find_manager(environ: Mapping[str, str]) -> Manager | None:
-    """The user manager of whoever `environ` is of; cron and ssh name no runtime directory, so the usual one counts."""
+    """Return the user manager of the user of `environ`; cron and ssh set no runtime directory, so the usual one
+    counts.
+    """
     path = environ.get("PATH", os.defpath)
     program = shutil.which("systemd-run", path=path)
     if program is None:
@@ -65,39 +71,41 @@ def find_manager(environ: Mapping[str, str]) -> Manager | None:
 
 
 def scope_prefix(manager: Manager | None) -> list[str]:
-    """The prefix that makes a command a scope of its own (it executes the command: the pid stays); none without."""
+    """Return the command prefix that starts a command in a scope of its own (the pid stays the same); [] without
+    one.
+    """
     return [manager.systemd_run, "--user", "--scope", "--quiet", "--collect", "--"] if manager else []
 
 
 def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with the runtime directory by which the manager is found."""
+    """Return `environ` with the runtime directory by which the manager is found."""
     return {**environ, "XDG_RUNTIME_DIR": manager.runtime}
 
 
 def can_start_scope(manager: Manager | None) -> bool:
-    """Whether a scope can be had right now: one is made, for `true`."""
+    """Return whether a scope can be started now, by starting one for `true`."""
     return manager is not None and _ask(manager, [*scope_prefix(manager), "true"]) is not None
 
 
 def is_lingering(manager: Manager | None) -> bool | None:
-    """Whether the manager stays after the last logout; None if nobody tells."""
+    """Return whether the manager stays after the last logout; None if unknown."""
     if manager is None or not manager.loginctl:
         return None
     return parse_lingering(_ask(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
 
 
 def parse_lingering(said: str) -> bool | None:
-    """What `loginctl show-user -p Linger` said. Pure."""
+    """Parse the output of `loginctl show-user -p Linger`. Pure."""
     return {"Linger=yes": True, "Linger=no": False}.get(said.strip())
 
 
 def unit_name(run: str) -> str:
-    """The unit that keeps a run's launcher."""
+    """Return the unit that runs a run's launcher."""
     return f"garrison@{run}.service"
 
 
 def has_unit(manager: Manager | None, run: str, home: str, default_home: str) -> bool:
-    """Whether the run's unit is installed and looks into this home."""
+    """Return whether the run's unit is installed and serves this home."""
     if manager is None or not manager.systemctl:
         return False
     words = [manager.systemctl, "--user", "show", unit_name(run), "-p", "LoadState", "-p", "Environment"]
@@ -105,7 +113,7 @@ def has_unit(manager: Manager | None, run: str, home: str, default_home: str) ->
 
 
 def unit_serves_home(said: str, home: str, default_home: str) -> bool:
-    """Whether a unit, as `systemctl show` tells it, is loaded and has this home. Pure."""
+    """Return whether a unit, as `systemctl show` prints it, is loaded and has this home. Pure."""
     told = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     try:
         words = shlex.split(told.get("Environment", ""))
@@ -121,7 +129,7 @@ def start_unit(manager: Manager, run: str) -> bool:
 
 
 def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | None:
-    """What a command printed; None if it failed, is not there or took too long."""
+    """Return what a command printed; None if it failed, is not installed or took too long."""
     try:
         done = subprocess.run(words, env=environment(manager, os.environ), stdin=subprocess.DEVNULL, text=True,
                               capture_output=True, timeout=seconds, check=False)
@@ -131,7 +139,9 @@ def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | 
 
 
 def notify_watchdog(environ: Mapping[str, str], pid: int) -> bool:
-    """Tell a service manager that asked process `pid` for it (WatchdogSec=) that we still turn; whether it asked."""
+    """Notify a service manager that asked process `pid` for it (WatchdogSec=) that we are alive; return whether it
+    asked.
+    """
     asked = bool(environ.get("WATCHDOG_USEC")) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
     return asked and notify("WATCHDOG=1")
 

@@ -30,9 +30,9 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def complete_worktree(git: Git, tree: Path, *, force: bool = False) -> list[str]:
-    """Complete a worktree of ours; notes for people. Refused if a submodule is nowhere to be had.
+    """Complete a worktree of ours; return notes for people. Refused if a submodule cannot be had.
 
-    `force`: submodules are brought to what the tree says, whatever is in them.
+    `force`: reset submodules to what the tree says, whatever is in them.
     """
     git.populate(tree, force=force)
     return _include(git, tree)
@@ -54,12 +54,12 @@ def _include(git: Git, tree: Path) -> list[str]:
 
 
 def _linked(tree: Path, name: str) -> bool:
-    """Whether a directory on the way to `name` is a link in the worktree."""
+    """Return whether a directory on the way to `name` is a link in the worktree."""
     return any((tree / above).is_symlink() for above in Path(name).parents)
 
 
 def _copy(root: Path, tree: Path, name: str) -> list[str]:
-    """Copy one file, whole or not at all; why not, in words."""
+    """Copy one file, whole or not at all; return why not."""
     source, target = root / name, tree / name
     if os.path.lexists(target):
         return []
@@ -79,7 +79,7 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
 
 
 def count_lfs_pointers(git: Git, tree: Path) -> int:
-    """How many files of the worktree are LFS pointers instead of what they stand for."""
+    """Return how many files of the worktree are LFS pointers instead of the files they refer to."""
     names = git.run("ls-files", "-z", "--", ":(attr:filter=lfs)", cwd=tree).out.split("\0")
     return sum(1 for name in names if name and _is_pointer(tree / name))
 
@@ -96,7 +96,7 @@ _EVERYTHING = "\n*\n"
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
-    """Make git ignore each directory of `tree` that holds nothing tracked; their names, each with a final slash.
+    """Make git ignore each directory of `tree` that holds nothing tracked; return their names, with a final slash.
 
     Untracked files beside tracked ones (a lock file that the set-up wrote) stay visible. GitError, OSError.
     """
@@ -116,7 +116,7 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
 
 
 def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
-    """The key that a set-up by `command` of `tree`, as it is now, has; `lock_files` are paths below the tree."""
+    """Return the key of a set-up by `command` in `tree` as it is now; `lock_files` are paths below the tree."""
     digest = hashlib.sha256(command.encode())
     for name in lock_files or LOCK_FILES:
         path = tree / name
@@ -126,7 +126,7 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
 
 
 def due_setup_key(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:
-    """The key with which set-up is due, None if the `last` green one had it (or there is no set-up)."""
+    """Return the key with which set-up is due, None if the `last` green one had it (or there is no set-up)."""
     if not command:
         return None
     key = setup_key(command, tree, lock_files)

@@ -12,10 +12,10 @@ from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInf
 
 
 class MemoryProcesses:
-    """A process world in memory, for simulations and tests: same rules, no kernel.
+    """Processes in memory, by the rules of the real ones.
 
-    `ours` is the caller's own pid. `exit` ends a process as it would end by itself, `add` brings one that nobody
-    spawned, `reboot` ends all and changes the boot id. `on_spawn` is called with each Child and its argv and env.
+    `ours` is the caller's own pid. `exit` ends a process, `add` adds one that we did not spawn, `reboot` ends all and
+    changes the boot id. `on_spawn` is called with each Child and its argv and env.
     """
 
     def __init__(self, where: Host | None = None, ours: int = 100) -> None:
@@ -32,7 +32,7 @@ class MemoryProcesses:
         self.on_spawn: Callable[[Child, list[str], dict[str, str]], None] | None = None
 
     def add(self, *, marker: str | None, ppid: int, comm: str = "command") -> ProcessId:
-        """A new process; pids and ticks only grow."""
+        """Add a process; pids and ticks only grow."""
         row = ProcessRow(self._next, self._tick, ppid, comm, marker)
         self._next += 1
         self._tick += 1
@@ -40,7 +40,7 @@ class MemoryProcesses:
         return row.id
 
     def exit(self, pid: int, code: int = 0) -> None:
-        """`pid` ends with `code`; a child of ours stays as a zombie until reaped, its own children go to pid 1."""
+        """End `pid` with `code`; our child stays as a zombie until reaped, its own children become pid 1's."""
         row = self._rows.pop(pid)
         for other in list(self._rows.values()):
             if other.ppid == pid:
@@ -49,7 +49,7 @@ class MemoryProcesses:
             self._zombies[pid] = (ProcessInfo(pid, row.ticks, True, row.ppid, row.comm), code)
 
     def reboot(self) -> None:
-        """Everybody is gone and the boot id is another; the caller starts anew under a new pid."""
+        """End all processes and change the boot id; the caller starts again under a new pid."""
         self._boots += 1
         self._where = replace(self._where, boot_id=f"boot-{self._boots}")
         self._rows.clear()
@@ -57,11 +57,11 @@ class MemoryProcesses:
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
 
     def here(self) -> Host:
-        """Where this process runs."""
+        """Return where this process runs."""
         return self._where
 
     def probe(self, pid: int) -> ProcessInfo | None:
-        """What is known of `pid`."""
+        """Return what is known of `pid`."""
         if pid in self._zombies:
             return self._zombies[pid][0]
         row = self._rows.get(pid)
@@ -71,22 +71,22 @@ class MemoryProcesses:
                      cpu=self.cpu.get(pid, 0))
 
     def is_running(self, pid: int, ticks: int) -> bool:
-        """Whether that very process runs."""
+        """Return whether that very process runs."""
         found = self.probe(pid)
         return found is not None and found.ticks == ticks and not found.zombie
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Living processes that bear the marker `marker`."""
+        """Return the living processes that carry the marker."""
         return [row.id for row in self._rows.values() if marker and row.marker == marker]
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
-        """Living processes below `pid` that bear `marker` or no marker."""
+        """Return the living processes below `pid` that carry `marker` or none."""
         found = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, marker)]
         probes = [probe for child in found if (probe := self.probe(child)) is not None]
         return probes + [one for child in found for one in self.descendants(child, marker)]
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:
-        """TERM and KILL end it at once, STOP and CONT do what they say, anything else is heard and ignored."""
+        """End it at once for TERM and KILL, stop or continue it for STOP and CONT, ignore any other signal."""
         row = self._rows.get(pid)
         if row is None or row.ticks != ticks:
             return False
@@ -99,14 +99,14 @@ class MemoryProcesses:
         return True
 
     def kill_tree(self, root: ProcessId | None, marker: str, *, grace: float = 5.0) -> list[ProcessId]:
-        """End an incarnation by the same rule as the real one."""
+        """End an incarnation by the rule of the real one."""
         targets = select_targets(root, marker, self._rows.values(), caller=self.ours)
         for one in targets:
             self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
         return sorted(targets)
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
-        """A new child with the marker that `env` gives it."""
+        """Add a child with the marker that `env` gives it."""
         one = self.add(marker=env.get(MARKER), ppid=self.ours, comm=Path(argv[0]).name[:15])
         child = Child(one.pid, one.ticks, -1)
         if self.on_spawn is not None:

@@ -34,6 +34,6 @@ class Git(Rescues):
 
 
 def open_repository(path: Path) -> Git:
-    """The repository that `path` is in, from its top directory; Refused as `validate_repository`."""
+    """Open the repository that `path` is in, from its top directory; Refused as `validate_repository`."""
     top, common = places(path)
     return Git(top, common=common)

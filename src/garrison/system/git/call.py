@@ -56,14 +56,14 @@ class Answer(NamedTuple):
 
 
 def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of our git: `source` (default: ours) without `GIT_*`, English, never asking on a terminal."""
+    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts."""
     kept = {name: value for name, value in (os.environ if source is None else source).items()
             if not name.startswith("GIT_")}
     return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 def common_dir(path: Path) -> Path:
-    """Real path of the git directory that all worktrees of the repository at `path` share; Refused if there is none."""
+    """Return the real path of the git directory that all worktrees of `path` share; Refused if there is none."""
     if not path.exists():
         raise Refused(f"{path} does not exist; name the directory of a git repository")
     if not path.is_dir():
@@ -77,7 +77,7 @@ def common_dir(path: Path) -> Path:
 
 
 def is_text(path: Path) -> bool:
-    """Whether the real path is UTF-8, so that a record can hold it."""
+    """Return whether the real path is UTF-8, so that a record can hold it."""
     try:
         os.fspath(path.resolve()).encode()
     except UnicodeEncodeError:
@@ -86,7 +86,7 @@ def is_text(path: Path) -> bool:
 
 
 def _why_none(path: Path, said: str) -> str:
-    """What to do about a directory in which git finds no repository, by what it said."""
+    """Describe, from git's message, what to do about a directory in which it finds no repository."""
     trust = _TRUST.search(said)
     if trust:
         return f"git does not trust {path}, which belongs to another user; if you do, run `{trust[0]}`"
@@ -97,12 +97,12 @@ def _why_none(path: Path, said: str) -> str:
 
 
 def repository_key(path: Path) -> str:
-    """A directory name for the repository at `path`: readable stem and a short hash of its real common directory."""
+    """Return a directory name for the repository at `path`: a readable stem and a hash of its common directory."""
     return key_of(common_dir(path))
 
 
 def key_of(common: Path) -> str:
-    """`repository_key`, by the common directory."""
+    """Return `repository_key` for a common directory."""
     stem = common.parent.name if common.name == ".git" else common.name.removesuffix(".git")
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", stem)[:32] or "repository"
     return f"{readable}-{hashlib.sha256(os.fsencode(common)).hexdigest()[:8]}"
@@ -119,12 +119,12 @@ class Call:
 
     @cached_property
     def common(self) -> Path:
-        """Real path of the shared git directory."""
+        """Return the real path of the shared git directory."""
         return common_dir(self.root)
 
     @cached_property
     def key(self) -> str:
-        """`repository_key` of this repository."""
+        """Return the `repository_key` of this repository."""
         return key_of(self.common)
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
@@ -159,12 +159,12 @@ class Call:
 
 
 def split(text: str) -> list[str]:
-    """The parts of output made with -z."""
+    """Return the parts of output made with -z."""
     return [part for part in text.split("\0") if part]
 
 
 def pair(line: str) -> tuple[str, str]:
-    """A line's first word and the rest."""
+    """Return a line's first word and the rest."""
     name, _, value = line.partition(" ")
     return name, value
 

@@ -22,12 +22,12 @@ class Contents(Worktrees):
     """The files of a worktree."""
 
     def dirty(self, path: Path) -> bool:
-        """Whether the worktree holds anything uncommitted, untracked (not ignored) files included."""
+        """Return whether the worktree has uncommitted changes, including untracked (not ignored) files."""
         return bool(self.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=none",
                              cwd=path).out)
 
     def commit_all(self, path: Path, message: str) -> str | None:
-        """Commit everything not ignored, without hooks; the new commit, or None if there was nothing."""
+        """Commit everything not ignored, without hooks; return the new commit, None if there was nothing."""
         self.run("add", "-A", cwd=path)
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
@@ -37,7 +37,9 @@ class Contents(Worktrees):
         return self.head(path)
 
     def author(self, path: Path | None = None) -> dict[str, str]:
-        """`GIT_*` variables that name garrison as author and committer, if the user has told git no name; else {}."""
+        """Return `GIT_*` variables that name garrison as author and committer if the user configured no name; else
+        {}.
+        """
         told = [self.run("config", "--get", f"user.{what}", cwd=path, check=False).out.strip()
                 for what in ("name", "email")]
         if all(told):
@@ -47,11 +49,14 @@ class Contents(Worktrees):
 
     def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                timeout: float | None = None, when: str = "") -> str:
-        """Everything not ignored at `path` as a commit on its HEAD, touching neither index nor worktree; no ref yet.
+        """Commit everything not ignored at `path` on top of its HEAD, touching neither index nor worktree; set no ref.
 
-        A clean worktree is its own HEAD. `links`: the commits that stand for submodules, by path. `timeout`: seconds
-        that taking the files in may last; beyond that GitError. `when`: the commit's date, as git reads it; with one,
-        the same work gives the same commit.
+        A clean worktree is its own HEAD.
+
+        Args:
+            links: commits that replace submodules, by path.
+            timeout: seconds that reading the files may take; beyond that GitError.
+            when: the commit's date, as git reads it; with one, the same work gives the same commit.
         """
         own = self.git_dir(path)
         index = own / f"{_INDEX}{os.getpid()}"
@@ -62,7 +67,7 @@ class Contents(Worktrees):
         return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
 
     def freeze_directory(self, path: Path, parent: str | None, message: str, *, timeout: float | None = None) -> str:
-        """The same of a directory that is no worktree (any more): its files as a commit on `parent`."""
+        """Commit the files of a directory that is no worktree (any more), on top of `parent`."""
         index = self.common / f"{_INDEX}{os.getpid()}"
         self._forget_indexes(self.common)
         extra = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(path)}

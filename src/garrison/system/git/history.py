@@ -37,11 +37,11 @@ class History(Objects):
     """What a repository holds."""
 
     def rev(self, name: str) -> str | None:
-        """Commit that `name` stands for, or None."""
+        """Return the commit that `name` refers to, or None."""
         return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
 
     def branch_tip(self, branch: str) -> str | None:
-        """Commit at the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
+        """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
         if _NO_NAME.search(branch):
             return None
         return self._read_loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
@@ -58,13 +58,14 @@ class History(Objects):
 
     @cached_property
     def _has_files(self) -> bool:
-        """Whether this repository keeps refs in files."""
+        """Return whether this repository keeps refs in files."""
         return not (self.common / "reftable").exists()
 
     def make_ref(self, ref: str, oid: str) -> bool:
-        """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
+        """Set a ref that only we write, to an existing commit; return False if git refused.
 
-        A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
+        The file is renamed into place instead of using git's `<ref>.lock`: a death while holding that would block the
+        ref for ever.
         """
         if not self._has_files:
             return self.update_ref(ref, oid)
@@ -85,7 +86,7 @@ class History(Objects):
         return True
 
     def _fresh(self, path: str) -> int:
-        """A new file in `scratch`, open for writing; what a killed process of that number left is begun anew."""
+        """Open a new file in `scratch` for writing, truncating what a killed process of that number left."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             return os.open(path, flags, 0o666)
@@ -94,9 +95,9 @@ class History(Objects):
             return os.open(path, flags, 0o666)
 
     def drop_refs(self, refs: Sequence[str]) -> None:
-        """Delete refs that nobody else writes (see `make_ref`), as `delete_refs`; most are files, and need no git.
+        """Delete refs that only we write (see `make_ref`); most are files and need no git.
 
-        One that is being packed at this very moment may stay.
+        One that is being packed at this moment may stay.
         """
         packed = b""
         if self._has_files:
@@ -109,14 +110,14 @@ class History(Objects):
                 (self.common / ref).parent.rmdir()
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Whether `old` is reachable from `new` (itself included)."""
+        """Return whether `old` is reachable from `new` (itself included)."""
         answer = self.run("merge-base", "--is-ancestor", old, new, check=False)
         if answer.code > 1:
             raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
         return answer.code == 0
 
     def branch_exists(self, branch: str) -> bool:
-        """Whether a local branch bears that name."""
+        """Return whether a local branch of that name exists."""
         return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
@@ -124,15 +125,15 @@ class History(Objects):
         return self.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=path, check=False).out.strip() or None
 
     def head(self, path: Path) -> str | None:
-        """Commit checked out at `path`, None if unborn or not a worktree any more."""
+        """Return the commit checked out at `path`, None if unborn or not a worktree any more."""
         return type(self)(path).rev("HEAD") if path.is_dir() else None
 
     def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
-        """`abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
+        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
         return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
 
     def commits(self, old: str, new: str) -> list[Commit]:
-        """The commits reached from `new` and not from `old`, parents before children."""
+        """Return the commits reachable from `new` and not from `old`, parents before children."""
         told = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
                         "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}", "--").out
         parts = told.split("\0")
@@ -184,6 +185,6 @@ class History(Objects):
         return dict(pair(line) for line in lines)
 
     def containing(self, commit: str, but: str = "") -> list[str]:
-        """Up to two commits at the tip of a ref, other than the ref `but`, from which `commit` is reached."""
+        """Return up to two commits at the tip of a ref, other than `but`, from which `commit` is reachable."""
         told = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains", commit).out
         return [oid for oid, ref in map(pair, told.splitlines()) if ref != but]

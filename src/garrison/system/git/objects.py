@@ -56,21 +56,21 @@ _STRANGERS = MergeResult(None, [], "the branch and the target have no commit in 
 
 
 def _plain(text: str) -> str:
-    """What git takes for a name or an address."""
+    """Return the text without characters that git forbids in a name or address."""
     return re.sub(r"[<>\n\0]", "", text)
 
 
 def in_conflict(paths: Sequence[str]) -> MergeResult:
-    """The result of a merge that leaves these paths in conflict.
+    """Return the result of a merge that leaves these paths in conflict.
 
-    A file where the other side has a directory is named as it was, not with the commit that git appends.
+    A file where the other side has a directory is listed under its own name, without the commit that git appends.
     """
     names = sorted({_ASIDE.sub("", path) for path in paths})
     return MergeResult(None, names, "conflict in " + ", ".join(names))
 
 
 def _told(part: str) -> MergeResult:
-    """One merge of many: `1`, tree; or `0`, tree, paths."""
+    """Parse one merge of many: `1`, tree; or `0`, tree, paths."""
     status, tree, *paths = split(part)
     return MergeResult(tree, []) if status == "1" else in_conflict(paths)
 
@@ -80,11 +80,11 @@ class Objects(Call):
 
     @property
     def scratch(self) -> Path:
-        """Where what is not yet, or never, part of the repository is written; its own file system's renames serve."""
+        """Return the folder for files that are not, or not yet, part of the repository, on its file system."""
         return self.common / "garrison"
 
     def clear_scratch(self) -> None:
-        """Remove what killed processes left there."""
+        """Remove what killed processes left in `scratch`."""
         for left in self.scratch.glob("*"):
             owner = _SCRATCH.match(left.name)
             if owner is None or processes.probe(int(owner[1])) is not None:
@@ -100,7 +100,7 @@ class Objects(Call):
             self.run("cat-file", "-e", oid, check=False).code == 0
 
     def tree_of(self, commit: str) -> str:
-        """Tree of a commit."""
+        """Return the tree of a commit."""
         if commit not in self._trees:
             tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
             if not OID.fullmatch(commit):
@@ -113,11 +113,11 @@ class Objects(Call):
         return {}
 
     def changed_paths(self, old: str, new: str) -> list[str]:
-        """Paths that differ between two tree-ishes."""
+        """Return the paths that differ between two tree-ishes."""
         return [change.name for change in self.changes(old, new)]
 
     def changes(self, old: str, new: str) -> list[Change]:
-        """What differs between two tree-ishes; the last few answers are remembered by their trees."""
+        """Return what differs between two tree-ishes; the last few answers are cached by their trees."""
         key = (self._trees.get(old, old), self._trees.get(new, new))
         if key not in self._changes:
             parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")

@@ -15,14 +15,14 @@ UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVER
 
 
 def underway(own: Path) -> str | None:
-    """What is being done in the worktree with the git directory `own` (`a rebase`), None if nothing."""
+    """Return what is in progress in the worktree with the git directory `own` (`a rebase`), None if nothing."""
     return next((what for name, what in UNDERWAY.items() if (own / name).exists()), None)
 
 
 def collecting(common: Path) -> bool:
-    """Whether a `git gc` that somebody asked for runs in the repository with that common directory.
+    """Return whether a `git gc` that a user started runs in the repository with that common directory.
 
-    It may remove what got its ref after it had listed them; an automatic one spares what is younger than two weeks.
+    It may remove objects whose ref is newer than its listing; an automatic one spares what is younger than two weeks.
     """
     try:
         pid = int((common / "gc.pid").read_text().split()[0])
@@ -32,7 +32,7 @@ def collecting(common: Path) -> bool:
 
 
 def detached(path: Path) -> str:
-    """What to do about the checkout at `path`, whose HEAD is on no branch."""
+    """Describe what to do about the checkout at `path`, whose HEAD is on no branch."""
     own = History(path).run("rev-parse", "--absolute-git-dir").out.strip()
     what = "a bisect" if (Path(own) / "BISECT_START").exists() else underway(Path(own))
     if what:
@@ -49,12 +49,12 @@ def check_writable(common: Path) -> None:
 
 
 def validate_repository(path: Path) -> Path:
-    """The top directory of a repository garrison can work on; Refused, with what to do, for every other."""
+    """Return the top directory of a repository garrison can work on; Refused, with what to do, for any other."""
     return places(path)[0]
 
 
 def places(path: Path) -> tuple[Path, Path]:
-    """As `validate_repository`, and the common directory."""
+    """Return top directory and common directory of a valid repository; Refused as `validate_repository`."""
     if path.is_dir() and is_text(path):
         answer = History(path).run("rev-parse", "--git-common-dir", "--is-bare-repository", "--is-shallow-repository",
                                    "--show-toplevel", "--verify", "HEAD^{commit}", check=False)
@@ -67,7 +67,7 @@ def places(path: Path) -> tuple[Path, Path]:
 
 
 def _slowly(path: Path) -> Path:
-    """The top directory, asked for step by step, so that what is wrong can be said."""
+    """Return the top directory, asking step by step, so that the message can name what is wrong."""
     common = common_dir(path)
     check_writable(common)
     git = History(path)
@@ -84,7 +84,7 @@ def _slowly(path: Path) -> Path:
 
 
 def top_of(path: Path) -> Path:
-    """The top directory of the checkout that `path` is in; Refused if it is in none."""
+    """Return the top directory of the checkout that `path` is in; Refused if it is in none."""
     common = common_dir(path)
     top = History(path).run("rev-parse", "--show-toplevel", check=False).out.strip()
     if not top:

@@ -36,12 +36,12 @@ class RescueName(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether it was taken at an interval."""
+        """Return whether it is an interval snapshot."""
         return self.kind == LIVE
 
 
 def parse_rescue(ref: str) -> RescueName:
-    """The name of a rescue ref, taken apart. Pure."""
+    """Parse the name of a rescue ref. Pure."""
     parts = ref.removeprefix(RESCUES + "/").split("/")
     run, node = parts[0], parts[1] if len(parts) > 1 else ""
     match = _LAST.match(parts[2]) if len(parts) == 3 else None
@@ -51,7 +51,7 @@ def parse_rescue(ref: str) -> RescueName:
 
 
 def rescue_stem(run: str, node: str, attempt: int, kind: str = "") -> str:
-    """The ref under which an attempt's work is kept first. Pure."""
+    """Return the first rescue ref for an attempt's work. Pure."""
     return f"{RESCUES}/{run}/{node}/{attempt}{f'-{kind}' if kind else ''}"
 
 
@@ -71,7 +71,7 @@ class Rescues(Submodules):
         return self._hold(self.freeze(path, message), stem, message, path)
 
     def keep_directory(self, path: Path, parent: str | None, stem: str, message: str) -> str:
-        """The same of a directory that is no worktree any more."""
+        """Save a directory that is no worktree any more under the next free rescue ref."""
         return self._hold(self.freeze_directory(path, parent, message), stem, message, None)
 
     def keep_commit(self, commit: str, stem: str) -> str:
@@ -79,7 +79,7 @@ class Rescues(Submodules):
         return self._hold(commit, stem, "garrison", None)
 
     def keep_live(self, path: Path, stem: str, message: str, base: str, *, timeout: float) -> str:
-        """An interval snapshot of `path` as the next of `stem-<n>`; '' if nothing is new since the last.
+        """Save an interval snapshot of `path` as the next of `stem-<n>`; return '' if nothing is new since the last.
 
         Nothing is new either where everything is on the branch `base` already. `timeout`: seconds for git's reading.
         """
@@ -96,7 +96,7 @@ class Rescues(Submodules):
         return ref
 
     def lives(self, stem: str) -> list[RescueName]:
-        """The interval snapshots of one stem, oldest first."""
+        """Return the interval snapshots of one stem, oldest first."""
         folder = stem.rpartition("/")[0]
         found = [parse_rescue(ref) for ref in self.refs(folder + "/") if ref.startswith(stem + "-")]
         return sorted((one for one in found if one.live), key=lambda one: one.number)
@@ -112,13 +112,13 @@ class Rescues(Submodules):
                 type(self)(head.parent, self._environment).delete_refs(refs)
 
     def same_work(self, one: str, other: str) -> bool:
-        """Whether two commits hold the same files on the same parents."""
+        """Return whether two commits hold the same files on the same parents."""
         told = [self.run("rev-parse", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
                          check=False).out.split() for name in (one, other)]
         return bool(told[0]) and (told[0][:1] == told[1][:1] or told[0][1:] == told[1][1:])
 
     def rescues(self, prefix: str = RESCUES) -> dict[str, str]:
-        """Every rescue ref below `prefix` and its commit; refs of other kinds of objects are passed over."""
+        """Return every rescue ref below `prefix` with its commit; refs to other kinds of objects are ignored."""
         told = self.run("for-each-ref", "--format=%(refname) %(objecttype) %(objectname)", prefix).out.splitlines()
         found = {ref: pair(rest) for ref, rest in map(pair, told)}
         return {ref: oid for ref, (kind, oid) in found.items() if kind == "commit"}

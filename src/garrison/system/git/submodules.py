@@ -41,7 +41,7 @@ class Submodules(Contents):
     store: Path | None = None
 
     def modules(self, path: Path) -> list[Module]:
-        """The submodules of the worktree's index that .gitmodules knows."""
+        """Return the submodules in the worktree's index that .gitmodules describes."""
         if not (path / ".gitmodules").is_file():
             return []
         lines = split(self.run("config", "-z", "-f", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$",
@@ -102,7 +102,7 @@ class Submodules(Contents):
                           f"run `git {allow}submodule update --init --recursive` in {self.root} once")
 
     def address(self, url: str) -> str:
-        """A submodule's address, a relative one made absolute as git does: against the repository's own origin."""
+        """Return a submodule's address, resolving a relative one as git does: against the repository's own origin."""
         if not url.startswith(("./", "../")):
             return url
         base = self.run("config", "--get", "remote.origin.url", check=False).out.strip() or str(self.root)
@@ -114,23 +114,25 @@ class Submodules(Contents):
     # --- nothing is lost ---------------------------------------------------------------------------------------------
 
     def commit_all(self, path: Path, message: str) -> str | None:
-        """As for the worktree itself; what its submodules hold is committed in them first, and kept."""
+        """Commit everything in the submodules first, and keep their commits; then commit the worktree."""
         for _, inner in self._parts(path):
             inner.commit_all(inner.root, message)
             inner.keep_head()
         return super().commit_all(path, message)
 
     def keep_head(self) -> None:
-        """Keep a submodule's commit where it outlives the tree."""
+        """Save a submodule's commit where it outlives the worktree."""
         head = self.rev("HEAD")
         if head:
             self._store({f"{KEPT}/{head}": head})
 
     def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                timeout: float | None = None, when: str = "") -> str:
-        """As for the worktree itself; a submodule with work in it is told as the commit that holds this work.
+        """Commit the worktree's work as `Contents.freeze` does; a submodule with work is recorded as a commit of that
+        work.
 
-        So is a repository that somebody began inside the tree. A clone of another is told as its commit only.
+        So is a repository that was created inside the worktree. A clone of another repository is recorded as its commit
+        only.
         """
         changed = {}
         # What the outer commit names must not change with the hour, or unchanged work would be kept again and again.
@@ -143,9 +145,9 @@ class Submodules(Contents):
         return super().freeze(path, message, links={**(links or {}), **changed, **begun}, timeout=timeout, when=when)
 
     def hold_parts(self, path: Path, frozen: str, ref: str) -> None:
-        """Keep what `frozen` says of the submodules at `path` under the same ref, where their objects outlive the tree.
+        """Save what `frozen` records of the submodules under the same ref, where their objects outlive the worktree.
 
-        Where that is this repository itself, the ref stands below `PARTS`.
+        Where that is this repository itself, the ref is below `PARTS`.
         """
         for name, inner in [*self._parts(path), *self._begun(path)]:
             told = self.run("ls-tree", frozen, "--", name).out.split()

@@ -26,7 +26,7 @@ class Worktrees(History):
     """The worktrees of a repository."""
 
     def worktrees(self) -> list[Worktree]:
-        """Every registered worktree, the main one first; those whose directory is gone are listed too."""
+        """Return every registered worktree, the main one first, including those whose directory is gone."""
         found = []
         for block in self._list_worktrees().split("\0\0"):
             lines = dict(pair(line) for line in block.split("\0") if line)
@@ -36,9 +36,10 @@ class Worktrees(History):
         return found
 
     def is_checked_out_nowhere(self, branch: str) -> bool:
-        """Whether for certain no worktree is on `branch` or rebases any; False means that git is to be asked.
+        """Return whether certainly no worktree is on `branch` or rebases one; False means that git must be asked.
 
-        By the files in which each keeps its HEAD: a landing asks this, and mostly nobody has the target open.
+        It reads the files in which each worktree keeps its HEAD: every landing asks this, and mostly the target is not
+        checked out.
         """
         try:
             owns = [self.common, *(self.common / "worktrees").glob("*")]
@@ -58,7 +59,7 @@ class Worktrees(History):
         return named in (told, ref) or (there.exists() and there.read_text().startswith("ref:"))
 
     def _list_worktrees(self) -> str:
-        """The list trips over a worktree that somebody is just making or removing; then it is asked for again."""
+        """List the worktrees; retry where git trips over one that is being created or removed."""
         arguments = ("worktree", "list", "--porcelain", "-z")
         for last in attempts():
             answer = self.run(*arguments, check=False)
@@ -95,7 +96,7 @@ class Worktrees(History):
             self.run("sparse-checkout", "disable", cwd=path)
 
     def _ready(self, path: Path, branch: str | None) -> bool:
-        """Whether the worktree stands already; else clear what would keep `worktree add` from making it."""
+        """Return whether the worktree exists already; else remove what would keep `worktree add` from creating it."""
         real = path.parent.resolve() / path.name
         for tree in self.worktrees():
             if tree.path == real:
@@ -114,7 +115,7 @@ class Worktrees(History):
         return False
 
     def _whole(self, path: Path) -> bool:
-        """Whether a registered worktree was finished: git marks one that it is still making."""
+        """Return whether a registered worktree was finished: git marks one that it is still creating."""
         answer = self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False) if path.is_dir() else None
         if answer is None or answer.code:
             return False
@@ -122,7 +123,7 @@ class Worktrees(History):
         return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
-        """Whether a broken worktree may hold more than what a killed git was just writing into it."""
+        """Return whether a broken worktree may hold more than what a killed git was writing into it."""
         if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
             return False
         return self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False).code != 0
@@ -145,7 +146,7 @@ class Worktrees(History):
                 raise GitError(("worktree", "remove"), answer.code, answer.err)
 
     def git_dir(self, path: Path) -> Path:
-        """The worktree's own git directory (for the main worktree: the common one)."""
+        """Return the worktree's own git directory (for the main worktree: the common one)."""
         link = path / ".git"
         if link.is_file():  # as git made it; whatever else there is, git itself is asked
             told = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
@@ -165,9 +166,9 @@ class Worktrees(History):
         self.run("checkout", "-q", "-f", "--detach", commit, "--", cwd=path, extra=_UNLOGGED)
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
-        """Remove `index.lock` and `HEAD.lock` of a worktree whose life is over; never those of the main worktree.
+        """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.
 
-        And the lock of `branch`, its own, which a commit that was killed leaves beside everybody's branches.
+        Also remove the lock of `branch`, its own, which a killed commit leaves.
         """
         own = self.git_dir(path)
         if own == self.common:

@@ -1,7 +1,7 @@
-"""Every refusal garrison can utter, as one small hierarchy.
+"""Errors: every refusal that garrison can raise, as one small hierarchy.
 
-The rule of this room: an error's message is one line that tells the caller what to do, and its `exit_code` is the
-process exit code of a command that meets it (1 refused or failed, 2 bad usage). Nothing here imports anything.
+An error's message is one line that tells the caller what to do. Its `exit_code` is the exit code of a command that ends
+with it (1 refused or failed, 2 bad usage). This module imports nothing of garrison.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The one way a file is written, and the lock a record is changed under.
+"""Atomic files: the only way a file is written, and the lock a record is changed under.
 
 `write` is atomic and durable: a reader sees the old bytes or the new ones, and after it returns the new ones survive a
-power cut; with `named=False` a power cut leaves the old bytes or the new ones, whole in any case. `locked` is flock(2)
-on a file that is never unlinked, the same lock that filelock's UnixFileLock takes on that path; it waits in the kernel,
-not by polling.
+power cut; with `named=False` a power cut leaves either, whole in any case. `locked` is flock(2) on a file that is never
+unlinked, so it and filelock's FileLock exclude each other on the same path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Long values of journal records, kept beside the journal as `blobs/<sha256>`, so that its lines stay short.
+"""Blobs: long values of journal records, stored beside the journal as `blobs/<sha256>`, so that its lines stay short.
 
-The rule of this room: a blob is on the disk, whole, before the record that names it; a name tells its content.
+A blob is on the disk, whole, before the record that names it; its name is the hash of its content.
 """
 
 from __future__ import annotations

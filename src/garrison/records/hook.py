@@ -1,7 +1,7 @@
-"""Hooks: how far a name's work is. The record, the phase table and the pure changes to it.
+"""Hooks: how far a name's work has progressed. The record, the phase table and the pure changes to it.
 
-The hook outlives lives: a respawn keeps the phase, the last commit and the notes, and links to the hook it continues.
-Each layer moves only its own hook.
+A hook outlives incarnations: a successor keeps the phase, the last commit and the notes, and links to the hook it
+continues. Each process moves only its own hook.
 """
 
 from __future__ import annotations

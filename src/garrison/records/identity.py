@@ -1,7 +1,7 @@
-"""Identities: who exists. The record, its lifecycle table and the pure changes to it.
+"""Identities: which agents and processes exist. The record, its status table and the pure changes to it.
 
-One identity a name and run; `incarnation` grows with each life. Only `supervise.start` and `supervise.replace` begin
-and end lives; a living layer changes its own record, fenced by its incarnation.
+There is one identity per name and run; `incarnation` grows with each start. Only `supervise.start` and
+`supervise.replace` begin and end incarnations; a living process changes its own record, fenced by its incarnation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The life lock: held by a living process for its life, and its heartbeat.
+"""Life lock: held by a process as long as it lives, and its heartbeat.
 
-Raw flock on `X.life`, close-on-exec, opened by the layer itself after its last fork and never passed on: a lock object
-that a forked child shares would stay held after its owner's death. The kernel frees it at any death. A beat is `utime`
-of that file; the holder compares the open inode with the path, since `git clean -fdx` may have replaced it.
+It is a raw flock on `X.life`, close-on-exec, opened by the process itself after its last fork and never passed on: a
+lock object shared with a forked child would stay held after its owner's death. The kernel frees it at any death. A
+heartbeat is `utime` of that file; the holder compares the open inode with the path, since `git clean -fdx` may have
+replaced it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What stays of logs that nobody writes any more: of each its beginning and its end, of a folder the youngest.
+"""Log retention: shorten long logs, and remove the oldest ones of a folder.
 
-The rule of this room: a log is no reason for anything to fail. What cannot be shortened or removed stays as it is.
+A log never makes anything fail: what cannot be shortened or removed stays as it is.
 """
 
 from __future__ import annotations

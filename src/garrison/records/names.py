@@ -1,6 +1,6 @@
-"""Names: what may be called what, and which file, branch and session that makes. Pure.
+"""Names: what is allowed in a name, and which file, branch and session it makes. Pure.
 
-Names become file, branch and tmux names, so everything outside the tables here is refused at the door.
+Names become file, branch and tmux names, so everything outside the patterns here is refused at the entry points.
 """
 
 from __future__ import annotations

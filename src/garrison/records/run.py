@@ -1,7 +1,7 @@
-"""A run's files: where they lie, and the records launch.json, task.json, result.json and runners/NODE.json.
+"""Run files: where a run's files are, and the records launch.json, task.json, result.json and runners/NODE.json.
 
 launch.json and graph.dot are written once, before the launcher's identity; a resume needs nothing else. task.json is
-what the guardian tells a runner and its orchestrator about one attempt, so that neither parses the graph.
+what the guardian gives a runner and its orchestrator for one attempt, so that neither parses the graph.
 """
 
 from __future__ import annotations

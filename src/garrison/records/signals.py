@@ -1,8 +1,8 @@
-"""Signals: message files, each taken once. Names, bodies, inboxes and the pure judgement of what may be obeyed.
+"""Signals: message files, each applied once. Names, bodies, inboxes, and the pure check of what may be obeyed.
 
-A signal lies in its recipient's folder until it was applied; then it is renamed into `taken/` (apply, then take: the
-recipient's journal remembers applied ids, so a crash between the two obeys it once). What is refused goes to `refused/`
-with a file that gives the reason. A target is a name, not a life: the successor inherits the inbox.
+A signal lies in its recipient's folder until it was applied; then it is renamed into `taken/`. The recipient's journal
+remembers applied ids, so that a crash between the two applies it once. A refused signal goes to `refused/`, with the
+reason in a file beside it. A target is a name, not an incarnation: the successor inherits the inbox.
 """
 
 from __future__ import annotations

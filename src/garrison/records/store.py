@@ -1,7 +1,7 @@
-"""The store: identities and hooks in a home, and the one way to change them.
+"""Store: identities and hooks in a home, and the only way to change them.
 
-`Store.update` is the only read-modify-write there is: it reads, applies one pure change and writes, under the record's
-lock. With `incarnation` it refuses a life that has a successor. Reading never repairs and never takes the lock.
+`Store.update` is the only read-modify-write: it reads, applies one pure change and writes, under the record's lock.
+With `incarnation` it refuses an incarnation that has a successor. Reading never repairs and never takes the lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wisdom: the prompt block that tells a successor where its predecessor was. Pure."""
+"""Wisdom: the prompt block that tells a successor how far its predecessor got. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Why a life was started, ended or given up: the decision's inputs as JSON, and the decision made again. Pure.
+"""Explain decisions: encode the inputs of a decision as JSON, and decide again from them. Pure.
 
-The rule of this room: nothing is explained from memory. What was observed is journaled whole before the act, and
-`replay` puts it through the very functions that decided, so that an explanation that is not the reason shows.
+Nothing is explained from memory. All inputs are journaled before the action, and `replay` passes them through the
+functions that decided, so that an explanation that is not the reason shows.
 """
 
 from __future__ import annotations

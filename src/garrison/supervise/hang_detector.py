@@ -1,8 +1,9 @@
-"""Is a living process at work? Evidence goes in, a hang with its rule and a sentence for people comes out. Pure.
+"""Hang detector: decide from evidence whether a living process does any work. Pure.
 
-Silence is counted in watched seconds: a gap between two looks of the watcher (it was stopped, the machine suspended, a
-container paused) counts as a couple of rescans, so that a thawed machine finds nobody guilty, and a life has its whole
-time from the first look of a new watcher. All kinds of signs count together; what cannot be read is no sign.
+Silence is counted in watched seconds: a gap between two scans of the watcher (it was stopped, the machine suspended, a
+container paused) counts as a couple of rescans, so that nothing is judged guilty after a thaw, and an incarnation has
+its whole time from the first scan of a new watcher. All kinds of evidence count together; what cannot be read is no
+evidence.
 """
 
 from __future__ import annotations

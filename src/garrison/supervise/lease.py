@@ -1,4 +1,4 @@
-"""Who comes next: the identity and hook of a new life, made from the old ones. Pure."""
+"""Leases: make the identity and hook of the next incarnation from the old ones. Pure."""
 
 from __future__ import annotations
 

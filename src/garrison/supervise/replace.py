@@ -1,8 +1,9 @@
-"""Replace: the only way a life ends by force, and what a life found dead goes through as well.
+"""Replace: the only way an incarnation ends by force; one found dead goes through it too.
 
-Fence (the record says `crashed`, with verdict and evidence) → TERM, then KILL: the process, those of its descendants
-that bear no other life's marker, all bearers of its own marker, until none is left. Only then may a successor start:
-a dead life's shell or tools may live on and write beside it. A layer that hangs is killed without being asked.
+Fence (the record says `crashed`, with verdict and evidence), then TERM, then KILL: the process, its descendants that
+carry no other incarnation's marker, and all processes with its own marker, until none is left. Only then may a
+successor start: a dead process's shell or tools may live on and write beside it. A process that hangs is killed without
+TERM.
 """
 
 from __future__ import annotations

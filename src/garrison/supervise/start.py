@@ -1,15 +1,18 @@
-"""Start: the only way a layer begins. The spawner's half is `start_incarnation`, the child's half is `register`.
+"""Start: the only way a process begins. `start_incarnation` is the spawner's half, `register` the child's.
 
-1. Under the record's lock: no living life → incarnation + 1, `starting`, the spawner's pid, a deadline; the first hook.
-2. The child is started with run, name and incarnation in argv and the life marker in its environment; then the hook of
-   its predecessor is linked to it, which the child does itself if it is faster.
+1. Under the record's lock: no living incarnation → incarnation + 1, `starting`, the spawner's pid, a deadline; the
+   first hook.
+2. The child is started with run, name and incarnation in argv and the life marker in its environment; then its
+   predecessor's hook is linked to it, which the child does itself if it is faster.
 3. The child takes the life lock, reads the record under its lock: another incarnation → exit 75, nothing written; else
-   it writes its own pid and `active`. 4. It recovers. 5. The spawner watches; no `active` by the deadline is a death.
+   it writes its own pid and `active`.
+4. It recovers.
+5. The spawner watches; no `active` by the deadline is a death.
 6. Each later write of the child is fenced by its incarnation.
 
-What is synced: the child's `active`, name and all, before it does anything. So the lease need not survive a power cut:
-who acted as life n + 1 has n + 1 on the disk, and without that nobody acted. The hook's link says nothing that its next
-writer would not say again.
+The child's `active` is synced, name and all, before it does anything. So the lease need not survive a power cut: a
+process that acted as incarnation n + 1 has n + 1 on the disk, and without that none acted. The link of the hook says
+nothing that its next writer would not write again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Is this life over? Pure: the identity and what was seen of it go in, a verdict with its reason comes out."""
+"""Verdict: decide whether an incarnation is over. Pure: identity and observation go in, a verdict with its reason comes
+out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One command to its end, for whoever sits in an event loop: what it said, within a time."""
+"""Async commands: run one command to its end within an asyncio loop, with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many agents this machine carries at once. `default_agents` is pure; what it is told, /proc and cgroups say."""
+"""Capacity: how many agents this machine runs at once. `default_agents` is pure; the rest reads cores and memory."""
 
 from __future__ import annotations
 

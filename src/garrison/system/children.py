@@ -1,6 +1,6 @@
-"""Our own children: starting them, collecting them, and being the parent of the orphans below us.
+"""Children: start our own child processes, collect them, and adopt the orphans below us.
 
-A child of `spawn` is collected by `reap` or `exit_code` and by nobody else; its pid is its own until then.
+A child of `spawn` is collected by `reap` or `exit_code` and by nothing else; its pid is its own until then.
 """
 
 from __future__ import annotations

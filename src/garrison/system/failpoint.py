@@ -1,10 +1,9 @@
-"""Where the tests kill us: `GARRISON_FAILPOINT=<name>` makes `here(<name>)` end this process by SIGKILL.
+"""Failpoints: kill a process at a named step, for tests. `GARRISON_FAILPOINT=<name>` makes `here(<name>)` send SIGKILL.
 
-Test only: without the variable nothing happens. Every durable step of the protocols and of each layer has a point,
-named `<role>:<step>`; the merge processor's are bare names. With `GARRISON_FAILPOINT_DIR` a point fires
+Without the variable nothing happens. Every durable step of the protocols and of each process has a failpoint, named
+`<role>:<step>`; the merge processor's have bare names. With `GARRISON_FAILPOINT_DIR` a failpoint fires
 `GARRISON_FAILPOINT_TIMES` times (default 1) over all processes that see it, counted by files there; without it, every
-time. With `GARRISON_FAILPOINT_LIST` every point passed is appended to that file, so that a test can learn which there
-are.
+time. With `GARRISON_FAILPOINT_LIST` every failpoint passed is appended to that file, so that a test can list them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Jobs: a shell command run as our child, watched from a loop that must not block.
+"""Jobs: run a shell command as our child, driven by an event loop that must not block.
 
-A job has its own session, a log file, a timeout, and the life marker its environment gives it. Its end means that
+A job has its own session, a log file, a timeout, and the life marker that its environment gives it. After its end
 nothing of it runs on: what it left in its session, below itself or under a marker of its own is ended too, TERM then
-KILL, in steps that `poll` drives. `wake_at` says when `poll` wants to be called; `pidfd` wakes a loop when it ends.
+KILL, in steps that `poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
 """
 
 from __future__ import annotations

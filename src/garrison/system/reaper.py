@@ -1,9 +1,9 @@
-"""The keeper: a process that stays above an orchestrator, so that nothing an agent starts can outlive its life.
+"""Reaper: a process above an orchestrator that ends whatever its agent leaves running.
 
 An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); an orphan then
-belongs to the nearest subreaper above. The orchestrator is one; when it dies by SIGKILL its orphans come to the keeper,
-who ends them and then goes as the orchestrator went. `fork_under_reaper` makes one process two, before anything is
-locked.
+belongs to the nearest subreaper above. The orchestrator is one; when it dies by SIGKILL its orphans come to the reaper,
+which ends them and then exits as the orchestrator did. `fork_under_reaper` makes one process two, before any lock is
+held.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process world in memory: the same rules, no kernel. It passes the contract suite of the real one."""
+"""Processes in memory, for simulations and tests. They pass the contract suite of the real ones."""
 
 from __future__ import annotations
 

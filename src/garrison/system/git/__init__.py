@@ -1,17 +1,15 @@
-"""git, as garrison calls it: one class for one repository, every call a short-lived child.
+"""Git as garrison calls it: one class per repository, every call a short-lived child.
 
-The rules of this room:
-
-* The user's settings decide how git works, except for what would disturb a crew at work: no automatic gc or
-  maintenance, no fsmonitor daemon, no signing prompt, no terminal prompt, no line-ending check that refuses a commit,
-  no descent into submodules, and no foreign `GIT_*` variable (a hook or an agent that runs us must not redirect us into
-  another repository). Messages are English (`LC_ALL=C`).
-* The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: a
-  `reference-transaction` hook may keep us from moving the target, and is asked before a run begins.
-* Nothing here switches, resets or cleans a checkout that garrison did not make. What reads a tree's state writes
+- The user's settings decide how git works, except what would disturb agents at work: no automatic gc or maintenance, no
+  fsmonitor daemon, no signing prompt, no terminal prompt, no line-ending check that refuses a commit, no descent into
+  submodules, and no foreign `GIT_*` variable (a hook or an agent that runs us must not redirect us into another
+  repository). Messages are English (`LC_ALL=C`).
+- The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: a
+  `reference-transaction` hook may refuse to move the target, and is asked before a run begins.
+- Nothing here switches, resets or cleans a checkout that garrison did not create. Reading a worktree's state writes
   through a temporary index.
-* Errors are `GitError`: one line, with what git itself said.
-* Paths that are not UTF-8 come back with `\\xNN` in place of the odd bytes, so that they fit into JSON.
+- Errors are `GitError`: one line, with git's own message.
+- Paths that are not UTF-8 come back with `\\xNN` in place of the odd bytes, so that they fit into JSON.
 """
 
 from __future__ import annotations

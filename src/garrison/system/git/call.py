@@ -1,6 +1,6 @@
-"""One call of git, and what a repository is: errors, environment, keys, which repositories can be worked on.
+"""Calls of git: run it, its errors and environment, and the keys of repositories.
 
-Each call is a short-lived child with our settings on top of the user's. Nothing here knows what the calls are for.
+Each call is a short-lived child with our settings on top of the user's.
 """
 
 from __future__ import annotations

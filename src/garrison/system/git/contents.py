@@ -1,4 +1,4 @@
-"""What a worktree holds: is it dirty, commit it, keep it under a ref."""
+"""Worktree contents: whether it is dirty, commit it, save it under a ref."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, history and refs of a repository: what is asked and written without a checkout."""
+"""History: names, commits and refs of a repository, read and written without a checkout."""
 
 from __future__ import annotations
 

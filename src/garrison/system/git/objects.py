@@ -1,4 +1,4 @@
-"""Objects of a repository: trees compared and merged, commits written, without a checkout and mostly without git."""
+"""Objects: compare and merge trees, and write commits, without a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which repositories garrison can work on, and what to do about the others."""
+"""Repositories: which ones garrison can work on, and what to do about the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worktrees: made, found again, removed, whatever a killed git left in the way."""
+"""Worktrees: create, find and remove them, whatever a killed git left in the way."""
 
 from __future__ import annotations
 

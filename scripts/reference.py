@@ -31,7 +31,8 @@ SCRIPTS = {"spawn_runner.py": spawn_runner, "spawn_orchestrator.py": spawn_orche
 
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """Yield (full name, help) of a command and of all its subcommands."""
-    context = click.Context(command, parent=parent, info_name=name, max_content_width=WIDTH, terminal_width=WIDTH)
+    context = click.Context(command, parent=parent, info_name=name, max_content_width=WIDTH, terminal_width=WIDTH,
+                            **command.context_settings)
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
         for child in command.list_commands(context):

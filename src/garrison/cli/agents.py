@@ -50,7 +50,7 @@ agents.add_command(identities.list_command)
 @json_option
 @home_option
 def show_command(role: str, name: str | None, run: str | None, as_json: bool, home: str | None) -> None:
-    """Show one identity as JSON: by ROLE and NAME, or by role-name@run as `agents list` prints it.
+    """Show one identity as JSON. Name it by ROLE and NAME, or by role-name@run as `agents list` prints it.
 
     `seen` is what this machine shows of it now: verdict, process state, heartbeat, process tree.
     """
@@ -117,7 +117,7 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
 @run_option
 @home_option
 def park(name: str, reason: str, run: str | None, home: str | None) -> None:
-    """Stop NAME (a node, role-name or role-name@run) gracefully, and do not restart it until `unpark`."""
+    """Stop an agent gracefully and do not restart it until `unpark`. NAME is a node, role-name or role-name@run."""
     store = Store(find_home(home))
     who, chosen = _resolve_parkable(store, name, run)
     state = _replay(store, chosen)
@@ -205,7 +205,7 @@ def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
 @run_option
 @home_option
 def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
-    """Cancel NODE, which is being worked on: its agent ends, its work is saved, and there is no new attempt.
+    """Cancel a NODE that is being worked on. Its agent ends, its work is saved, and there is no new attempt.
 
     For its pipeline that is a failure: an edge for failures is followed, else what depends on the node is not started.
     """

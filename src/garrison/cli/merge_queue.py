@@ -47,7 +47,7 @@ def merge_queue() -> None:
               help="Only this repository's queues.")
 @home_option
 def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
-    """List entries of one repository, or of all queues of the home; exit 1 if a queue cannot be read."""
+    """List entries of one repository, or of all queues of the home. Exit 1 if a queue cannot be read."""
     problems: list[str] = []
     queues = list_queues(find_home(home), problems.append)
     if repo_root:
@@ -135,7 +135,7 @@ def show_command(entry: str, as_json: bool, home: str | None) -> None:
 @target_option
 @home_option
 def log_command(as_json: bool, limit: int | None, repo_root: str | None, target: str | None, home: str | None) -> None:
-    """Show what landed, newest first: the commit, and the tree, gate and log with which it was tested.
+    """Show what landed, newest first. A row has the commit, and the tree, gate and log with which it was tested.
 
     `foreign` marks moves of the target that the queue did not make.
     """
@@ -160,7 +160,7 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
 @target_option
 @home_option
 def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
-    """Show which waiting branches conflict with the target, and which with each other; nothing is changed."""
+    """Show conflicts of waiting branches with the target and with each other. Nothing is changed."""
     from garrison.merge.conflicts import find_conflicts
 
     report = find_conflicts(only_queue(repo_root, target, home))
@@ -186,7 +186,7 @@ _own_repo_option = click.option("--repo-root", type=click.Path(exists=True, file
 @json_option
 @home_option
 def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
-    """Withdraw an entry: its branch stays and does not land, and its node, if it has one, fails.
+    """Withdraw an entry. Its branch stays and does not land, and its node, if it has one, fails.
 
     A running gate is ended. Refused for an entry that is landing or finished.
     """
@@ -203,7 +203,7 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
 @json_option
 @home_option
 def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
-    """Hold an entry: it is not tested until it is released; the others continue.
+    """Hold an entry. It is not tested until it is released; the others continue.
 
     A running gate is ended. An entry that replaces it meanwhile is held too.
     """
@@ -267,7 +267,7 @@ def _running_runs(home: str | None) -> set[str]:
 @json_option
 @home_option
 def pause_command(reason: str, repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Pause the queue: nothing is tested or landed until `resume`; entries can still be enqueued.
+    """Pause the queue. Nothing is tested or landed until `resume`; entries can still be enqueued.
 
     A running gate ends by itself, and its verdict is kept.
     """
@@ -360,7 +360,7 @@ def _plain(value: object) -> str:
 @json_option
 @home_option
 def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Repair what a crash left of a queue, and list what was repaired and what you have to do.
+    """Repair what a crash left of a queue. Lists what was repaired and what you have to do.
 
     Exit code 1 if something is left for you. `garrison doctor` checks the rest of the home.
     """

@@ -62,7 +62,7 @@ def pipeline() -> None:
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON array.")
 def validate(file: Path, as_json: bool) -> None:
-    """Check the graph in FILE, and whether `garrison launch` would accept it; exit 1 on errors."""
+    """Check the graph in FILE, and whether `garrison launch` would accept it. Exit 1 on errors."""
     try:
         graph = parse_file(file)
     except DialectError as error:
@@ -312,7 +312,7 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
 @click.argument("label")
 @home_option
 def answer(run: str, node: str, label: str, home: str | None) -> None:
-    """Answer the gate NODE of RUN with LABEL: an edge's label, its key, or the node it leads to."""
+    """Answer the gate NODE of RUN. LABEL is an edge's label, its key, or the node it leads to."""
     from garrison.pipeline.gate_files import GateFiles, open_questions
 
     folder = find_run_directory(run, home)

@@ -119,7 +119,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
 def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
            changed_graph: bool, original_graph: bool, retry_failed: bool, auto_approve: bool, stay: bool,
            as_json: bool, quiet: bool) -> None:
-    """Resume RUN (an id, or its directory) where it was interrupted, suspended, or out of steps."""
+    """Resume a run that was interrupted, suspended, or out of steps. RUN is its id or directory."""
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse
     from garrison.pipeline.run_directory import read_run

@@ -47,7 +47,9 @@ def _rescues(home: Path, repo: Path | None, run: str | None) -> list[tuple[Rescu
 @json_option
 @home_option
 def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | None) -> None:
-    """List rescue refs. LANDED: the target branch has all of it; FILES, SIZE: what the target lacked when it was saved.
+    """List rescue refs.
+
+    LANDED: the target branch has all of it. FILES and SIZE: what the target lacked when it was saved.
     """
     rescued: list[RescuedWork] = []
     for repository, name in _rescues(find_home(home), repo, run):
@@ -90,7 +92,7 @@ def format_size(count: int) -> str:
 @json_option
 @home_option
 def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
-    """Show the changes in a rescue ref, relative to the commit of the target branch from which the work started."""
+    """Show the changes in a rescue ref. They are relative to the target branch's commit where the work started."""
     repository, name = rescue_refs.resolve_rescue(_rescues(find_home(home), repo, run), rescue, run)
     work, git = rescue_refs.inspect_rescue(repository, name), repository.git
     if as_json:
@@ -117,7 +119,7 @@ def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, a
 @home_option
 def restore_command(rescue: str, branch: str | None, into: Path | None, run: str | None, repo: Path | None,
                     as_json: bool, home: str | None) -> None:
-    """Restore the work of a rescue ref as a branch or in a new worktree; your checkout is not changed."""
+    """Restore saved work as a branch or in a new worktree. Your checkout is not changed."""
     if (branch is None) == (into is None):
         raise UsageError("pass either --branch NAME or --into DIR")
     repository, name = rescue_refs.resolve_rescue(_rescues(find_home(home), repo, run), rescue, run)

@@ -160,7 +160,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 @workdir_option
 @home_option
 def restore(name: str, workdir: Path, home: str | None) -> None:
-    """Finish the turn that was interrupted when the session's process died; `send` does so too."""
+    """Finish the turn in which the session's process died. `send` does so too."""
     async def restore_once() -> int:
         async with AsyncExitStack() as stack:
             return (await _open(stack, find_home(home), name, workdir=workdir)).state.turn_count

@@ -355,7 +355,7 @@ def read_command(path: str, home: str | None) -> None:
 @click.option("--run", metavar="RUN", help="Run, if TARGET exists in several.")
 @home_option
 def wait_command(target: str, timeout: float, types: tuple[str, ...], run: str | None, home: str | None) -> None:
-    """Wait for a signal to TARGET (role, role-name or role-name@run) and take it; exit 1 if none comes."""
+    """Wait for a signal to TARGET and take it. Exit 1 if none comes; TARGET is a role, role-name or role-name@run."""
     signal = wait_for_signal(target, timeout, types or None, run, home)
     if signal is None:
         raise NotFound(f"no signal for {target} came within {timeout:g} s")

@@ -59,7 +59,7 @@ def workflow() -> None:
 @home_option
 def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
         home: str | None) -> None:
-    """Run the workflow in FILE; exit 1 if a critical step failed (the session can be resumed then)."""
+    """Run the workflow in FILE. Exit 1 if a critical step failed; the session can be resumed then."""
     from garrison.workflow.files import read_value, read_workflow
 
     inputs = {}
@@ -227,7 +227,7 @@ def show(session: str, as_json: bool, home: str | None) -> None:
 @workdir_option
 @home_option
 def validate(file: Path, workdir: Path, home: str | None) -> None:
-    """Check the workflow in FILE and print what each step waits for; MCP servers are started for their tools."""
+    """Check the workflow in FILE. Prints what each step waits for; MCP servers are started to list their tools."""
     from garrison.workflow import validate as rules
     from garrison.workflow.files import read_workflow
 
@@ -281,7 +281,7 @@ def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> 
 @workdir_option
 @home_option
 def plan(command: str, servers: Path | None, output: Path | None, workdir: Path, home: str | None) -> None:
-    """Let an agent break COMMAND into a workflow; it is checked (tools, arguments, order) and printed, not run."""
+    """Let an agent break COMMAND into a workflow. It is checked (tools, arguments, order) and printed, not run."""
     import yaml
 
     from garrison.records import atomic

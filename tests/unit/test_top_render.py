@@ -11,28 +11,27 @@ from hypothesis import strategies as st
 from garrison.cli import top_keys, top_render
 from garrison.cli.render import text, width
 from garrison.cli.top_render import SYMBOLS, Selection, picture
-from garrison.system.resource_usage import Usage
-from garrison.views import top_frame
+from garrison.system.resource_usage import Machine, Usage
+from garrison.views.node_view import QueueEntryView
+from garrison.views.run_model import Lifecycle
+from garrison.views.top_frame import Frame, Row, size
 from garrison.views.usage import next_pause
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
 
-def row(name: str, kind: str = "node", state: str = "working", **more: Any) -> dict[str, Any]:
-    return top_frame._row("r1", kind, name, state, Usage(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
-                         age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}", **more)
+def row(name: str, kind: str = "node", state: str = "working") -> Row:
+    return Row("r1", kind, name, state, Usage(12.3, 30 << 20, 2), attempt=1, attempts=3, starts="1+2", age_s=75.0,
+               beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}")
 
 
-def frame(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
-    event = {"run": "r1", "at": "2026-01-31T12:00:00.000000Z", "kind": "died", "agent": "runner-a@r1", "life": 2,
-             "why": EVIL}
-    return {"home": f"/somewhere/that/is/long/{EVIL}", "at": "2026-01-31T12:00:00.000000Z", "usd_today": 1.5,
-            "machine": {"load": [9.0, 1, 1], "cores": 2, "memory_available": 1 << 33, "memory_total": 1 << 34},
-            "used": {"cpu": 12.0, "memory": 1 << 30, "processes": 9}, "agents": {"running": 1, "max": 2},
-            "runs_not_shown": 1, "rows": [row("r1", "run", "running"), row("guardian-crew", "layer", "alive"), *rows],
-            "landing": [{"run": "r1", "position": 1, "node": EVIL, "attempt": 1, "status": "testing", "age_s": 3.0,
-                         "doing": EVIL}], "paused": [f"r1: tests: {EVIL}"], "events": [event] * 30, "problems": [EVIL],
-            **more}
+def frame(*rows: Row) -> Frame:
+    event = Lifecycle("2026-01-31T12:00:00.000000Z", "died", "runner-a@r1", 2, EVIL)
+    return Frame(f"/somewhere/that/is/long/{EVIL}", "2026-01-31T12:00:00.000000Z",
+                 Machine((9.0, 1, 1), 2, 1 << 33, 1 << 34), Usage(12.0, 1 << 30, 9), (1, 2), 1.5, 1,
+                 [row("r1", "run", "running"), row("guardian-crew", "layer", "alive"), *rows],
+                 [("r1", QueueEntryView(1, EVIL, 1, "testing", 3.0, EVIL))], [f"r1: tests: {EVIL}"],
+                 [("r1", event)] * 30, [EVIL])
 
 
 FULL = frame(*(row(f"{name}{number}") for number in range(12) for name in ("名前", EVIL, "n" * 48)))
@@ -44,8 +43,8 @@ FULL = frame(*(row(f"{name}{number}") for number in range(12) for name in ("名�
      {"title": EVIL, "text": (f"    {EVIL * 20}", "", "plain"), "scrolled": 7}]))
 def test_a_picture_fills_the_screen_exactly_and_shows_the_selected_row(columns: int, rows: int, place: int,
                                                                      more: dict[str, Any]) -> None:
-    place = min(place, len(FULL["rows"]) - 1)
-    shown = picture(FULL, Selection(row=FULL["rows"][place]["id"], **more), columns, rows)
+    place = min(place, len(FULL.rows) - 1)
+    shown = picture(FULL, Selection(row=FULL.rows[place].id, **more), columns, rows)
     assert len(shown.lines) == rows
     assert all(width(line) <= columns for line in shown.lines)
     said = text(shown.lines, colours=False)
@@ -54,7 +53,7 @@ def test_a_picture_fills_the_screen_exactly_and_shows_the_selected_row(columns: 
     if not more and rows >= 8:
         assert shown.marked is not None
         line = text([shown.lines[shown.marked]], colours=False)
-        assert line.startswith(SYMBOLS[FULL["rows"][place]["state"]])
+        assert line.startswith(SYMBOLS[FULL.rows[place].state])
     if rows >= 8:
         assert "q" in text(shown.lines[-1:], colours=False) or "Esc" in text(shown.lines[-1:], colours=False)
 
@@ -77,13 +76,13 @@ def test_scrolling_shows_the_selected_row_and_wastes_no_room(first: int, place: 
 
 
 def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
-    selection = Selection(row=FULL["rows"][0]["id"])
-    last = FULL["rows"][-1]["name"]
+    selection = Selection(row=FULL.rows[0].id)
+    last = FULL.rows[-1].name
     for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
         selection = top_keys.moved(FULL, selection, key, 24)
         found = top_render.selected(FULL, selection)
         assert found is not None
-        assert found["name"] == name, key
+        assert found.name == name, key
     for key in ("a", "é", "x", "backspace", "enter"):
         selection = top_keys.typed(selection, key, key if len(key) == 1 else None)
     assert (selection.filter, selection.typing) == ("aé", False)
@@ -93,7 +92,7 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     (0, ""), (1000, "1K"), (640 << 10, "640K"), (12 << 20, "12M"), (1023 << 20, "1.0G"), (1 << 30, "1.0G"),
     (25 << 30, "25G"), (1 << 41, "2.0T")])
 def test_sizes(number: int, said: str) -> None:
-    assert top_frame.size(number) == said
+    assert size(number) == said
 
 
 def test_expensive_refreshes_are_made_less_often() -> None:

@@ -8,10 +8,11 @@ import pytest
 from garrison.cli.main import garrison
 from garrison.cli.top_keys import ACTIONS, argv_of
 from garrison.errors import UsageError
+from garrison.system.resource_usage import NO_USAGE
+from garrison.views.top_frame import Row
 from garrison.web import actions
 
-ROWS = ({"kind": "node", "name": "a", "run": "r1", "role": ""}, {"kind": "layer", "name": "guardian-x", "run": "r1",
-                                                                 "role": "guardian"})
+ROWS = (Row("r1", "node", "a", "working", NO_USAGE), Row("r1", "layer", "guardian-x", "alive", NO_USAGE, "guardian"))
 COMMANDS = [
     *(actions.of_run("r1", {"action": action}) for action in actions.RUN),
     *(actions.of_node("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),

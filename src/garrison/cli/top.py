@@ -51,10 +51,10 @@ def top(run: str | None, interval: float, once: bool, as_json: bool, home: str |
         time.sleep(BETWEEN)
         frame = reader.read()
         if as_json:
-            print_json(frame)
+            print_json(frame.to_json())
         else:
             show(top_render.plain(frame, here.columns), here)
-            if not frame["rows"]:
+            if not frame.rows:
                 report_no_runs(place)
         return 0
     from garrison.cli.top_app import Top

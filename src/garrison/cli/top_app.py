@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -32,7 +32,7 @@ from garrison.cli.render import Line, fit, width
 from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
 from garrison.cli.top_render import Picture, Selection, picture
 from garrison.errors import GarrisonError
-from garrison.views.top_frame import FrameReader
+from garrison.views.top_frame import Frame, FrameReader, Row
 from garrison.views.usage import next_pause
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
@@ -89,7 +89,7 @@ class Top(App[None]):
     def __init__(self, reader: FrameReader, interval: float = 1.0) -> None:
         super().__init__(ansi_color=True)
         self.reader, self.interval = reader, interval
-        self.frame: dict[str, Any] | None = None
+        self.frame: Frame | None = None
         self.selection = Selection()
         self._pending: Callable[[], None] | None = None
         self._failure = ""
@@ -120,7 +120,7 @@ class Top(App[None]):
         cost = time.thread_time() - before
         self.call_from_thread(self._refreshed, frame, failure, next_pause(self.interval, cost))
 
-    def _refreshed(self, frame: dict[str, Any] | None, failure: str, pause: float) -> None:
+    def _refreshed(self, frame: Frame | None, failure: str, pause: float) -> None:
         self.frame = frame or self.frame
         if failure or self.selection.note == self._failure != "":
             self.selection = replace(self.selection, note=failure, bad=True)
@@ -190,7 +190,7 @@ class Top(App[None]):
         rows = top_render.visible(self.frame, self.selection) if self.frame else []
         index = event.screen_y - shown.begin + shown.first
         if shown.marked is not None and shown.begin <= event.screen_y and shown.first <= index < len(rows):
-            self.select(replace(self.selection, row=rows[index]["id"]))
+            self.select(replace(self.selection, row=rows[index].id))
 
     # ---- acting
 
@@ -201,7 +201,7 @@ class Top(App[None]):
             self.show_note(f"{action.word}: select a node first" if self.frame else "reading …", bad=True)
         elif action.ask:
             self._pending = lambda: self._start(action, argv, row)
-            self.select(replace(self.selection, ask=action.ask.format(**row)))
+            self.select(replace(self.selection, ask=action.ask.format(name=row.name, run=row.run)))
         else:
             self._start(action, argv, row)
 
@@ -211,20 +211,20 @@ class Top(App[None]):
         if yes and pending:
             pending()
 
-    def _start(self, action: Action, argv: Sequence[str], row: Mapping[str, Any]) -> None:
+    def _start(self, action: Action, argv: Sequence[str], row: Row) -> None:
         if action.terminal:
             self._hand_over(action, argv)
         else:
-            self.show_note(f"{action.word} {row['name']} …")
+            self.show_note(f"{action.word} {row.name} …")
             self.run_worker(lambda: self._command(action, argv, row), thread=True, group="command")
 
-    def _command(self, action: Action, argv: Sequence[str], row: Mapping[str, Any]) -> None:
+    def _command(self, action: Action, argv: Sequence[str], row: Row) -> None:
         """Run a command, in a thread; show its output over the table, or its last line above the keys."""
         done = subprocess.run([*PROGRAM, *argv], env=self._environment(), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", check=False)
         output = (done.stderr.strip() or done.stdout.strip()).splitlines()
         if action.text and done.returncode == 0:
-            title = f"{action.word} {row['name']}"
+            title = f"{action.word} {row.name}"
             self.call_from_thread(self.select, replace(self.selection, note="", title=title,
                                                        text=done.stdout.splitlines(), scrolled=0))
             return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from garrison.cli.top_render import Selection, details_text, index_of, selected, visible
+from garrison.views.top_frame import Frame, Row
 
 PAGE = 10
 
@@ -20,22 +20,22 @@ class Action:
     """
 
     word: str
-    argv: Callable[[Mapping[str, Any]], list[str] | None]
+    argv: Callable[[Row], list[str] | None]
     ask: str = ""
     terminal: bool = False
     waits: bool = False
     text: bool = False
 
 
-def _of_node(*words: str) -> Callable[[Mapping[str, Any]], list[str] | None]:
-    return lambda row: [*words, row["name"], "--run", row["run"]] if row["kind"] == "node" else None
+def _of_node(*words: str) -> Callable[[Row], list[str] | None]:
+    return lambda row: [*words, row.name, "--run", row.run] if row.kind == "node" else None
 
 
-def _logs(row: Mapping[str, Any]) -> list[str]:
+def _logs(row: Row) -> list[str]:
     """Return the command for the log of a node's agent, or of a layer; a run's is its guardian's."""
-    if row["kind"] == "node":
-        return ["logs", row["name"], "--run", row["run"], "-f", "--tail", "200"]
-    return ["logs", "--layer", row["role"] or "guardian", "--run", row["run"], "-f", "--tail", "200"]
+    if row.kind == "node":
+        return ["logs", row.name, "--run", row.run, "-f", "--tail", "200"]
+    return ["logs", "--layer", row.role or "guardian", "--run", row.run, "-f", "--tail", "200"]
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -51,7 +51,7 @@ ACTIONS: Mapping[str, Action] = {
 """Key → its action."""
 
 
-def argv_of(action: Action, row: Mapping[str, Any]) -> list[str] | None:
+def argv_of(action: Action, row: Row) -> list[str] | None:
     """Return the words after `garrison`; None where the action is not for such a row."""
     return action.argv(row)
 
@@ -60,7 +60,7 @@ _STEPS: Mapping[str, int] = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": P
                              "g": -10**9, "end": 10**9, "G": 10**9, " ": PAGE}
 
 
-def moved(frame: Mapping[str, Any] | None, selection: Selection, key: str, rows: int) -> Selection:
+def moved(frame: Frame | None, selection: Selection, key: str, rows: int) -> Selection:
     """Return the selection after a key that is no action: another row, details, the filter, a text scrolled or left."""
     if selection.title:
         return _in_text(selection, key)
@@ -72,12 +72,12 @@ def moved(frame: Mapping[str, Any] | None, selection: Selection, key: str, rows:
         return replace(selection, filter="")
     row = selected(frame, selection)
     if key == "enter" and row is not None:
-        title = f"run {row['run']}" if row["kind"] == "run" else f"{row['name']} of run {row['run']}"
+        title = f"run {row.run}" if row.kind == "run" else f"{row.name} of run {row.run}"
         return replace(selection, title=title, text=details_text(row), scrolled=0)
     if key in _STEPS and row is not None:
         shown = visible(frame, selection)
         index = index_of(shown, selection.row) + _STEPS[key]
-        return replace(selection, row=shown[max(0, min(index, len(shown) - 1))]["id"])
+        return replace(selection, row=shown[max(0, min(index, len(shown) - 1))].id)
     return selection
 
 

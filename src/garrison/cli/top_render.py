@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status_render import STYLES as STATUS_STYLES
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.views.node_state import first_line
-from garrison.views.top_frame import details, size
+from garrison.views.top_frame import Frame, Row, size
 
 SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
@@ -80,29 +79,29 @@ class Selection:
 # ---- selecting
 
 
-def visible(frame: Mapping[str, Any], selection: Selection) -> list[Mapping[str, Any]]:
+def visible(frame: Frame, selection: Selection) -> Sequence[Row]:
     """Return the rows that match the filter, by name, state, run or what they are doing, with their runs' own rows."""
     words = selection.filter.lower().split()
-    rows: list[Mapping[str, Any]] = frame["rows"]
+    rows = frame.rows
     if not words:
         return rows
-    kept = {row["id"] for row in rows if all(word in _searched(row) for word in words)}
-    runs = {row["run"] for row in rows if row["id"] in kept}
-    return [row for row in rows if row["id"] in kept or (row["kind"] == "run" and row["run"] in runs)]
+    kept = {row.id for row in rows if all(word in _searched(row) for word in words)}
+    runs = {row.run for row in rows if row.id in kept}
+    return [row for row in rows if row.id in kept or (row.kind == "run" and row.run in runs)]
 
 
-def _searched(row: Mapping[str, Any]) -> str:
-    return f"{row['name']} {row['state']} {row['phase']} {row['run']} {row['doing']}".lower()
+def _searched(row: Row) -> str:
+    return f"{row.name} {row.state} {row.phase} {row.run} {row.doing}".lower()
 
 
-def index_of(rows: Sequence[Mapping[str, Any]], row: str) -> int:
+def index_of(rows: Sequence[Row], row: str) -> int:
     """Return the index of a row; if it is gone (or none was selected), that of the first node, else 0."""
-    indexes = {each["id"]: index for index, each in enumerate(rows)}
-    first = next((index for index, each in enumerate(rows) if each["kind"] == "node"), 0)
+    indexes = {each.id: index for index, each in enumerate(rows)}
+    first = next((index for index, each in enumerate(rows) if each.kind == "node"), 0)
     return indexes.get(row, first)
 
 
-def selected(frame: Mapping[str, Any], selection: Selection) -> Mapping[str, Any] | None:
+def selected(frame: Frame, selection: Selection) -> Row | None:
     """Return the selected row, None if there is none."""
     rows = visible(frame, selection)
     return rows[index_of(rows, selection.row)] if rows else None
@@ -128,7 +127,7 @@ class Picture:
     """Line of the first row of the table."""
 
 
-def picture(frame: Mapping[str, Any] | None, selection: Selection, columns: int, rows: int) -> Picture:
+def picture(frame: Frame | None, selection: Selection, columns: int, rows: int) -> Picture:
     """Render exactly `rows` lines of at most `columns`."""
     if frame is None:
         return Picture(_filled([raw("reading …", "dim")], rows), None, 0)
@@ -154,31 +153,31 @@ def _filled(lines: list[Line], room: int) -> list[Line]:
     return [*lines[:room], *([] for _ in range(room - len(lines)))]
 
 
-def header(frame: Mapping[str, Any], columns: int) -> list[Line]:
+def header(frame: Frame, columns: int) -> list[Line]:
     """Render the home and its runs, then the machine and what all of garrison's processes use of it."""
-    machine, used, agents = frame["machine"], frame["used"], frame["agents"]
-    runs = [row for row in frame["rows"] if row["kind"] == "run"]
-    words = f"{len(runs)} run{'s' if len(runs) != 1 else ''}: " + ", ".join(row["run"] for row in runs) if runs else ""
-    more = f", {frame['runs_not_shown']} more" if frame["runs_not_shown"] > 0 and runs else ""
-    clock = str(frame["at"])[11:19] + " UTC"
+    machine, used, agents = frame.machine, frame.used, frame.agents
+    runs = [row for row in frame.rows if row.kind == "run"]
+    words = f"{len(runs)} run{'s' if len(runs) != 1 else ''}: " + ", ".join(row.run for row in runs) if runs else ""
+    more = f", {frame.runs_not_shown} more" if frame.runs_not_shown > 0 and runs else ""
+    clock = frame.at[11:19] + " UTC"
     tail = f"{words}{more}"
     room = columns - width(raw("garrison top  ")) - len(clock) - 2
-    home = _end_of(terminal_text.clean(frame["home"]), max(10, room - terminal_text.width(tail) - 2))
+    home = _end_of(terminal_text.clean(frame.home), max(10, room - terminal_text.width(tail) - 2))
     left = fit([Span("garrison top", "head"), Span("  "), span(home, "due"), Span("  " + tail)],
                columns - len(clock) - 2)
     first = [*left, Span(" " * max(2, columns - width(left) - len(clock))), Span(clock, "dim")]
-    load = " ".join(f"{number:.1f}" for number in machine["load"])
-    free = f"{size(machine['memory_available'])} of {size(machine['memory_total'])} free"
-    cores = f"{machine['cores']} core{'s' if machine['cores'] != 1 else ''}"
-    cpu = "" if used["cpu"] is None else f"{used['cpu']:.0f}% "
+    load = " ".join(f"{number:.1f}" for number in machine.load)
+    free = f"{size(machine.available)} of {size(machine.total)} free"
+    cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
+    cpu = "" if used.cpu is None else f"{used.cpu:.0f}% "
     parts: list[tuple[int, Line]] = [
-        (0, [Span("agents ", "dim"), Span(f"{agents['running']}", "head"), Span(f" of {agents['max']}")]),
-        (1, [Span("use ", "dim"), Span(f"{cpu}{size(used['memory']) or '0'}", "head"),
-             Span(f" in {used['processes']} processes", "dim")]),
-        (3, [Span("load ", "dim"), Span(f"{load}", "bad" if machine["load"][0] > 2 * machine["cores"] else ""),
+        (0, [Span("agents ", "dim"), Span(f"{agents[0]}", "head"), Span(f" of {agents[1]}")]),
+        (1, [Span("use ", "dim"), Span(f"{cpu}{size(used.memory) or '0'}", "head"),
+             Span(f" in {used.processes} processes", "dim")]),
+        (3, [Span("load ", "dim"), Span(f"{load}", "bad" if machine.load[0] > 2 * machine.cores else ""),
              Span(f" on {cores}", "dim")]),
         (4, [Span("memory ", "dim"), Span(free)]),
-        (2, [Span("today ", "dim"), Span(f"${frame['usd_today']:.2f}")])]
+        (2, [Span("today ", "dim"), Span(f"${frame.usd_today:.2f}")])]
     return [fit(first, columns), _joined(parts, columns)]
 
 
@@ -202,7 +201,7 @@ def _end_of(text: str, columns: int) -> str:
     return "…" + text
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int] | None = None) -> list[Line]:
+def table(rows: Sequence[Row], columns: int, indexes: Sequence[int] | None = None) -> list[Line]:
     """Render the head, then the rows at `indexes` (default: all). Columns keep their widths while it scrolls."""
     cells = [_cells(row) for row in rows]
     names = [_name(row) for row in rows]
@@ -222,14 +221,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int
         Span(" " * gap + _aligned(column.title, widths[column.key], right=column.right), "dim") for column in kept),
         Span(" " * gap + "DOING", "dim")], columns)]
     for index in range(len(rows)) if indexes is None else indexes:
-        row, style = rows[index], STYLES.get(rows[index]["state"], "")
+        row, style = rows[index], STYLES.get(rows[index].state, "")
         name = terminal_text.pad(terminal_text.fit(names[index], named), named)
-        line: Line = [Span(name, "head" if row["kind"] == "run" else "")]
+        line: Line = [Span(name, "head" if row.kind == "run" else "")]
         for column in kept:
             text = _aligned(cells[index][column.key], widths[column.key], right=column.right)
             line.append(Span(" " * gap + text, style if column.key == "state" else ""))
-        doing = span(first_line(row["doing"]), "bad" if style == "bad" else "")
-        lines.append(fit([*line, Span(" " * gap), doing if row["doing"] else Span("")], columns))
+        doing = span(first_line(row.doing), "bad" if style == "bad" else "")
+        lines.append(fit([*line, Span(" " * gap), doing if row.doing else Span("")], columns))
     return lines
 
 
@@ -238,25 +237,25 @@ def _aligned(text: str, columns: int, *, right: bool) -> str:
     return " " * (columns - terminal_text.width(text)) + text if right else terminal_text.pad(text, columns)
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    depth = {"run": "", "layer": "  ", "node": "  "}[row["kind"]]
-    name = row["role"] if row["role"] in ("guardian", "processor") else row["name"]
-    return f"{SYMBOLS.get(row['state'], ' ')} {depth}{terminal_text.clean(str(name))}"
+def _name(row: Row) -> str:
+    depth = {"run": "", "layer": "  ", "node": "  "}[row.kind]
+    name = row.role if row.role in ("guardian", "processor") else row.name
+    return f"{SYMBOLS.get(row.state, ' ')} {depth}{terminal_text.clean(name)}"
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"state": terminal_text.clean(row["state"]), "phase": terminal_text.clean(row["phase"]),
-            "attempt": f"{row['attempt']}/{row['attempts']}" if row["attempt"] else "", "starts": row["lives"],
-            "age": format_age(row["age_s"]), "beat": format_age(row["beat_s"]),
-            "cpu": _cpu(row["cpu"]) if row["processes"] else "", "memory": size(row["memory"]),
-            "cost": "" if row["usd"] is None else f"${row['usd']:.2f}"}
+def _cells(row: Row) -> dict[str, str]:
+    return {"state": terminal_text.clean(row.state), "phase": terminal_text.clean(row.phase),
+            "attempt": f"{row.attempt}/{row.attempts}" if row.attempt else "", "starts": row.starts,
+            "age": format_age(row.age_s), "beat": format_age(row.beat_s),
+            "cpu": _cpu(row.used.cpu) if row.used.processes else "", "memory": size(row.used.memory),
+            "cost": "" if row.usd is None else f"${row.usd:.2f}"}
 
 
 def _cpu(percent: float | None) -> str:
     return "" if percent is None else f"{percent:.0f}"
 
 
-def _below(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
+def _below(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render queue and deaths below the table, in at most so many lines; side by side where there is room."""
     if most < 3:
         return []
@@ -275,40 +274,40 @@ def _padded(line: Line, columns: int) -> Line:
     return [*line, Span(" " * (columns - width(line)))]
 
 
-def landing(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
+def landing(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render the merge queue: its title, then entries, first in first."""
-    entries = frame["landing"]
+    entries = frame.landing
     title: Line = [Span("merge queue", "head"), Span(f"  {len(entries)}" if entries else "  empty", "dim")]
-    if frame["paused"]:
-        title += [Span("  paused: ", "due"), span(first_line("; ".join(frame["paused"])), "due")]
+    if frame.paused:
+        title += [Span("  paused: ", "due"), span(first_line("; ".join(frame.paused)), "due")]
     lines = [fit(title, columns)]
-    several = len({entry["run"] for entry in entries}) > 1
-    for entry in entries[:max(0, most - 1)]:
-        run = f" of {entry['run']}" if several else ""
-        lines.append(fit([Span(f"{entry['position']:>3} "), span(entry["node"] + run), Span("  "),
-                          span(entry["status"], "busy" if entry["status"] in ("testing", "landing") else "due"),
-                          Span(f"  {format_age(entry['age_s'])}", "dim"), Span("  "),
-                          span(first_line(entry["doing"]), "dim")], columns))
+    several = len({run for run, _ in entries}) > 1
+    for run, entry in entries[:max(0, most - 1)]:
+        of_run = f" of {run}" if several else ""
+        lines.append(fit([Span(f"{entry.position:>3} "), span(entry.node + of_run), Span("  "),
+                          span(entry.status, "busy" if entry.status in ("testing", "landing") else "due"),
+                          Span(f"  {format_age(entry.age_s)}", "dim"), Span("  "),
+                          span(first_line(entry.doing), "dim")], columns))
     return lines
 
 
-def events(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
+def events(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render the latest deaths, respawns and parkings, youngest first: when, what, which agent, why."""
-    found = frame["events"]
+    found = frame.events
     title: Line = [Span("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
     lines = [fit(title, columns)]
-    for event in found[:max(0, most - 1)]:
-        agent, _, run = str(event["agent"]).partition("@")
-        style = {"died": "bad", "parked": "bad"}.get(event["kind"], "good")
-        symbol = {"died": "†", "parked": "‖"}.get(event["kind"], "↻")
-        lines.append(fit([Span(str(event["at"])[11:19] + " ", "dim"), Span(symbol + " ", style), span(agent),
-                          Span(f"#{event['life']} " if event["life"] else " ", "dim"), Span(event["kind"], style),
-                          Span("  "), span(first_line(event["why"]), "dim"),
-                          Span(f"  ({run})" if frame["runs_not_shown"] else "", "dim")], columns))
+    for run, event in found[:max(0, most - 1)]:
+        agent = event.agent.partition("@")[0]
+        style = {"died": "bad", "parked": "bad"}.get(event.kind, "good")
+        symbol = {"died": "†", "parked": "‖"}.get(event.kind, "↻")
+        lines.append(fit([Span(event.at[11:19] + " ", "dim"), Span(symbol + " ", style), span(agent),
+                          Span(f"#{event.incarnation} " if event.incarnation else " ", "dim"), Span(event.kind, style),
+                          Span("  "), span(first_line(event.why), "dim"),
+                          Span(f"  ({run})" if frame.runs_not_shown else "", "dim")], columns))
     return lines
 
 
-def _messages(frame: Mapping[str, Any], selection: Selection, columns: int) -> list[Line]:
+def _messages(frame: Frame, selection: Selection, columns: int) -> list[Line]:
     """Render the two lines above the keys: a question, the filter, a command's message, a problem, or what the selected
     row is doing. Always two, so that nothing jumps while the selection moves."""
     row = selected(frame, selection)
@@ -320,15 +319,15 @@ def _messages(frame: Mapping[str, Any], selection: Selection, columns: int) -> l
                       Span("  ⏎ keeps it, Esc drops it", "dim")], columns)]
     elif selection.note:
         lines = wrapped(first_line(selection.note), columns, "bad" if selection.bad else "good", most=2)
-    elif frame["problems"]:
-        lines = wrapped(first_line(frame["problems"][0]), columns, "bad", most=2)
+    elif frame.problems:
+        lines = wrapped(first_line(frame.problems[0]), columns, "bad", most=2)
     elif selection.filter:
         lines = [fit([Span("filter: ", "due"), span(selection.filter), Span("  / changes it, Esc drops it", "dim")],
                      columns)]
     elif row is not None:
-        doing = first_line(row["doing"]) or row["state"]
-        first, *rest = wrapped(f"{row['name']}: {doing}", columns, most=2)
-        name = terminal_text.clean(str(row["name"]))
+        doing = first_line(row.doing) or row.state
+        first, *rest = wrapped(f"{row.name}: {doing}", columns, most=2)
+        name = terminal_text.clean(row.name)
         lines = [[Span(name, "head"), *raw(first[0].text[len(name):])] if first[0].text.startswith(name) else first,
                  *rest]
     return _filled(lines, 2)
@@ -370,16 +369,16 @@ def text_lines(selection: Selection, columns: int) -> list[Line]:
     return found
 
 
-def details_text(row: Mapping[str, Any]) -> list[str]:
+def details_text(row: Row) -> list[str]:
     """Return all that is known of a row, as lines."""
-    return [f"{name:<10} {terminal_text.clean(text)}" for name, text in details(row)]
+    return [f"{name:<10} {terminal_text.clean(text)}" for name, text in row.details()]
 
 
-def plain(frame: Mapping[str, Any], columns: int | None) -> list[Line]:
+def plain(frame: Frame, columns: int | None) -> list[Line]:
     """Render one frame with nothing left out, for pipes and `--once`; not cut where `columns` is None."""
     room = columns or 400
-    lines = [*header(frame, room), [], *table(frame["rows"], room)]
-    if not frame["rows"]:
+    lines = [*header(frame, room), [], *table(frame.rows, room)]
+    if not frame.rows:
         lines[-1] = raw(NO_RUN, "dim")
     lines += [[], *landing(frame, room, 1000), [], *events(frame, room, 21)]
-    return [*lines, *(raw(terminal_text.clean(problem), "bad") for problem in frame["problems"])]
+    return [*lines, *(raw(terminal_text.clean(problem), "bad") for problem in frame.problems)]

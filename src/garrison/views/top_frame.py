@@ -1,26 +1,140 @@
 """One frame of `garrison top`: the runs of a home as rows, with what their processes use and what they have cost.
 
-`FrameReader` reads; pure functions put the frame together in JSON's shapes (`top --json` prints it).
+`FrameReader` reads; pure functions make rows of the views.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from garrison.records.run import RunFiles
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
-from garrison.system.resource_usage import NO_USAGE, Usage
+from garrison.system.resource_usage import NO_USAGE, Machine, Usage
 from garrison.views.event_log import NODE_ROLES
 from garrison.views.layer_view import LayerView
-from garrison.views.node_view import NodeView
+from garrison.views.node_view import NodeView, QueueEntryView
+from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByLayer, by_layer, process_meter, total
 
 FINAL = ("done", "failed")
 """Statuses that nothing follows: such a run is read once more only when its journal changes."""
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """One of the two processes of a node, for its details."""
+
+    state: str
+    phase: str
+    incarnation: int
+    pid: int | None
+    age_s: float | None
+    beat_s: float | None
+    used: Usage
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `top --json` prints it."""
+        return {"state": self.state, "phase": self.phase, "life": self.incarnation, "pid": self.pid,
+                "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used), "why": self.why}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a run, one of its layers, or one of its nodes (`kind`)."""
+
+    run: str
+    kind: str
+    name: str
+    state: str
+    used: Usage
+    role: str = ""
+    """Of a layer."""
+    phase: str = ""
+    attempt: int | None = None
+    attempts: int | None = None
+    starts: str = ""
+    """How often a layer, or a node's runner and agent (`1+2`), was started."""
+    age_s: float | None = None
+    beat_s: float | None = None
+    usd: float | None = None
+    doing: str = ""
+    processes: Mapping[str, ProcessRow] | None = None
+    """Role → process, of a node."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the row from frame to frame."""
+        return f"{self.run}/{self.kind}/{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `top --json` prints it."""
+        row = {"id": self.id, "run": self.run, "kind": self.kind, "name": self.name, "role": self.role,
+               "state": self.state, "phase": self.phase, "attempt": self.attempt, "attempts": self.attempts,
+               "lives": self.starts, "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used),
+               "usd": self.usd, "doing": self.doing}
+        if self.processes is None:
+            return row
+        return {**row, "parts": {role: process.to_json() for role, process in self.processes.items()}}
+
+    def details(self) -> list[tuple[str, str]]:
+        """Return all that is known of it, as (name, text)."""
+        found = [("state", self.state), ("phase", self.phase),
+                 ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
+                 ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
+                 ("uses", usage_words(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
+                 ("doing", self.doing)]
+        for role, process in (self.processes or {}).items():
+            text = ", ".join(words for words in (
+                process.state, process.phase, f"incarnation {process.incarnation}",
+                f"pid {process.pid}" if process.pid else "",
+                f"for {format_age(process.age_s)}" if process.age_s is not None else "",
+                f"heartbeat {format_age(process.beat_s)} ago" if process.beat_s is not None else "",
+                usage_words(process.used), process.why) if words)
+            found.append(("agent" if role == "orchestrator" else role, text))
+        return [(name, text) for name, text in found if text]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All that one screen shows."""
+
+    home: str
+    at: str
+    machine: Machine
+    used: Usage
+    """By all processes of the home."""
+    agents: tuple[int, int]
+    """Nodes worked on, and how many may be at once."""
+    usd_today: float
+    runs_not_shown: int
+    rows: Sequence[Row]
+    landing: Sequence[tuple[str, QueueEntryView]]
+    """(run, merge entry)."""
+    paused: Sequence[str]
+    """Merge queues that are paused, with the reason."""
+    events: Sequence[tuple[str, Lifecycle]]
+    """(run, death, respawn or parking), youngest first."""
+    problems: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `top --json` prints it."""
+        machine = self.machine
+        return {
+            "home": self.home, "at": self.at,
+            "machine": {"load": [round(load, 2) for load in machine.load], "cores": machine.cores,
+                        "memory_available": machine.available, "memory_total": machine.total},
+            "used": _usage_json(self.used), "agents": {"running": self.agents[0], "max": self.agents[1]},
+            "usd_today": self.usd_today, "runs_not_shown": self.runs_not_shown,
+            "rows": [row.to_json() for row in self.rows],
+            "landing": [{"run": run, **entry.to_json()} for run, entry in self.landing], "paused": list(self.paused),
+            "events": [{"run": run, **event.to_json()} for run, event in self.events],
+            "problems": list(self.problems)}
 
 
 class FrameReader:
@@ -33,12 +147,12 @@ class FrameReader:
         self._final: dict[str, tuple[float, RunView]] = {}
         self._in_full: set[str] = set()
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Frame:
         """Return the frame of now; CPU is what was used since the last one."""
         used = by_layer(self._meter.sample())
         views = self._views()
         now = self.runs.observer.clock.utc()
-        return frame(str(self.home), now, views, used, self._costs.read(now[:10]), resource_usage.read_machine(),
+        return make_frame(str(self.home), now, views, used, self._costs.read(now[:10]), resource_usage.read_machine(),
                      len(self.runs.runs()))
 
     def _views(self) -> list[RunView]:
@@ -67,24 +181,20 @@ class FrameReader:
 # ---- pure
 
 
-def frame(home: str, now: str, views: Sequence[RunView], used: UsageByLayer, costs: Costs,
-          machine: resource_usage.Machine, runs: int) -> dict[str, Any]:
-    """Put one frame together, from views that were read with details."""
+def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByLayer, costs: Costs, machine: Machine,
+               runs: int) -> Frame:
+    """Make one frame of views that were read with details; `runs` is how many there are in all."""
     details = [(view.run_id, view.details) for view in views if view.details]
     agents = [_agents(view) for view in views]
-    return {
-        "home": home, "at": now,
-        "machine": {"load": [round(load, 2) for load in machine.load], "cores": machine.cores,
-                    "memory_available": machine.available, "memory_total": machine.total},
-        "used": _usage(total(used.values())),
-        "agents": {"running": sum(running for running, _ in agents), "max": sum(most for _, most in agents)},
-        "usd_today": round(costs.today, 6), "runs_not_shown": runs - len(views),
-        "rows": [row for view in views for row in rows(view, used, costs)],
-        "landing": [{"run": run, **entry.to_json()} for run, shown in details for entry in shown.landing],
-        "paused": [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
-        "events": sorted(({"run": run, **event.to_json()} for run, shown in details for event in shown.events),
-                         key=lambda event: str(event["at"]), reverse=True),
-        "problems": list(dict.fromkeys(problem for view in views for problem in view.problems))}
+    return Frame(
+        home, now, machine, total(used.values()),
+        (sum(running for running, _ in agents), sum(most for _, most in agents)), round(costs.today, 6),
+        runs - len(views), [row for view in views for row in rows(view, used, costs)],
+        [(run, entry) for run, shown in details for entry in shown.landing],
+        [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
+        sorted(((run, event) for run, shown in details for event in shown.events), key=lambda found: found[1].at,
+               reverse=True),
+        list(dict.fromkeys(problem for view in views for problem in view.problems)))
 
 
 def _agents(view: RunView) -> tuple[int, int]:
@@ -94,13 +204,15 @@ def _agents(view: RunView) -> tuple[int, int]:
     return view.counts["working"], next(int(limit.limit) for limit in view.details.limits if limit.level == "run")
 
 
-def rows(view: RunView, used: UsageByLayer, costs: Costs) -> list[dict[str, Any]]:
+def rows(view: RunView, used: UsageByLayer, costs: Costs) -> list[Row]:
     """Return a run as rows: itself, launcher, guardian, processor, then its nodes (of an ad-hoc run, its runner)."""
     mine = {stem: part for (run, stem), part in used.items() if run == view.run_id}
     of_run = costs.of_run(view.run_id)
     nodes = view.details.nodes if view.details else []
     names = {node.node for node in nodes}
-    return [_run_row(view, total(mine.values()), of_run.usd),
+    doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
+    return [Row(view.run_id, "run", view.run_id, view.status, total(mine.values()), age_s=view.age_s, usd=of_run.usd,
+                doing=doing),
             *(_layer_row(view, layer, _layer_usage(layer.stem, mine)) for layer in view.layers
               if layer.role not in NODE_ROLES or layer.name not in names),
             *(_node_row(view.run_id, node, mine, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
@@ -113,26 +225,10 @@ def _layer_usage(stem: str, mine: Mapping[str, Usage]) -> Usage:
     return total([mine.get(stem, NO_USAGE), *gates])
 
 
-def _row(run: str, kind: str, name: str, state: str, used: Usage, **cells: Any) -> dict[str, Any]:
-    return {"id": f"{run}/{kind}/{name}", "run": run, "kind": kind, "name": name, "role": "", "state": state,
-            "phase": "", "attempt": None, "attempts": None, "lives": "", "age_s": None, "beat_s": None, **_usage(used),
-            "usd": None, "doing": "", **cells}
-
-
-def _usage(used: Usage) -> dict[str, Any]:
-    return {"cpu": None if used.cpu is None else round(used.cpu, 1), "memory": used.memory,
-            "processes": used.processes}
-
-
-def _run_row(view: RunView, used: Usage, usd: float | None) -> dict[str, Any]:
-    doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
-    return _row(view.run_id, "run", view.run_id, view.status, used, age_s=view.age_s, usd=usd, doing=doing)
-
-
-def _layer_row(view: RunView, layer: LayerView, used: Usage) -> dict[str, Any]:
-    return _row(view.run_id, "layer", layer.stem, layer.state, used, role=layer.role, phase=layer.phase,
-                lives=str(layer.incarnation), age_s=layer.age_s, beat_s=layer.beat_age_s if layer.living else None,
-                doing=_layer_doing(layer, view) if layer.living else layer.why)
+def _layer_row(view: RunView, layer: LayerView, used: Usage) -> Row:
+    return Row(view.run_id, "layer", layer.stem, layer.state, used, layer.role, layer.phase,
+               starts=str(layer.incarnation), age_s=layer.age_s, beat_s=layer.beat_age_s if layer.living else None,
+               doing=_layer_doing(layer, view) if layer.living else layer.why)
 
 
 def _layer_doing(layer: LayerView, view: RunView) -> str:
@@ -145,49 +241,34 @@ def _layer_doing(layer: LayerView, view: RunView) -> str:
     return ""
 
 
-def _node_row(run: str, node: NodeView, mine: Mapping[str, Usage], usd: float | None) -> dict[str, Any]:
+def _node_row(run: str, node: NodeView, mine: Mapping[str, Usage], usd: float | None) -> Row:
     used = {role: mine.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
     processes = {role: layer for role, layer in (("runner", node.runner), ("orchestrator", node.agent)) if layer}
     beats = [layer.beat_age_s for layer in (node.agent, node.runner) if layer and layer.living]
     incarnations = node.incarnations.values()
-    return _row(run, "node", node.node, node.state, total(used.values()), phase=node.phase,
-                attempt=node.journaled.attempt, attempts=node.attempts,
-                lives="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
-                beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
-                parts={role: _process(layer, used[role]) for role, layer in processes.items()})
+    return Row(run, "node", node.node, node.state, total(used.values()), phase=node.phase,
+               attempt=node.journaled.attempt, attempts=node.attempts,
+               starts="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
+               beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
+               processes={role: _process_row(layer, used[role]) for role, layer in processes.items()})
 
 
-def _process(layer: LayerView, used: Usage) -> dict[str, Any]:
-    """Return one of the two processes of a node, for its details."""
-    return {"state": layer.state, "phase": layer.phase, "life": layer.incarnation, "pid": layer.pid,
-            "age_s": layer.age_s, "beat_s": layer.beat_age_s if layer.living else None, **_usage(used),
-            "why": "" if layer.living else layer.why}
+def _process_row(layer: LayerView, used: Usage) -> ProcessRow:
+    return ProcessRow(layer.state, layer.phase, layer.incarnation, layer.pid, layer.age_s,
+                      layer.beat_age_s if layer.living else None, used, "" if layer.living else layer.why)
 
 
-def details(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return all that is known of a row, as (name, text)."""
-    found = [("state", row["state"]), ("phase", row["phase"]),
-             ("attempt", f"{row['attempt']} of at most {row['attempts']}" if row["attempt"] else ""),
-             ("lives", row["lives"]), ("since", format_age(row["age_s"])), ("heartbeat", format_age(row["beat_s"])),
-             ("uses", uses(row)), ("cost", f"${row['usd']:.4f}" if row["usd"] is not None else ""),
-             ("doing", row["doing"])]
-    for role, part in row.get("parts", {}).items():
-        text = ", ".join(words for words in (
-            part["state"], part["phase"], f"incarnation {part['life']}", f"pid {part['pid']}" if part["pid"] else "",
-            f"for {format_age(part['age_s'])}" if part["age_s"] is not None else "",
-            f"heartbeat {format_age(part['beat_s'])} ago" if part["beat_s"] is not None else "",
-            uses(part) if part["processes"] else "", part["why"]) if words)
-        found.append(("agent" if role == "orchestrator" else role, text))
-    return [(name, text) for name, text in found if text]
+def _usage_json(used: Usage) -> dict[str, Any]:
+    return {"cpu": None if used.cpu is None else round(used.cpu, 1), "memory": used.memory,
+            "processes": used.processes}
 
 
-def uses(part: Mapping[str, Any]) -> str:
-    """Return what a process tree uses, in words."""
-    if not part["processes"]:
+def usage_words(used: Usage) -> str:
+    """Return what a process tree uses, in words; '' without processes."""
+    if not used.processes:
         return ""
-    cpu = "" if part["cpu"] is None else f"{part['cpu']:.0f} % of a core, "
-    count = part["processes"]
-    return f"{cpu}{size(part['memory'])} in {count} process{'es' if count != 1 else ''}"
+    cpu = "" if used.cpu is None else f"{used.cpu:.0f} % of a core, "
+    return f"{cpu}{size(used.memory)} in {used.processes} process{'es' if used.processes != 1 else ''}"
 
 
 def size(number: int) -> str:

@@ -79,12 +79,12 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     selection = Selection(row=FULL.rows[0].id)
     last = FULL.rows[-1].name
     for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
-        selection = top_keys.moved(FULL, selection, key, 24)
+        selection = top_keys.move(FULL, selection, key)
         found = top_render.selected(FULL, selection)
         assert found is not None
         assert found.name == name, key
     for key in ("a", "é", "x", "backspace", "enter"):
-        selection = top_keys.typed(selection, key, key if len(key) == 1 else None)
+        selection = top_keys.type_filter(selection, key, key if len(key) == 1 else None)
     assert (selection.filter, selection.typing) == ("aé", False)
 
 

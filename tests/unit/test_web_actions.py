@@ -6,7 +6,7 @@ import click
 import pytest
 
 from garrison.cli.main import garrison
-from garrison.cli.top_keys import ACTIONS, argv_of
+from garrison.cli.top_keys import ACTIONS
 from garrison.errors import UsageError
 from garrison.system.resource_usage import NO_USAGE
 from garrison.views.top_frame import Row
@@ -19,7 +19,7 @@ COMMANDS = [
     *(actions.of_entry("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
     *(actions.of_queue("/", "main", {"action": action}) for action in actions.QUEUE),
     actions.of_gate("r1", "a", {"choice": "--yes"}),
-    *(argv for action in ACTIONS.values() for row in ROWS if (argv := argv_of(action, row)) is not None),
+    *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
 ]
 
 

@@ -29,7 +29,7 @@ from textual.widget import Widget
 
 from garrison.cli import top_render
 from garrison.cli.render import Line, fit, width
-from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
+from garrison.cli.top_keys import ACTIONS, Action, move, type_filter
 from garrison.cli.top_render import Picture, Selection, picture
 from garrison.errors import GarrisonError
 from garrison.views.top_frame import Frame, FrameReader, Row
@@ -160,7 +160,7 @@ class Top(App[None]):
             self._answered(event.key == "y")
             return
         if self.selection.typing:
-            self.select(typed(self.selection, event.key, event.character))
+            self.select(type_filter(self.selection, event.key, event.character))
             return
         self.selection = replace(self.selection, note="", bad=False)
         name = event.character if event.character and event.character.isprintable() else event.key
@@ -169,7 +169,7 @@ class Top(App[None]):
         elif name == "q" and not self.selection.title:
             self.exit()
         else:
-            self.select(moved(self.frame, self.selection, name, self.size.height))
+            self.select(move(self.frame, self.selection, name))
 
     def on_mouse_scroll_down(self) -> None:
         """Move by three rows."""
@@ -181,7 +181,7 @@ class Top(App[None]):
 
     def _wheel(self, key: str) -> None:
         for _ in range(3):
-            self.selection = moved(self.frame, self.selection, key, self.size.height)
+            self.selection = move(self.frame, self.selection, key)
         self.draw()
 
     def on_click(self, event: events.Click) -> None:
@@ -196,7 +196,7 @@ class Top(App[None]):
 
     def _act(self, action: Action) -> None:
         row = top_render.selected(self.frame, self.selection) if self.frame else None
-        argv = argv_of(action, row) if row else None
+        argv = action.argv(row) if row else None
         if row is None or argv is None:
             self.show_note(f"{action.word}: select a node first" if self.frame else "reading …", bad=True)
         elif action.ask:

@@ -21,6 +21,7 @@ class Action:
 
     word: str
     argv: Callable[[Row], list[str] | None]
+    """Row → the words after `garrison`; None where the action is not for such a row."""
     ask: str = ""
     terminal: bool = False
     waits: bool = False
@@ -43,24 +44,19 @@ ACTIONS: Mapping[str, Action] = {
     "l": Action("logs", _logs, terminal=True, waits=True),
     "w": Action("why", _of_node("why"), text=True),
     "r": Action("respawn", _of_node("agents", "respawn"),
-                ask="End the agent of {name} (run {run}), so that it comes back?"),
+                ask="End the agent of {name} (run {run}), and start its successor?"),
     "p": Action("park", _of_node("agents", "park"),
                 ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
-    "u": Action("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may begin again?"),
+    "u": Action("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may run again?"),
 }
 """Key → its action."""
-
-
-def argv_of(action: Action, row: Row) -> list[str] | None:
-    """Return the words after `garrison`; None where the action is not for such a row."""
-    return action.argv(row)
 
 
 _STEPS: Mapping[str, int] = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": PAGE, "pageup": -PAGE, "home": -10**9,
                              "g": -10**9, "end": 10**9, "G": 10**9, " ": PAGE}
 
 
-def moved(frame: Frame | None, selection: Selection, key: str, rows: int) -> Selection:
+def move(frame: Frame | None, selection: Selection, key: str) -> Selection:
     """Return the selection after a key that is no action: another row, details, the filter, a text scrolled or left."""
     if selection.title:
         return _in_text(selection, key)
@@ -89,7 +85,7 @@ def _in_text(selection: Selection, key: str) -> Selection:
     return selection
 
 
-def typed(selection: Selection, key: str, character: str | None) -> Selection:
+def type_filter(selection: Selection, key: str, character: str | None) -> Selection:
     """Return the selection after one more key of the filter."""
     if key == "enter":
         return replace(selection, typing=False)

@@ -17,17 +17,17 @@ class GarrisonError(Exception):
 
     exit_code = 1
     tail = ""
-    """The end of a log that explains it, shown line by line below the line."""
+    """End of a log that explains it, shown below the message."""
 
 
 class UsageError(GarrisonError):
-    """The call itself is malformed (bad name, unknown option value); exit code 2."""
+    """Malformed call (bad name, unknown option value); exit code 2."""
 
     exit_code = 2
 
 
 class Refused(GarrisonError):
-    """The call is well formed, but garrison will not do it now; the message says what would help."""
+    """A well-formed request that garrison will not carry out now; the message says what would help."""
 
 
 class NotFound(GarrisonError):

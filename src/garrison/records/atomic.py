@@ -189,7 +189,7 @@ def _temporary(path: str, flags: int) -> tuple[str, int]:
 
 
 TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp")
-"""What a temporary is called; its group is the pid of its writer."""
+"""Name of a temporary file; its group is the pid of its writer."""
 
 
 def clear_temporaries(folder: Path, before: float) -> list[str]:

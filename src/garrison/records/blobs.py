@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
 _UTF8 = ("utf-8", "surrogatepass")
-"""How blobs are written: a program's undecodable bytes are no reason to lose its record."""
+"""Encoding of blobs: a program's undecodable bytes must not lose its record."""
 
 
 def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ PHASES: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Hook:
-    """The work phase of one name in one run, with what a successor needs to go on."""
+    """Work phase of one name in one run, with what a successor needs to continue."""
 
     hook_id: str
     role: str

@@ -27,7 +27,7 @@ STATUSES: dict[str, frozenset[str]] = {
 """Status → what may follow. `active` after an ended status is a successor made by hand (no lease)."""
 
 ALIVE = frozenset({"starting", "active", "held"})
-"""Statuses that claim a life; whether there is one is a verdict (`supervise.verdict`)."""
+"""Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
 
 
 @dataclass(frozen=True)

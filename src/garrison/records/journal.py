@@ -35,7 +35,7 @@ SNAPSHOT_EVERY = 10_000
 _LONG = 1 << 16
 """So many bytes are rather read once than looked through again and again."""
 _START = b'{"seq":'
-"""How every record begins, and so every torn one; a file system may give zeros for what a power cut lost."""
+"""Beginning of every record, and so of every torn one; a file system may return zeros for what a power cut lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -168,7 +168,8 @@ def _number(part: Path, path: Path) -> str:
 
 
 class Writer:
-    """The one writer of a run, layer, workflow or session journal. The caller holds the lock that makes it the one.
+    """The only writer of a run, process, workflow or session journal. The caller holds the lock that makes it the only
+    one.
 
     Opening cuts a torn tail, reads what is there (`entries`) and takes the next epoch.
     """

@@ -21,7 +21,7 @@ MOST = 8 << 20
 KEPT = 500
 """Logs that stay in one folder."""
 _HEAD = 4
-"""This part of what stays is the log's beginning (1/4), the rest its end, where the reason stands."""
+"""One part in so many of what is kept is the log's beginning; the rest is its end, where the reason is."""
 
 
 def shorten_log(path: Path, most: int = MOST) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from garrison.errors import UsageError
 
 ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
-"""The layers, from the top down, and the merge processor."""
+"""Processes with a record: the supervision chain from the top down, and the merge processor."""
 
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
 _NODE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}\Z")
@@ -68,7 +68,7 @@ def to_run_stem(text: str) -> str:
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Who a record is about: (role, name, run); `run` is empty for records made by hand without one."""
+    """Owner of a record: (role, name, run); `run` is empty for records made by hand without one."""
 
     role: str
     name: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEMA = 1
-"""The version stamped on every record; raise it when an older garrison would misread a record."""
+"""Version written into every record; raise it when an older garrison would misread a record."""
 
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,),
                                        "dict": (dict,), "list": (list,), "None": (type(None),), "tuple": (list, tuple)}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a run was launched with; no secrets, only the names of variables that pass through."""
+    """Options that a run was launched with; no secrets, only the names of variables that pass through."""
 
     run_id: str
     pipeline_id: str
@@ -48,11 +48,11 @@ class Launch:
     locale: dict[str, str] = field(default_factory=dict)
     graph_source: str = ""
     graph_hash: str = ""
-    """Of the graph's text as the run keeps it, and of those of the pipelines within it; empty in older runs."""
+    """Hash of the graph's text as the run keeps it, and of nested pipelines; empty in older runs."""
     prd_ref: str = ""
     adhoc: bool = False
     auto_approve: bool = False
-    """Whether gates that wait for a person are answered without one."""
+    """True if gates that wait for a person are approved automatically."""
     max_steps: int | None = None
     """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
 
@@ -77,24 +77,24 @@ class Task:
     skip_agent: bool = False
     goal: str = ""
     rework: str = "fresh"
-    """How an attempt after a red acceptance, a red gate or a conflict begins: `fresh` at the target's tip, or `merge`
+    """Start of an attempt after a red acceptance, a red gate or a conflict: `fresh` at the target's tip, or `merge`
     (the tip is merged into the branch, conflict markers are left for the agent)."""
     rework_reason: str = ""
     """Why the attempt before this one was not good enough; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
-    """The pipeline's context when this attempt began, in a run whose graph has one."""
+    """Pipeline context at the start of this attempt, in a run whose graph has one."""
     preamble: str = ""
-    """What came before in the run, where no session remembers it; stands at the head of the prompt."""
+    """Summary of the run so far, where no session remembers it; the prompt begins with it."""
     continues: str = ""
-    """The id of the session of an earlier node that this one's goes on from, empty: none."""
+    """Session id of an earlier node that this one continues, '' for none."""
     ways: list[str] = field(default_factory=list)
-    """How the pipeline may go on after the node, a line each, where its agent has a say in it."""
+    """Possible continuations of the pipeline after the node, one per line, where its agent chooses."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What an orchestrator says of its attempt; refused unless run, node and attempt are the current ones."""
+    """Result that an orchestrator reports; refused unless run, node and attempt are the current ones."""
 
     run_id: str
     node: str
@@ -107,9 +107,9 @@ class Result:
     head: str | None = None
     tail: str = ""
     said: dict[str, Any] = field(default_factory=dict)
-    """What the agent says for the pipeline (see `agents.result`)."""
+    """The agent's report for the pipeline (see `agents.result`)."""
     session: str = ""
-    """The id of the agent's session, for later nodes of its thread."""
+    """Session id of the agent, for later nodes of its thread."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):
@@ -129,7 +129,7 @@ def read_result(path: Path, run: str, node: str, attempt: int) -> tuple[Result |
 
 @dataclass(frozen=True)
 class RunnerState:
-    """The seed's runner state (F4.4); `status` follows the process."""
+    """Runner state for users' scripts; `status` follows the process."""
 
     runner_pid: int | None
     node_id: str
@@ -142,7 +142,7 @@ class RunnerState:
 
 
 class RunFiles:
-    """The paths of one run in a home."""
+    """Paths of one run in a home."""
 
     def __init__(self, home: Path, run: str) -> None:
         self.run = run

@@ -27,14 +27,14 @@ TYPES = frozenset({
     "INPUT_RESPONSE", "GUIDANCE", "KILL_ORCHESTRATOR", "AGENT_REGISTERED", "AGENT_CRASHED", "AGENT_TERMINATED",
     "ESCALATE", "PIPELINE_COMPLETE",
 })
-"""What can be said."""
+"""Signal types."""
 
 BY_ATTEMPT = frozenset({"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED", "RUNNER_EXITED"})
 """Refused when not of the node's current attempt."""
 BY_LIFE = frozenset({"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"})
-"""Refused when the sender has a later life."""
+"""Refused when the sender has a later incarnation."""
 AT_LIFE = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
-"""Commands aimed at one life (`payload.incarnation`); refused when that life is over."""
+"""Commands for one incarnation (`payload.incarnation`); refused when that is over."""
 
 _counter = count()
 

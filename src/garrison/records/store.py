@@ -26,7 +26,7 @@ _FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
 
 
 class Store:
-    """The records of one home."""
+    """Records of one home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SLIM = frozenset({"session_id", "parent", "worktree", "branch", "tmux", "respawns", "predecessor_id", "agent_id"})
-"""Of an identity, what no supervisor decides on."""
+"""Fields of an identity that no supervisor decides on."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Replay:
     verdict: Verdict | None
     step: RestartDecision | None
     same: bool
-    """Whether verdict and step are those of then."""
+    """True if verdict and decision are the same as then."""
 
 
 def encode_inputs(basis: DecisionInputs) -> dict[str, Any]:

@@ -26,15 +26,15 @@ SPINNING = 4.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a watcher knows of one incarnation at one moment; times in seconds, plain data."""
+    """Observations of one incarnation at one moment; times in seconds, plain data."""
 
     incarnation: int
     ages: dict[str, float] = field(default_factory=dict)
     """Kind of sign → watched seconds since it was last seen."""
     state: str = ""
-    """The letter /proc gives the life's own process (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
+    """State letter of the process in /proc (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
     below: int = 0
-    """Processes below it that belong to this life."""
+    """Processes below it that belong to this incarnation."""
     stopped: int = 0
     """Those of them that are stopped (T) or held by a tracer (t)."""
     blocked: int = 0
@@ -46,9 +46,9 @@ class Evidence:
     tool_left: float = 0.0
     """Seconds until that deadline."""
     waiting: str = ""
-    """What the agent itself says it waits for (a person, the reset of a limit)."""
+    """What the agent reports to wait for (a person, the reset of a limit)."""
     watched: float = 0.0
-    """Seconds this life was watched."""
+    """Seconds this incarnation was watched."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class SpawnRequest:
     session_id: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     journal_incarnation: int = 0
-    """The highest incarnation the spawner's journal knows of; a lost record must not make a life twice."""
+    """Highest incarnation in the spawner's journal; a lost record must not start one twice."""
 
 
 def grant_lease(old: Identity | None, verdict: Verdict | None, wish: SpawnRequest, by: ProcessOrigin, *, now: str,

@@ -97,18 +97,18 @@ class Observer:
 
 
 LATE = 0.25
-"""The part of the timeout after which a beat is late enough to look at the process tree."""
+"""Fraction of the timeout after which a heartbeat is late enough to read the process tree."""
 EVERY = 15.0
 """Seconds between two looks at an agent's tree, at most; a twentieth of the patience with it if that is less."""
 
 
 STOPPED = {"processor": 5.0}
-"""Role → seconds for which a life of it may be stopped (SIGSTOP), if that is less than the timeout: others queue up
+"""Role → seconds for which such a process may be stopped (SIGSTOP), if less than the timeout: others queue up
 behind a merge processor, and its successor adopts what it runs."""
 
 
 class AgentEvidence(Protocol):
-    """What an orchestrator's agent leaves behind, as its supervisor sees it."""
+    """Evidence of work that an orchestrator's agent leaves behind."""
 
     silence: float | None
     """Seconds of silence that are a hang; None: its own timeout bounds it."""
@@ -141,7 +141,7 @@ class _Watched:
         self.path = path
         self.incarnation, self.began, self.seen = incarnation, began, began
         self.missed = 0.0
-        """What the clock had missed when it was seen last."""
+        """Unwatched seconds of the clock at the last scan."""
         self.signs = EvidenceTimes(began)
         self.looked = self.walked = -1e9
         self.looks = 0

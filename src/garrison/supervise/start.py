@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 REFUSED = 75
-"""Exit code of a child that finds another life in its place (EX_TEMPFAIL)."""
+"""Exit code of a child that finds another incarnation in its place (EX_TEMPFAIL)."""
 
 
 class StartRefused(GarrisonError):

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 SPAWN_SECONDS = 2.0
 """From the lease until the process bears its marker, at most, seconds."""
 LINGER = 5.0
-"""From the word that a life ends until it lets go of its lock, at most, seconds: it keeps its successor waiting."""
+"""Seconds from announcing the end until the life lock must be released: the successor waits for it."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was observed of one identity at one moment."""
+    """Observation of one identity at one moment."""
 
     host: str
     boot_id: str
@@ -26,19 +26,19 @@ class Observation:
     pid_ticks: int | None = None
     """Start ticks of the process that now bears the identity's pid; None if there is none or it is a zombie."""
     life_held: bool = False
-    """Whether some process holds the life lock."""
+    """True if some process holds the life lock."""
     marker_borne: bool = False
-    """Whether some process bears the life's marker (asked only of a starting life)."""
+    """True if some process carries the incarnation's marker (checked only while starting)."""
     spawn_due: bool = False
-    """Whether the spawner has had time enough to start the process of a starting life."""
+    """True if the spawner has had time enough to start the process."""
     beat_age: float | None = None
     """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
     deadline_passed: bool = False
-    """Whether a start lease's deadline is over."""
+    """True if the lease's deadline is over."""
     leaving: float | None = None
-    """Seconds since a life said that it ends whose process holds its lock still; None if it does not, or never said."""
+    """Seconds since it announced its end while its process still holds the lock; None otherwise."""
     process_state: str = ""
-    """The letter of the process that bears the pid (T: stopped); '' unknown."""
+    """State letter of the process with that pid (T: stopped); '' unknown."""
 
 
 @dataclass(frozen=True)

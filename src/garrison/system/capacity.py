@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 AGENT_BYTES = 512 << 20
-"""What one agent with its tools is taken to need."""
+"""Estimated memory of one agent with its tools."""
 _UNLIMITED = 1 << 60
 
 

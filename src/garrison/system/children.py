@@ -43,7 +43,7 @@ class Child:
 
 
 _codes: dict[int, int] = {}
-"""Exit codes of our spawned children that `reap` collected and nobody has asked for yet."""
+"""Exit codes of spawned children that `reap` collected."""
 _spawned: set[int] = set()
 """Our spawned children that have not been reaped."""
 
@@ -121,7 +121,7 @@ def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
 
 
 def die_with_parent() -> None:
-    """Be told to stop (SIGTERM) when the parent dies; one that is gone already is noticed here."""
+    """Receive SIGTERM when the parent dies, or now if it is gone already."""
     import ctypes
 
     parent = os.getppid()
@@ -131,7 +131,7 @@ def die_with_parent() -> None:
 
 
 _adopting = False
-"""Whether every orphan that becomes our child comes from what we started."""
+"""True if every orphan that becomes our child comes from a process we started."""
 
 
 def become_subreaper(*, adopting: bool = False) -> None:

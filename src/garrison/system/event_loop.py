@@ -23,7 +23,7 @@ from garrison.system import processes
 from garrison.system.processes import ProcessId
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
-"""What a layer's loop hears by default."""
+"""Signals that wake a process by default."""
 _MASK = (flags.MOVED_TO | flags.CREATE | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR)
 _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONESHOT
 """A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
@@ -211,7 +211,7 @@ _CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
 
 class FolderChanges:
-    """Watches folders, not what is below them. Without an inotify instance nothing is told (`fileno` is None)."""
+    """Watches folders, not their subfolders. Without an inotify instance it reports nothing (`fileno` is None)."""
 
     def __init__(self) -> None:
         try:

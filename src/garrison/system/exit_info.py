@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 _REAPED_MS = 50
-"""How long the parent of an ended process is given to collect it; before that its status is not told."""
+"""Milliseconds for the parent to collect an ended process; before that the kernel does not give its status."""
 _MANY = 128
 """Beyond so many, those that ended in order are let go."""
 _GET_INFO = 0xC040FF0B
@@ -154,7 +154,7 @@ def is_tmux_server_gone(server: str) -> bool:
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed process, as its parent sees it and as a shell says it."""
 TERMINAL_GONE = "its terminal is gone"
-"""Why an orchestrator ended that heard SIGHUP."""
+"""Reason of an orchestrator that ended on SIGHUP."""
 REAPER_GONE = "its keeper, the process above it in its terminal, was killed"
 """Why, when it was not the terminal that went first: a keeper ends of itself only after its orchestrator."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 role = ""
-"""The role of this process's layer; names given with a leading colon get it put in front."""
+"""Role of this process; it is put before names that begin with a colon."""
 
 
 def here(name: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -30,7 +30,7 @@ _GIVE_UP = 10.0
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended: exit code (negative: a signal; 127: no such command), whether by timeout, seconds it took."""
+    """Result of a job: exit code (negative: a signal; 127: no such command), timeout, duration in seconds."""
 
     exit_code: int
     timed_out: bool

@@ -19,7 +19,7 @@ import psutil
 from garrison.errors import GarrisonError
 
 MARKER = "GARRISON_LIFE"
-"""The environment variable that says which incarnation a process belongs to."""
+"""Environment variable that names the incarnation a process belongs to."""
 LISTINGS = 50
 """Bound on the listings of one scan: a machine that forks faster than we read must not keep us reading for ever."""
 
@@ -34,7 +34,7 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """What /proc/PID/stat says."""
+    """Fields of /proc/PID/stat."""
 
     pid: int
     ticks: int
@@ -72,7 +72,7 @@ class ProcessRow:
 
 @dataclass(frozen=True)
 class Host:
-    """Where a pid is valid: pids compare only within the same host, boot and pid namespace."""
+    """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
 
     host: str
     boot_id: str

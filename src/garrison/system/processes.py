@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Processes(Protocol):
-    """What supervision needs of the machine's processes."""
+    """Operations on processes that supervision needs."""
 
     def here(self) -> Host:
         """Return the host, boot and pid namespace of this process."""
@@ -60,7 +60,7 @@ class Processes(Protocol):
         ...
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry the life marker `life_marker`."""
+        """Return the living processes that carry the life marker `marker`."""
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:

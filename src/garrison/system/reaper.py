@@ -18,7 +18,7 @@ from garrison.system import kill_tree, processes
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE = 0.5
-"""Seconds between TERM and KILL for what a life leaves: shorter than a supervisor's, who ends the keeper, too."""
+"""Seconds between TERM and KILL for leftovers: shorter than a supervisor's, which ends the reaper too."""
 
 
 def fork_under_reaper() -> None:

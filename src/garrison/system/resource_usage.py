@@ -62,7 +62,7 @@ NO_USAGE = Usage(None, 0, 0)
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine's load over 1, 5 and 15 minutes, its cores, and its memory in bytes."""
+    """Load of the machine over 1, 5 and 15 minutes, its cores, and its memory in bytes."""
 
     load: tuple[float, float, float]
     cores: int

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 StartMethod = Literal["here", "unit", "scope", "detached"]
-"""How a launcher begins: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
+"""Ways to start a launcher: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
 
 SECONDS = 10.0
-"""How long the user manager may take for an answer."""
+"""Time limit of a call to the user manager."""
 STARTING = 100.0
-"""How long it may take to start a unit, which waits until the launcher is ready."""
+"""Time limit for starting a unit, which waits until the launcher is ready."""
 
 
 @dataclass(frozen=True)

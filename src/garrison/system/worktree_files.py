@@ -112,7 +112,7 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
               "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
               "Gemfile.lock", "composer.lock")
-"""Files whose change makes set-up run again, where nobody names others."""
+"""Files whose change makes set-up run again, unless the run names others."""
 
 
 def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SETTINGS = tuple(part for setting in (
     "gc.auto=0", "maintenance.auto=false", "core.fsmonitor=false", "commit.gpgsign=false", "core.safecrlf=false",
     "submodule.recurse=false", "merge.verifySignatures=false") for part in ("-c", setting))
-"""What every call overrides."""
+"""Settings that every call overrides."""
 NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 """Added unless a call asks for the user's hooks: they are meant for people's commits, and a failing one stops git."""
 DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
@@ -38,7 +38,7 @@ _RETRY_SECONDS = 10.0
 
 
 class GitError(GarrisonError):
-    """git refused or failed; `str(error)` is one line with what it said."""
+    """A refusal or failure of git; `str(error)` is one line with its message."""
 
     def __init__(self, arguments: Sequence[str], code: int, stderr: str) -> None:
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
@@ -48,7 +48,7 @@ class GitError(GarrisonError):
 
 
 class Answer(NamedTuple):
-    """What one call of git gave back."""
+    """Exit code and output of one call."""
 
     code: int
     out: str

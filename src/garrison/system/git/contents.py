@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _INDEX = "garrison-snapshot-"
-"""How the index begins that keeps work beside a tree's own; the process's number follows."""
+"""Prefix of a temporary index beside the worktree's own; the pid follows."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--", ".")
 
 class Contents(Worktrees):
-    """The files of a worktree."""
+    """Files of a worktree."""
 
     def dirty(self, path: Path) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files."""

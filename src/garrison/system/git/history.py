@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABSENT = ""
-"""What `update_ref` takes for "does not exist", whatever the length of the repository's object names."""
+"""Argument of `update_ref` for "does not exist", whatever the length of object names."""
 _NO_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
-"""What no branch's name has in it, so that it names something else."""
+"""Characters that no branch name contains."""
 
 
 class Commit(NamedTuple):
@@ -34,7 +34,7 @@ class Commit(NamedTuple):
 
 
 class History(Objects):
-    """What a repository holds."""
+    """Names, commits and refs of a repository."""
 
     def rev(self, name: str) -> str | None:
         """Return the commit that `name` refers to, or None."""

@@ -21,7 +21,7 @@ OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ANSWERS = 16
 """Differences of trees that are remembered."""
 _SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
-"""What is made in `scratch`, and the process that made it."""
+"""Names in `scratch`, with the pid of their creator."""
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 
 
@@ -34,7 +34,7 @@ class MergeResult(NamedTuple):
 
 
 class Ident(NamedTuple):
-    """Who wrote a commit and when: `date` is git's raw form, `1700000000 +0100`."""
+    """Author of a commit and its time: `date` is git's raw form, `1700000000 +0100`."""
 
     name: str
     email: str
@@ -76,7 +76,7 @@ def _told(part: str) -> MergeResult:
 
 
 class Objects(Call):
-    """What a repository is made of."""
+    """Objects of a repository."""
 
     @property
     def scratch(self) -> Path:

@@ -11,7 +11,7 @@ from garrison.system.git.history import History
 
 UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
             "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
-"""What git leaves in a worktree's directory while it does something that a person must finish."""
+"""Files in a worktree's git directory during an operation that a person must finish."""
 
 
 def underway(own: Path) -> str | None:

@@ -25,7 +25,7 @@ _TRIES = 1000
 
 
 class RescueName(NamedTuple):
-    """What a rescue ref's name tells; `attempt` 0 and `kind` `?` for a name that garrison did not make."""
+    """Parts of a rescue ref's name; `attempt` 0 and `kind` `?` for a name that garrison did not make."""
 
     ref: str
     run: str

@@ -36,7 +36,7 @@ class Module(NamedTuple):
 
 
 class Submodules(Contents):
-    """The submodules of worktrees. `store` is the git directory in which what is committed in them is kept."""
+    """Submodules of worktrees. `store` is the git directory that keeps their commits."""
 
     store: Path | None = None
 

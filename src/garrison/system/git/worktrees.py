@@ -23,7 +23,7 @@ class Worktree(NamedTuple):
 
 
 class Worktrees(History):
-    """The worktrees of a repository."""
+    """Worktrees of a repository."""
 
     def worktrees(self) -> list[Worktree]:
         """Return every registered worktree, the main one first, including those whose directory is gone."""

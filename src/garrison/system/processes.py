@@ -60,7 +60,7 @@ class Processes(Protocol):
         ...
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry the life marker `marker`."""
+        """Return the living processes that carry the life marker `life_marker`."""
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:

@@ -18,10 +18,10 @@ from garrison.merge import batch
 from garrison.merge.entry import MergeEntry, entry_id
 from garrison.merge.outcome_signals import to_signal
 from garrison.processes import run_state
-from garrison.processes.actions import Action, Decision
+from garrison.processes.actions import Action, Decision, MergeStatus
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.policy import GuardianView, MergeStatus, advance_hook, implied_phase
+from garrison.processes.guardian.policy import GuardianView, advance_hook, implied_phase
 from garrison.processes.guardian.process import JOURNALED_EFFECTS
 from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView

@@ -11,10 +11,10 @@ import pytest
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.actions import Decision
+from garrison.processes.actions import Decision, MergeStatus
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.policy import GuardianView, MergeStatus
+from garrison.processes.guardian.policy import GuardianView
 from garrison.processes.guardian.process import JOURNALED_EFFECTS
 from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView

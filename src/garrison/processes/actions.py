@@ -33,3 +33,13 @@ class Decision:
 
     acts: list[Action]
     wake_at: float | None = None
+
+
+@dataclass(frozen=True)
+class MergeStatus:
+    """Status of a node's entry in the merge queue, and the attempt that it was enqueued for."""
+
+    attempt: int
+    status: str
+    reason: str = ""
+    commit: str = ""

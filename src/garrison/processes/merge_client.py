@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
 from garrison.merge.queue import MergeQueue
-from garrison.processes.guardian.policy import MergeStatus
+from garrison.processes.actions import MergeStatus
 from garrison.records.identity import Identity
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.plan import first_status
-from garrison.processes.actions import Action, Decision
+from garrison.processes.actions import Action, Decision, MergeStatus
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.parking import (
     PARKED_BY_PERSON,
@@ -35,16 +35,6 @@ if TYPE_CHECKING:
 
 
 STOPPED_BY_PERSON = "stopped by a person"
-
-
-@dataclass(frozen=True)
-class MergeStatus:
-    """What the merge journal says of a node's entry; `status` as in the queue, `attempt` it was enqueued for."""
-
-    attempt: int
-    status: str
-    reason: str = ""
-    commit: str = ""
 
 
 @dataclass(frozen=True)

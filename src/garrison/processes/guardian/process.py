@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
 from garrison.merge.queue import MergeQueue
-from garrison.processes.actions import Action, Decision
+from garrison.processes.actions import Action, Decision, MergeStatus
 from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
 from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.policy import GuardianView, MergeStatus, advance_hook, implied_phase
+from garrison.processes.guardian.policy import GuardianView, advance_hook, implied_phase
 from garrison.processes.loop import exit_gracefully, log_line
 from garrison.processes.run_plan import build_task, check_journal_present
 from garrison.processes.run_state import RUN_TRANSITIONS, RunState, replay_run, to_snapshot

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.processes.actions import Action, Decision
-from garrison.processes.guardian.policy import MergeStatus
+from garrison.processes.actions import Action, Decision, MergeStatus
 from garrison.records.signals import find_objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit

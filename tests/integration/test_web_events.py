@@ -62,7 +62,7 @@ def journaled(shown: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.smoke
 def test_a_snapshot_then_changes_and_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 20 * PATIENCE)  # so that only inotify finds what is written
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 20 * PATIENCE)  # so that only inotify finds what is written
 
     async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
@@ -205,7 +205,7 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                            capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
     real, fails = broadcaster.MachineObserver.observe, [True]
 
     def look(self: broadcaster.MachineObserver, runs: list[str]) -> dict[str, Observation]:
@@ -306,7 +306,7 @@ def test_all_streams_end_when_the_server_stops(tmp_path: Path, monkeypatch: pyte
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
 
     monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
-    for where, name in ((broadcaster, "BEAT"), (broadcaster, "BEAT_WITHOUT_INOTIFY"), (sse, "SEND_SECONDS")):
+    for where, name in ((broadcaster, "OBSERVE_EVERY"), (broadcaster, "POLL_WITHOUT_INOTIFY"), (sse, "SEND_SECONDS")):
         monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
     with home_builder(tmp_path) as builder:
         guardian = begun(builder)
@@ -390,7 +390,7 @@ def test_an_action_runs_a_command_and_shows_its_message(tmp_path: Path) -> None:
 def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(broadcaster.MachineObserver, "observe", lambda self, runs: looks.append(1) or {})
-    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
 
     async def scene() -> None:
         async with site(tmp_path):

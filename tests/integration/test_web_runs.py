@@ -36,7 +36,7 @@ async def snapshots(stream: Stream) -> dict[str, ServerEvent]:
 
 
 def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 1000.0)
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 1000.0)
 
     async def scene(builder: HomeBuilder) -> None:
         async with site(tmp_path) as here:
@@ -104,7 +104,7 @@ def test_a_missing_run_does_not_affect_the_others(tmp_path: Path) -> None:
 
 def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
 
     async def scene(builder: HomeBuilder) -> None:
         builder.run("r1", "old").close()
@@ -154,7 +154,7 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
 
 def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
 
     async def scene(builder: HomeBuilder) -> None:
         builder.run("r1", "a").close()

@@ -120,7 +120,7 @@ class QueueEntryView:
 
 class NodeReader:
     """Reads the nodes of one run at one moment. `status` and `layers` are the run's, `busy` its nodes at work, `plan`
-    parses its graph (dear, so only where it is needed)."""
+    parses its graph (slow, so only where it is needed)."""
 
     def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
                  layers: Sequence[LayerView], busy: int, plan: Callable[[], RunPlan]) -> None:
@@ -200,7 +200,7 @@ class NodeReader:
             entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None)
 
     def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-        """Return, for each node that waits, the ones it waits for, and the failed ones that block it for ever."""
+        """Return, for each node that waits, the ones it waits for, and the failed ones that block it."""
         statuses = self.state.statuses
         if not self.under_way or "pending" not in statuses.values():
             return {}

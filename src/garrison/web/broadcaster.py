@@ -1,8 +1,8 @@
 """Broadcast runs to connected pages: read journals when the kernel reports a write, observe processes, send changes.
 
-Nothing is read while no page is connected. While one is, everything is read again at each beat, so that a lost inotify
-event costs a beat and no more. `RunList` is the list of all runs: it is read now and then, and at once when the kernel
-reports that a run was made.
+Nothing is read while no page is connected. While one is, everything is read again at each observation, so that a lost
+inotify event delays a change by one interval and no more. `RunList` is the list of all runs: it is read now and then,
+and at once when the kernel reports that a run was made.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from garrison.web.run_stream import RunStream, encode_changes, replay_since
 from garrison.web.sse import ALIVE, Client, encoded
 
 T = TypeVar("T")
-BEAT = 5.0
+OBSERVE_EVERY = 5.0
 """Seconds between two observations."""
-BEAT_WITHOUT_INOTIFY = 1.0
-"""The same where no inotify instance is left: a beat finds what was written."""
+POLL_WITHOUT_INOTIFY = 1.0
+"""The same where no inotify instance is left: an observation finds what was written."""
 LONGEST_PAUSE = 30.0
-"""Seconds between two observations at most, however dear they are."""
+"""Seconds between two observations at most, however expensive they are."""
 FRESH = 0.5
 """Seconds for which an observation counts as one of now."""
 STREAMS = 200
@@ -59,7 +59,7 @@ class RunList:
         return bool(self.clients) and time.monotonic() >= self._due
 
     def expire(self) -> None:
-        """Have it read at the next beat, however young it is."""
+        """Have it read with the next observation, however recent the last reading is."""
         self._due = 0.0
 
     def read(self) -> bytes:
@@ -103,7 +103,7 @@ class Broadcaster:
         self._changes = FolderChanges()
         self._file_waiters: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
-        self._beats: asyncio.Task[None] | None = None
+        self._observer_task: asyncio.Task[None] | None = None
 
     # ---- starting and stopping
 
@@ -111,7 +111,7 @@ class Broadcaster:
         """Listen to the kernel; in the running loop."""
         if (descriptor := self._changes.fileno()) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._on_write)
-        self._beats = asyncio.create_task(self._beat_forever())
+        self._observer_task = asyncio.create_task(self._observe_forever())
 
     def leave(self) -> None:
         """Send all clients what there is to tell, then `bye`; no new client is accepted."""
@@ -126,9 +126,9 @@ class Broadcaster:
     async def close(self) -> None:
         """Stop."""
         self.leave()
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.gather(self._beats, return_exceptions=True)
+        if self._observer_task is not None:
+            self._observer_task.cancel()
+            await asyncio.gather(self._observer_task, return_exceptions=True)
         if (descriptor := self._changes.fileno()) is not None:
             asyncio.get_running_loop().remove_reader(descriptor)
         self._changes.close()
@@ -287,27 +287,27 @@ class Broadcaster:
         with suppress(GarrisonError):  # `problems` lists what cannot be read
             stream.read(only)
 
-    async def _beat_forever(self) -> None:
+    async def _observe_forever(self) -> None:
         while True:
             await self._until_due()
             if not self._clients():
                 continue
             cost = 0.0
             try:
-                cost = await self._beat(self._followed())
+                cost = await self._observe_all(self._followed())
             except Exception as error:  # the next observation may succeed; this task is not awaited before the end
                 log_fault(error)
             await asyncio.sleep(min(next_pause(FRESH, cost), LONGEST_PAUSE))
 
     async def _until_due(self) -> None:
-        """Wait until something changed or a beat is due; without clients, until there is one."""
-        beat = BEAT if self._changes.fileno() is not None else BEAT_WITHOUT_INOTIFY
+        """Wait until something changed or an observation is due; without clients, until there is one."""
+        every = OBSERVE_EVERY if self._changes.fileno() is not None else POLL_WITHOUT_INOTIFY
         with suppress(TimeoutError):
-            async with asyncio.timeout(beat if self._clients() else None):
+            async with asyncio.timeout(every if self._clients() else None):
                 await self._stale.wait()
         self._stale.clear()
 
-    async def _beat(self, streams: list[RunStream]) -> float:
+    async def _observe_all(self, streams: list[RunStream]) -> float:
         """Observe, and send what changed; return the seconds of processor time that it took."""
         def observe() -> tuple[dict[str, Observation], bytes, float]:
             begun = time.thread_time()
@@ -331,7 +331,7 @@ class Broadcaster:
     # ---- observations and streams
 
     async def _observe(self, stream: RunStream) -> None:
-        """Observe a run, unless its last observation is fresh, or beats refresh it; NotFound if it was removed."""
+        """Observe a run whose last observation is neither fresh nor refreshed for its clients; NotFound if removed."""
         async with self._observing:  # many clients that come at once share one observation
             now = asyncio.get_running_loop().time()
             fresh = stream.clients or now - self._observed_at.get(stream.run, 0.0) < FRESH

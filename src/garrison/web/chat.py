@@ -93,7 +93,7 @@ class Conversation:
             butler = await self._current_butler()
             async for event in butler.stream(message):
                 self._put(event.model_dump_json(by_alias=True, exclude_none=True))
-        except Exception as error:  # whatever it was, the listeners must be told
+        except Exception as error:  # listeners must learn of any failure
             await self._close_butler()
             words = str(error) if isinstance(error, GarrisonError) else f"the answer failed: {error}"
             self._put(as_json({"type": "error", "message": words}))

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
 from garrison.web import access, actions, chat, node, static_files
-from garrison.web.broadcaster import BEAT_WITHOUT_INOTIFY, Broadcaster
+from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.errors import Handler, json_answer, no_such_address, refusal, with_errors
 from garrison.web.sse import EventStream
 
@@ -124,7 +124,7 @@ class Page:
                 if piece["next"] != begin or piece["ended"] or left <= 0 or self.broadcaster.leaving:
                     return json_answer(piece)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, BEAT_WITHOUT_INOTIFY)):
+                    async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
 
     # ---- actions

@@ -1,7 +1,7 @@
 """The server process: open a socket, run uvicorn on it, stop gracefully.
 
 Nothing of a request is printed, because an address may hold a token. No timer runs while no page is open. On a signal
-every stream is told first, so that nothing waits for anything.
+every stream ends first, so that no client holds up the shutdown.
 """
 
 from __future__ import annotations

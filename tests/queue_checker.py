@@ -1,9 +1,9 @@
-"""An independent judge of a merge queue: compares its journal, the refs, the history and what was told.
+"""An independent checker of a merge queue: compares its journal, the refs, the history and what users were shown.
 
-The rule of this room: nothing of the queue is imported. The journal is read here from its bytes, git is asked by
-subprocess, processes come from /proc. `examine` gives one line a finding, the class first (`journal`, `lost`,
-`doubled`, `untested`, `history`, `told`, `pin`, `left`); an empty list means that nothing was lost, landed twice,
-landed untested, or recorded otherwise than it happened. That each forgery is caught is shown by test_queue_checker.py.
+Nothing of the queue is imported: the journal is read here from its bytes, git is asked by subprocess, processes come
+from /proc. `examine` returns one line a finding, its class first (`journal`, `lost`, `doubled`, `untested`, `history`,
+`told`, `pin`, `left`); an empty list means that nothing was lost, landed twice, landed untested, or recorded otherwise
+than it happened. test_queue_checker.py shows that each forgery is caught.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRAILERS = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 
 
 def git(path: Path, *words: str, check: bool = True) -> str:
-    """One git command, its output."""
+    """Run one git command and return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0"}
     done = subprocess.run(["git", *words], cwd=path, env=env, capture_output=True, check=False,
@@ -44,51 +44,51 @@ class Commit:
 
 @dataclass
 class Case:
-    """What is compared. `start` is the target's value before the queue began."""
+    """The facts to compare. `start` is the target's value before the queue started."""
 
     repo: Path
     home: Path
     start: str
     target: str = "main"
     upstream: Path | None = None
-    """The remote's repository, if the target (`origin:main`) lies there."""
+    """The remote's repository, if the target is there (`origin:main`)."""
     foreign: Collection[str] = ()
-    """Values that somebody else gave the target, known to the test."""
+    """Values that someone else gave the target, known to the test."""
     told: Mapping[str, str] | None = None
-    """Entry → status, as people were told."""
+    """Entry → status, as users were shown."""
     enqueued: Collection[str] = ()
-    """Entries whose enqueueing was answered."""
+    """Entries whose enqueue returned."""
     witness: Path | None = None
-    """File in which the gate itself wrote each tree that it passed."""
+    """File in which the gate itself wrote each tree that passed."""
     reds: Path | None = None
-    """File in which the gate itself wrote each tree that it failed."""
+    """File in which the gate itself wrote each tree that failed."""
     resting: bool = True
-    """Whether the queue was worked to its end, so that nothing may be under way or left."""
+    """Whether the queue was worked until it was idle, so that nothing may be in progress or left."""
     edits: Mapping[str, str] | None = field(default_factory=dict)
-    """Checkout of the target → what `git status --porcelain` shall say there (default: nothing); None: not asked."""
+    """Checkout of the target → expected `git status --porcelain` (default: empty); None: not checked."""
     trees: Collection[str] = ()
     """Worktrees of the test's own."""
     slots: int = 8
-    """Gate slots that may stand."""
+    """Gate slots that may exist."""
     logged: bool = True
-    """Whether the target's reflog is whole (`git reflog expire` takes it away)."""
+    """Whether the target's reflog is complete (`git reflog expire` shortens it)."""
 
 
 def examine(case: Case) -> list[str]:
-    """All findings; empty if all is well."""
-    return _Judge(case).findings()
+    """Return all findings, empty if all is well."""
+    return _Checker(case).findings()
 
 
 def judge(case: Case) -> None:
-    """AssertionError with all findings, if there is one."""
+    """Raise AssertionError with all findings, if there is one."""
     found = examine(case)
     assert not found, "\n".join(found)
 
 
-# --------------------------------------------------------------------------------------------------------- the judge
+# --------------------------------------------------------------------------------------------------------- the checker
 
 
-class _Judge:
+class _Checker:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.common = (case.repo / git(case.repo, "rev-parse", "--git-common-dir")).resolve()
@@ -113,7 +113,7 @@ class _Judge:
         return list(dict.fromkeys(self.wrong))
 
     def _enqueued(self) -> dict[str, Mapping[str, Any]]:
-        """What each entry was enqueued as, with what was asked for it afterwards."""
+        """Return the data of each entry's enqueue, with later amendments."""
         found: dict[str, Mapping[str, Any]] = {}
         for record in self.records:
             if record.kind in ("enq", "amend"):
@@ -121,7 +121,7 @@ class _Judge:
         return found
 
     def _values(self) -> list[str]:
-        """Every value that the target took after `start`, oldest first, by its reflog; else by its history."""
+        """Return every value of the target after `start`, oldest first, by its reflog, else by its history."""
         log = (self.case.upstream or self.common) / "logs" / self.ref
         lines = log.read_text(errors="replace").splitlines() if self.case.logged and log.exists() else []
         values = [line.split(" ", 1)[0] for line in lines[:1]] + [line.split(" ", 2)[1] for line in lines]
@@ -155,30 +155,30 @@ class _Judge:
     # --- entries -------------------------------------------------------------------------------------------------
 
     def _told(self) -> Iterator[str]:
-        """What people are told is what the journal says; and nobody who was answered is missing."""
+        """Users were shown what the journal says, and no enqueue that returned is missing."""
         for name in self.case.enqueued:
             if name not in self.enq:
-                yield f"lost: {name} was answered and is not in the journal"
+                yield f"lost: {name} was enqueued and is not in the journal"
         if self.case.told is None:
             return
         for name, said in self.case.told.items():
             is_so = self.status.get(name, "absent")
             if said != is_so and (said in FINAL or is_so in FINAL or is_so == "absent"):
-                yield f"told: {name} is said to be {said} and is {is_so}"
-        yield from (f"lost: {name} is in the journal and not told" for name in self.enq if name not in self.case.told)
+                yield f"told: {name} is shown as {said} and is {is_so}"
+        yield from (f"lost: {name} is in the journal and not shown" for name in self.enq if name not in self.case.told)
 
     def _entries(self) -> Iterator[str]:
-        """At rest every entry has come to an end; one superseded has a successor of its own node."""
+        """When idle every entry is over; a superseded one has a successor of its own node."""
         keys = {name: (data["run"], data["node"]) for name, data in self.enq.items()}
         heirs = {old: name for name, data in self.enq.items() for old in data.get("supersedes", ())}
         for name, status in self.status.items():
             if status == "superseded" and keys.get(heirs.get(name, "")) != keys.get(name):
                 yield f"lost: {name} is superseded by nothing of its own node"
             if self.case.resting and status not in FINAL | {"held"}:
-                yield f"lost: {name} is {status} though the queue is at rest"
+                yield f"lost: {name} is {status} though the queue is idle"
 
     def _landed(self) -> Iterator[str]:
-        """Each landed entry is in the history, once, with the commit that was enqueued."""
+        """Each landed entry is in the history once, with the commit that was enqueued."""
         named: dict[str, list[Commit]] = {}
         for commit in self.chain:
             for name in commit.names:
@@ -213,7 +213,7 @@ class _Judge:
     # --- the target ----------------------------------------------------------------------------------------------
 
     def _moved(self) -> Iterator[str]:
-        """Every value came by a recorded landing, in order; each landing that is told is a value."""
+        """Every value came by a recorded landing, in order; each recorded landing is a value."""
         intended = {(record.data["old"], record.data["new"]) for record in self.landings}
         before = self.case.start
         for value in self.values:
@@ -227,7 +227,7 @@ class _Judge:
                 yield f"told: {record.names} are recorded as landed by {known[-1].data['new']}, which never was a value"
 
     def _tested(self) -> Iterator[str]:
-        """Before each landing: a green verdict of exactly its tree, by the command recorded then."""
+        """Before each landing there is a green verdict of exactly its tree, by the command recorded then."""
         green: set[tuple[str, str]] = set()
         commands: set[str] = set()
         gate, no_gate, run = None, False, self._witnessed(self.case.witness)
@@ -252,7 +252,7 @@ class _Judge:
                     yield f"untested: {data['new']} landed and the gate never passed its tree {tree}"
 
     def _history(self) -> Iterator[str]:
-        """What lies between two values of the target is the queue's: it names its entry, which landed then."""
+        """Each commit between two values of the target names its entry, which landed then."""
         mine = {record.data["new"]: record for record in self.landings}
         waiting: list[Commit] = []
         for commit in self.chain:
@@ -274,7 +274,7 @@ class _Judge:
             yield f"untested: {rest[0]} is in the history and came by no landing"
 
     def _of_a_landing(self, commit: Commit, record: Record) -> bool:
-        """Whether a commit without a name is part of what an entry brought (ff-only brings its own history)."""
+        """Return whether a commit without a name is part of an entry's own history (ff-only, rebase)."""
         return any(self.enq.get(name, {}).get("strategy") in ("ff-only", "rebase") for name in record.names) or any(
             self._ancestor(commit.oid, self.enq[name]["oid"]) for name in record.names if name in self.enq)
 
@@ -289,7 +289,7 @@ class _Judge:
     # --- failures ------------------------------------------------------------------------------------------------
 
     def _failed(self) -> Iterator[str]:
-        """A rejected entry had a red run of its own, a conflict is one, with exactly those files."""
+        """A rejected entry had a red run of its own, and a conflict is one, in exactly those files."""
         red = self._witnessed(self.case.reds)
         for name, status in self.status.items():
             if status == "rejected":
@@ -329,7 +329,7 @@ class _Judge:
     # --- what stays ----------------------------------------------------------------------------------------------
 
     def _pins(self) -> Iterator[str]:
-        """What is needed is pinned, at the commit that was enqueued; what is not, is not."""
+        """Exactly the commits that are needed are pinned, as they were enqueued."""
         pins = dict(line.split(" ", 1) for line in git(
             self.case.repo, "for-each-ref", "--format=%(refname) %(objectname)", PINS).splitlines())
         for name, status in self.status.items():
@@ -343,19 +343,19 @@ class _Judge:
         for ref in pins:
             name, _, what = ref.removeprefix(PINS).partition("/")
             if self.case.resting and what != "head":
-                yield f"pin: {ref} is left though nothing is under way"
+                yield f"pin: {ref} is left though nothing is in progress"
             if self.case.resting and what == "head" and name not in self.enq:
                 yield f"pin: {ref} belongs to no entry"
 
     def _objects(self) -> Iterator[str]:
-        """Nothing that is referred to is missing."""
+        """No referenced object is missing."""
         done = subprocess.run(["git", "fsck", "--connectivity-only", "--no-dangling", "--no-progress"],
                               cwd=self.case.repo, capture_output=True, check=False)
         if done.returncode:
             yield f"lost: git fsck: {(done.stderr + done.stdout).decode(errors='replace').strip()[:200]}"
 
     def _left(self) -> Iterator[str]:
-        """No lock, job, worktree or process stays behind."""
+        """No lock, job, worktree or process is left behind."""
         if not self.case.resting:
             return
         for path in self._locks():
@@ -398,7 +398,7 @@ class _Judge:
 
 
 def living(home: Path) -> Iterator[tuple[int, str]]:
-    """(pid, marker) of every process that bears a life of that home."""
+    """Yield (pid, marker) of every process that carries a marker of that home."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue

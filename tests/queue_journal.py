@@ -1,4 +1,4 @@
-"""A merge queue's journal, read from its bytes: its records, and what they say of each entry. Imports nothing of it."""
+"""Read a merge queue's journal from its bytes, independently of garrison: records, and the status of each entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 FINAL = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
 AFTER = {"test": "testing", "landing": "landing", "landed": "landed", "unlanded": "landing_blocked",
          "foreign": "queued", "cancel": "cancelled"}
-"""Record kinds that move the entries they name, and where to."""
+"""Record kind → status of the entries it names."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Record:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The entries it is about."""
+        """Return the entries it is about."""
         several = self.data.get("entries") or ([self.data["entry"]] if self.data.get("entry") else [])
         return tuple(several)
 
 
 def read_journal(path: Path) -> tuple[list[Record], list[str]]:
-    """Whole history of a queue (compacted parts first), and what is wrong with its lines."""
+    """Return the whole history of a queue (archived parts first), and what is wrong with its lines."""
     wrong: list[str] = []
     found: dict[int, Record] = {}
     parts = sorted(path.parent.glob(f"{path.stem}-*.jsonl"), key=lambda part: int(part.stem.rpartition("-")[2]))
@@ -79,7 +79,7 @@ def _value(value: Any, folder: Path) -> Any:
 
 
 def fold(records: list[Record]) -> tuple[dict[str, str], list[str]]:
-    """Entry → status by the journal, and steps that nothing may take."""
+    """Return entry → status by the journal, and forbidden steps."""
     status: dict[str, str] = {}
     wrong: list[str] = []
     for record in records:

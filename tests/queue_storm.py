@@ -1,11 +1,11 @@
-"""A storm over merge queues: kills, stops, thieves of locks, foreign moves, gc; then everything is counted.
+"""Storm test of merge queues: kills, stops, stolen locks, foreign moves and gc; then every entry is accounted for.
 
     python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
 
-The rule of this room: what is done is drawn from the seed; what the queue made of it is judged by `queue_checker`,
-which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works
-until it is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place.
-Every `--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
+What is done is drawn from the seed; the result is checked by `queue_checker`, which uses no garrison code, and by the
+outcome that each kind of branch must have (`EXPECTED`). A processor is a forked process that works until it is killed:
+at a random moment, at a failpoint, or while it is stopped and another one has taken over. After every `--each` kills
+the queue is left alone until it is idle and checked, and another repository is started.
 Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
 """
 
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,15 @@ from queue_checker import Case, examine, git, living
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 400.0
-"""Seconds in which a queue in peace comes to rest."""
-SAID: set[str] = set()
-"""Troubles of this process that were told."""
-DESERTS = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
+"""Seconds in which a queue that is left alone becomes idle."""
+REPORTED: set[str] = set()
+"""Errors that this process has printed."""
+EXPECTED = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
            "there": {"landed"}, "flaky": {"landed"}, "gone": {"landed"}}
-"""Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first. With a flaky one a
-tree is red when it is tested for the first time."""
-WEATHERS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "thief": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
-"""What is done to a processor, and how often beside the others."""
+"""Kind of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first. A tree with a flaky
+branch is red when it is tested for the first time."""
+EVENTS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "lock": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
+"""What is done to a processor, and its weight."""
 GATE = """
 cd "$GARRISON_TREE" || exit 9
 tree=$(git rev-parse 'HEAD^{tree}')
@@ -63,13 +64,13 @@ echo $tree >> ROOT/green
 
 
 class World:
-    """One repository with its queue, and what is known of each branch."""
+    """One repository with its queue, and the kind of each branch."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
         self.root, self.dice = root, dice
         self.repo, self.home, self.trees = root / "repo", root / "home", root / "trees"
-        self.sorts: dict[str, str] = {}
-        self.deserted: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
+        self.enqueued: dict[str, str] = {}
         """Entry → node."""
         self.foreign: list[str] = []
         self.count = 0
@@ -83,9 +84,9 @@ class World:
         self.upstream = root / "upstream" if dice.random() < 0.3 else None
         """The remote's repository, if the entries land there."""
         self.open = self.upstream is None and dice.random() < 0.5
-        """Whether somebody has the target checked out."""
+        """Whether the target is checked out."""
         self.together = dice.random() < 0.7
-        """Whether its short gates are worth batches."""
+        """Whether its short gates run in batches."""
         batch.SHORT_GATE = -1.0 if self.together else 99.0
         merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
@@ -101,12 +102,12 @@ class World:
 
     @property
     def queue(self) -> MergeQueue:
-        """A fresh look at it."""
+        """Return a new handle on it."""
         return MergeQueue(self.home, self.repo, self.target, token="storm")
 
     @property
     def target(self) -> str:
-        """What entries land on."""
+        """Return the target of the entries."""
         return "origin:main" if self.upstream else "main"
 
     def _commit(self, name: str, files: dict[str, str], start: str = "main") -> None:
@@ -118,27 +119,27 @@ class World:
                        text=True, check=True)
 
     def make(self) -> list[str]:
-        """One or two branches of a random sort on the tip of now; their names."""
+        """Make one or two branches of a random kind on the current tip; return their names."""
         if self.upstream:
             git(self.repo, "fetch", "-q", "origin", "+main:main", check=False)  # a push that outlives us
         self.count += 1
         number = self.count
-        sort = self.dice.choices(list(DESERTS), weights=[8, 3, 2, 1, 1, 1, 1])[0]
-        plans: dict[str, dict[str, str]] = {f"{sort}{number}": {f"{sort}-{number}": "x\n"}}
-        if sort == "pair":
+        kind = self.dice.choices(list(EXPECTED), weights=[8, 3, 2, 1, 1, 1, 1])[0]
+        plans: dict[str, dict[str, str]] = {f"{kind}{number}": {f"{kind}-{number}": "x\n"}}
+        if kind == "pair":
             plans = {f"pair{number}{half}": {f"pair-{number}-{half}": "x\n"} for half in "ab"}
-        elif sort == "clash":
+        elif kind == "clash":
             plans = {f"clash{number}{half}": {"lines.txt": f"{half}{number}\n"} for half in "ab"}
         for name, files in plans.items():
-            if sort == "there":
+            if kind == "there":
                 git(self.repo, "branch", "-f", name, "main")
             else:
                 self._commit(name, files)
-            self.sorts[name] = sort
+            self.kinds[name] = kind
         return list(plans)
 
     def enqueue(self, name: str) -> None:
-        """As a runner does; its own process may be killed over it, then it asks again."""
+        """Enqueue as a runner does; its own process may be killed amid it, then it tries again."""
         if self.dice.random() < 0.15:
             child = FORK.Process(target=lambda: self.queue.enqueue("r", name, 1, name))
             child.start()
@@ -146,34 +147,34 @@ class World:
             _kill(child)
         strategy = self.dice.choice(["merge", "merge", "merge", "squash", "rebase"])
         entry = self.queue.enqueue("r", name, 1, name, options=EntryOptions(strategy=strategy))
-        self.deserted[entry.id] = name
-        if self.sorts[name] == "gone":
+        self.enqueued[entry.id] = name
+        if self.kinds[name] == "gone":
             git(self.repo, "branch", "-D", name)
 
     def unfinished(self) -> int:
-        """Entries that wait."""
+        """Return how many entries wait."""
         return len(self.queue.state.unfinished())
 
     def findings(self) -> list[str]:
-        """The judge's, and each branch that got what it does not deserve."""
+        """Return the checker's findings, and each branch with another outcome than expected."""
         told = {entry.id: entry.status for entry in self.queue.entries()}
         wrong = examine(Case(
             self.repo, self.home, self.start, self.target, self.upstream, foreign=self.foreign, told=told,
-            enqueued=list(self.deserted), witness=self.root / "green", reds=self.root / "red", logged=self.logged))
+            enqueued=list(self.enqueued), witness=self.root / "green", reds=self.root / "red", logged=self.logged))
         pairs: Counter[str] = Counter()
-        for entry, node in self.deserted.items():
-            sort, status = self.sorts[node], told.get(entry, "absent")
-            if status not in DESERTS[sort]:
-                wrong.append(f"deserts: {entry} of {node} is {status}: {self.queue.entry(entry).reason[:300]}")
-            if sort in ("pair", "clash"):
+        for entry, node in self.enqueued.items():
+            kind, status = self.kinds[node], told.get(entry, "absent")
+            if status not in EXPECTED[kind]:
+                wrong.append(f"outcome: {entry} of {node} is {status}: {self.queue.entry(entry).reason[:300]}")
+            if kind in ("pair", "clash"):
                 pairs[node[:-1]] += status == "landed"
-        wrong += [f"deserts: {landed} of {pair} landed" for pair, landed in pairs.items()
+        wrong += [f"outcome: {landed} of {pair} landed" for pair, landed in pairs.items()
                   if landed != 1 and pair.startswith("pair")]
         return wrong
 
 
 def work(world: World, point: str = "", until: str = "empty") -> None:
-    """A processor's life, in a process of its own: exits 0 at rest, 3 when another has taken over."""
+    """Run a processor in a process of its own: exit 0 when idle, 3 when another has taken over."""
     if point:
         os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(_queue(world), trees=world.trees,
@@ -203,50 +204,53 @@ def _step(processor: MergeProcessor) -> Any:
         return processor.step()
     except (Fenced, LockLost):
         raise
-    except GarrisonError as error:  # as a layer does: said, and tried again
-        if str(error) not in SAID:
-            SAID.add(str(error))
+    except GarrisonError as error:  # as the process does: report it and try again
+        if str(error) not in REPORTED:
+            REPORTED.add(str(error))
             print(f"      {error}", file=sys.stderr)
         time.sleep(0.02)
         return None
 
 
 class Storm:
-    """Bad weather over one world after the other."""
+    """Events over one world after the other."""
 
     def __init__(self, folder: Path, seed: int, each: int = 40, without: tuple[str, ...] = ()) -> None:
         self.folder, self.each = folder, each
-        self.weathers = {what: weight for what, weight in WEATHERS.items() if what not in without}
+        self.events = {what: weight for what, weight in EVENTS.items() if what not in without}
         self.dice = random.Random(seed)
-        self.did: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.handlers: dict[str, Callable[[World], None]] = {
+            "moment": self._kill_at_moment, "failpoint": self._kill_at_failpoint, "with all": self._kill_with_all,
+            "lock": self._steal_lock, "child": self._kill_child, "foreign": self._move_target, "gc": self._collect}
         self.wrong: list[str] = []
         self.worlds = self.remote = 0
 
     @property
     def kills(self) -> int:
-        """Processors killed so far."""
-        return self.did["moment"] + self.did["failpoint"] + self.did["with all"] + self.did["thief"]
+        """Return the number of processors killed so far."""
+        return self.counts["moment"] + self.counts["failpoint"] + self.counts["with all"] + self.counts["lock"]
 
-    def blow(self, kills: int) -> None:
-        """Until that many processors were killed; findings in `wrong`."""
+    def run(self, kills: int) -> None:
+        """Run until that many processors were killed; findings are in `wrong`."""
         while self.kills < kills and not self.wrong:
             self.worlds += 1
             world = World(self.folder / f"w{self.worlds}", self.dice)
             self.remote += world.upstream is not None
-            self._over(world, min(kills, self.kills + self.each))
-            self._peace(world)
+            self._disturb(world, min(kills, self.kills + self.each))
+            self._settle(world)
             print(f"{self.kills} killed over {self.worlds} repositories, {len(self.wrong)} findings", file=sys.stderr)
             if not self.wrong:
                 shutil.rmtree(world.root, ignore_errors=True)
 
-    def _over(self, world: World, kills: int) -> None:
+    def _disturb(self, world: World, kills: int) -> None:
         while self.kills < kills:
             while world.unfinished() < (9 if world.together else 3):
                 for name in world.make():
                     world.enqueue(name)
-            what = self.dice.choices(list(self.weathers), weights=list(self.weathers.values()))[0]
-            getattr(self, f"_{what.replace(' ', '_')}")(world)
-            self.did[what] += 1
+            what = self.dice.choices(list(self.events), weights=list(self.events.values()))[0]
+            self.handlers[what](world)
+            self.counts[what] += 1
 
     def _start(self, world: World, point: str = "") -> BaseProcess:
         child = FORK.Process(target=work, args=(world, point))
@@ -256,28 +260,28 @@ class Storm:
     def _pause(self) -> None:
         time.sleep(self.dice.choice((0.02, 0.1, 0.4)) * self.dice.random())
 
-    def _moment(self, world: World) -> None:
+    def _kill_at_moment(self, world: World) -> None:
         child = self._start(world)
         self._pause()
         _kill(child)
 
-    def _failpoint(self, world: World) -> None:
+    def _kill_at_failpoint(self, world: World) -> None:
         child = self._start(world, self.dice.choice(merge_processor.FAILPOINTS))
         child.join(3.0)
         _kill(child)
 
-    def _with_all(self, world: World) -> None:
-        """The processor and everything below it at once, as a crash of the machine."""
+    def _kill_with_all(self, world: World) -> None:
+        """Kill the processor and all its descendants at once, as a crash of the machine."""
         child = self._start(world)
         self._pause()
-        below = _below(child.pid or 0)
+        below = _descendants(child.pid or 0)
         _kill(child)
         for pid in [*below, *(pid for pid, _ in living(world.home))]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _thief(self, world: World) -> None:
-        """Stopped anywhere, its lock's file gone (`git clean -fdx`), another one works; then it goes on."""
+    def _steal_lock(self, world: World) -> None:
+        """Stop it anywhere, remove its lock's file (`git clean -fdx`), let another one work; then continue it."""
         first = self._start(world)
         self._pause()
         os.kill(first.pid or 0, signal.SIGSTOP)
@@ -290,42 +294,42 @@ class Storm:
         _kill(first)
         _kill(second)
 
-    def _child(self, world: World) -> None:
-        """A process that the processor started is killed, not itself."""
+    def _kill_child(self, world: World) -> None:
+        """Kill a process that the processor started, not the processor."""
         child = self._start(world)
         self._pause()
-        below = [pid for pid in _below(child.pid or 0) if not any(pid == gate for gate, _ in living(world.home))]
+        below = [pid for pid in _descendants(child.pid or 0) if not any(pid == gate for gate, _ in living(world.home))]
         if below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.dice.choice(below), signal.SIGKILL)
         child.join(0.3)
         _kill(child)
 
-    def _foreign(self, world: World) -> None:
-        """Somebody moves the target, where nobody has it checked out."""
+    def _move_target(self, world: World) -> None:
+        """Move the target as someone else, where it is not checked out."""
         if world.open:
             return
         at = world.upstream or world.repo
         tip = git(at, "rev-parse", "main")
-        who = ("-c", "user.name=A", "-c", "user.email=a@x")
-        commit = git(at, *who, "commit-tree", f"{tip}^{{tree}}", "-p", tip, "-m", "foreign")
+        identity = ("-c", "user.name=A", "-c", "user.email=a@x")
+        commit = git(at, *identity, "commit-tree", f"{tip}^{{tree}}", "-p", tip, "-m", "foreign")
         if subprocess.run(["git", "update-ref", "refs/heads/main", commit, tip], cwd=at, check=False,
                           capture_output=True).returncode == 0:
             world.foreign.append(commit)
 
-    def _gc(self, world: World) -> None:
+    def _collect(self, world: World) -> None:
         child = self._start(world)
         git(world.repo, "reflog", "expire", "--expire=now", "--all")
         world.logged = bool(world.upstream)
         git(world.repo, "gc", "-q", "--prune=now", check=False)
         _kill(child)
 
-    def _peace(self, world: World) -> None:
+    def _settle(self, world: World) -> None:
         child = self._start(world)
         child.join(DEADLINE)
         if child.exitcode != 0:
             states = Counter(entry.status for entry in world.queue.entries())
-            self.wrong.append(f"hangs: not at rest in {DEADLINE:g} s, exit code {child.exitcode}: {dict(states)}; "
+            self.wrong.append(f"hangs: not idle in {DEADLINE:g} s, exit code {child.exitcode}: {dict(states)}; "
                               f"{[entry.reason[:200] for entry in world.queue.state.unfinished()][:3]}")
             _kill(child)
         self.wrong += world.findings()
@@ -337,8 +341,8 @@ def _kill(child: BaseProcess) -> None:
     child.join()
 
 
-def _below(pid: int) -> list[int]:
-    """Children and theirs."""
+def _descendants(pid: int) -> list[int]:
+    """Return all descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -354,30 +358,30 @@ def _below(pid: int) -> list[int]:
 
 
 def main() -> int:
-    """The command; 1 if something was found."""
+    """Run the command; return 1 if something was found."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     options.add_argument("--kills", type=int, default=1000, help="processors to kill (default: 1000)")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--each", type=int, default=40, help="kills a repository (default: 40)")
     options.add_argument("--keep", action="store_true", help="leave the last repository for inspection")
-    options.add_argument("--without", action="append", default=[], choices=sorted(WEATHERS), help="leave one kind out")
-    said = options.parse_args()
+    options.add_argument("--without", action="append", default=[], choices=sorted(EVENTS), help="leave one kind out")
+    chosen = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="queue-storm-"))
-    storm = Storm(folder, said.seed, said.each, tuple(said.without))
-    begun = time.monotonic()
+    storm = Storm(folder, chosen.seed, chosen.each, tuple(chosen.without))
+    started = time.monotonic()
     try:
-        storm.blow(said.kills)
+        storm.run(chosen.kills)
     finally:
-        if not (said.keep or storm.wrong):
+        if not (chosen.keep or storm.wrong):
             shutil.rmtree(folder, ignore_errors=True)
-    did = ", ".join(f"{what} {number}" for what, number in sorted(storm.did.items()))
-    took = time.monotonic() - begun
-    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({did}); "
+    counts = ", ".join(f"{what} {number}" for what, number in sorted(storm.counts.items()))
+    took = time.monotonic() - started
+    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({counts}); "
           f"{storm.remote} with a remote target")
     for line in storm.wrong:
         print(f"WRONG {line}")
     if storm.wrong:
-        print(f"seed {said.seed}; left in {folder}")
+        print(f"seed {chosen.seed}; left in {folder}")
     return 1 if storm.wrong else 0
 
 

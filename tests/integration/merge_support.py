@@ -1,4 +1,4 @@
-"""What the merge tests share: small real repositories, a processor to drive, and the judge's word."""
+"""Support for the merge tests: small real repositories, a processor to drive, and the checker."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class World:
         self.start = self.tip()
         self.queue = MergeQueue(self.home, self.repo)
         self.config = QueueConfig(gate and f"{gate} && git rev-parse 'HEAD^{{tree}}' >> {self.witness}", setup,
-                             gate is None, timeout)
+                                  gate is None, timeout)
         self.queue.configure(self.config)
 
     def tip(self) -> str:
         return git(self.repo, "rev-parse", "main")
 
     def branch(self, name: str, changes: dict[str, str | None], start: str = "main") -> str:
-        """A branch with one commit on `start`, made without touching the checkout."""
+        """Make a branch with one commit on `start`, without touching the checkout."""
         stream = [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name]
         stream += [f"from {git(self.repo, 'rev-parse', start)}"] if start else []
         for path, text in changes.items():
@@ -79,7 +79,7 @@ class World:
         return self.queue.enqueue("r", node, attempt, branch or node, recipient=f"runner-{node}@r")
 
     def gates(self) -> int:
-        """How often the gate passed."""
+        """Return how often the gate passed."""
         return len(self.witness.read_text().split()) if self.witness.exists() else 0
 
 
@@ -116,13 +116,13 @@ def until(condition, what: str):
 
 
 def check(world: World, *, foreign: int = 0) -> None:
-    """The judge's word on journal, refs and history. `foreign`: how many commits on the target name no entry."""
+    """Run the checker on journal, refs and history. `foreign`: how many commits on the target name no entry."""
     commits = [line.partition(" ")[::2] for line in git(
         world.repo, "log", "--first-parent", f"{world.start}..main",
         "--format=%H %(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)").splitlines()]
-    strange = [commit for commit, name in commits if not name]
-    assert len(strange) == foreign
-    told = {entry.id: entry.status for entry in world.queue.entries()}
-    judge(Case(world.repo, world.home, world.start, foreign=strange, told=told, enqueued=list(told),
+    unnamed = [commit for commit, name in commits if not name]
+    assert len(unnamed) == foreign
+    statuses = {entry.id: entry.status for entry in world.queue.entries()}
+    judge(Case(world.repo, world.home, world.start, foreign=unnamed, told=statuses, enqueued=list(statuses),
                witness=None if world.config.no_gate else world.witness, edits=None,
                resting=all(entry.is_final for entry in world.queue.entries())))

@@ -1,4 +1,4 @@
-"""Batches on real repositories: halved when red, landed by one swap, adopted, cut by people, with real gates."""
+"""Batches on real repositories with real gates: halved when red, landed by one swap, adopted, changed by people."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def quick_gates_are_worth_a_batch(monkeypatch):
     monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
 
 
-def lined_up(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
-    """A queue of these nodes, each with a file of its own unless told; one went before, so that the gate is known."""
+def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
+    """Enqueue these nodes, each with a file of its own or `changes`; one landed before, so that the gate is known."""
     world.branch("first", {"first": "1\n"})
     world.enqueue("first")
     world.drain()
@@ -34,65 +34,66 @@ def statuses(world: World) -> dict[str, str]:
 
 
 def records(world: World, kind: str) -> list[dict]:
-    return [one.data for one in journal.read_all(world.queue.path) if one.kind == kind]
+    return [stored.data for stored in journal.read_all(world.queue.path) if stored.kind == kind]
 
 
 def runs_of(world: World) -> list[list[str]]:
-    """Nodes under test, run by run."""
-    return [[world.queue.entry(name).node for name in one["entries"]] for one in records(world, "test")]
+    """Return the nodes under test, run by run."""
+    return [[world.queue.entry(name).node for name in record["entries"]] for record in records(world, "test")]
 
 
 @pytest.mark.smoke
 def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_path):
     world = World(tmp_path)
-    lined_up(world, "a", "b", "c", "d")
+    enqueue_all(world, "a", "b", "c", "d")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     assert runs_of(world) == [["first"], ["a", "b", "c", "d"]]
-    assert [one["new"] for one in records(world, "landing")][1:] == [world.tip()]
+    assert [record["new"] for record in records(world, "landing")][1:] == [world.tip()]
     assert git(world.repo, "status", "--porcelain") == ""
     log = git(world.repo, "log", "--first-parent", "-4", "--reverse",
               "--format=%(trailers:key=Merge-Queue-Entry,valueonly,separator=)|"
               "%(trailers:key=Merge-Queue-Batch,valueonly,separator=)|"
               "%(trailers:key=Merge-Queue-Tested,valueonly,separator=)|%H|%T").splitlines()
-    told = [line.split("|") for line in log]
-    assert [one[0] for one in told] == [world.entry(node).id for node in "abcd"]
-    assert [one[3] for one in told] == [world.entry(node).commit for node in "abcd"]
-    assert [one[1].split()[1] for one in told] == ["1/4", "2/4", "3/4", "4/4"]
-    assert len({one[1].split()[0] for one in told}) == 1
-    assert [one[2] for one in told] == ["with 4/4"] * 3 + [f"{told[3][4]} gate {world.config.command_key}"]
+    rows = [line.split("|") for line in log]
+    assert [row[0] for row in rows] == [world.entry(node).id for node in "abcd"]
+    assert [row[3] for row in rows] == [world.entry(node).commit for node in "abcd"]
+    assert [row[1].split()[1] for row in rows] == ["1/4", "2/4", "3/4", "4/4"]
+    assert len({row[1].split()[0] for row in rows}) == 1
+    assert [row[2] for row in rows] == ["with 4/4"] * 3 + [f"{rows[3][4]} gate {world.config.command_key}"]
     check(world)
 
 
 @pytest.mark.parametrize("bad", ["a", "c", "f"])
-def test_only_the_culprit_is_rejected_by_runs_of_its_own(tmp_path, bad):
+def test_only_the_culprit_is_rejected_after_runs_of_its_own(tmp_path, bad):
     world = World(tmp_path)
-    lined_up(world, *"abcdef", **{bad: {"bad": "x\n"}})
+    enqueue_all(world, *"abcdef", **{bad: {"bad": "x\n"}})
     world.drain()
     assert {node for node, status in statuses(world).items() if status != "landed"} == {bad}
     assert world.entry(bad).status == "rejected"
     assert "exit code 1" in world.entry(bad).reason
     assert [bad] in runs_of(world)
     assert len(runs_of(world)) <= 8
-    outcomes = [(one.entry.node, one.type) for one in world.queue.state.outcomes if one.type.startswith("MERGE")]
+    outcomes = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes
+                if outcome.type.startswith("MERGE")]
     assert sorted(node for node, _ in outcomes) == sorted(["first", *"abcdef"])
     check(world)
 
 
-def test_of_two_that_are_red_only_together_the_second_is_rejected(tmp_path):
+def test_of_two_entries_red_only_together_the_second_is_rejected(tmp_path):
     world = World(tmp_path, gate="! { test -e a.txt && test -e d.txt; }")
-    lined_up(world, *"abcde")
+    enqueue_all(world, *"abcde")
     world.drain()
     assert {node for node, status in statuses(world).items() if status == "rejected"} == {"d"}
     assert statuses(world)["e"] == "landed"
     check(world)
 
 
-def test_a_gate_that_fails_once_rejects_nobody(tmp_path):
-    """Red for the batch, red for each half until the leaf: run again by itself, it passes."""
+def test_a_gate_that_fails_once_rejects_no_entry(tmp_path):
+    """Red for the batch and for each half until the leaf, which passes when run again."""
     world = World(tmp_path, gate=f"echo x >> {tmp_path}/runs; ! {{ test -e a.txt && "
                                  f"test $(wc -l < {tmp_path}/runs) -lt 5; }}")
-    lined_up(world, *"abcd")
+    enqueue_all(world, *"abcd")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     assert runs_of(world)[1:4] == [["a", "b", "c", "d"], ["a", "b"], ["a"]]
@@ -100,9 +101,9 @@ def test_a_gate_that_fails_once_rejects_nobody(tmp_path):
     check(world)
 
 
-def test_who_does_not_fit_behind_the_others_waits_and_is_answered_as_soon_as_they_landed(tmp_path):
+def test_an_entry_that_conflicts_with_its_batch_waits_until_the_batch_has_landed(tmp_path):
     world = World(tmp_path)
-    lined_up(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
+    enqueue_all(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
     world.drain()
     assert statuses(world) == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
     assert world.entry("c").files == ("lines.txt",)
@@ -110,9 +111,9 @@ def test_who_does_not_fit_behind_the_others_waits_and_is_answered_as_soon_as_the
     check(world)
 
 
-def test_a_conflict_is_answered_while_another_is_tested(tmp_path):
+def test_a_conflict_is_reported_while_another_entry_is_tested(tmp_path):
     world = World(tmp_path, gate=f"test ! -e slow || until test -e {tmp_path}/go; do sleep 0.02; done")
-    lined_up(world, "a", "slow", a={"lines.txt": "a\n"}, slow={"slow": "x\n"})
+    enqueue_all(world, "a", "slow", a={"lines.txt": "a\n"}, slow={"slow": "x\n"})
     processor = world.processor()
     until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate" and
           world.entry("slow").status == "testing", "the slow gate")
@@ -123,7 +124,7 @@ def test_a_conflict_is_answered_while_another_is_tested(tmp_path):
     objects = git(world.repo, "count-objects")
     until(lambda: processor.step() and world.entry("late").status == "conflict", "the answer")
     assert world.entry("late").files == ("lines.txt",)
-    assert git(world.repo, "count-objects") == objects, "looking ahead leaves objects behind"
+    assert git(world.repo, "count-objects") == objects, "the conflict check leaves objects behind"
     assert (world.entry("slow").status, world.entry("fine").status) == ("testing", "queued")
     (tmp_path / "go").touch()
     drive(processor)
@@ -135,7 +136,7 @@ def test_a_conflict_is_answered_while_another_is_tested(tmp_path):
 def test_a_batch_under_test_is_adopted_by_the_next_processor(tmp_path):
     world = World(tmp_path, gate=f"echo run >> {tmp_path}/runs; test ! -e a.txt || until test -e {tmp_path}/go; do "
                                  "sleep 0.02; done")
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     first = world.processor()
     until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
     first.close()
@@ -149,9 +150,9 @@ def test_a_batch_under_test_is_adopted_by_the_next_processor(tmp_path):
     check(world)
 
 
-def test_one_of_a_batch_is_withdrawn_under_test_and_the_others_go_on_without_it(tmp_path):
+def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_path):
     world = World(tmp_path, gate="test ! -e b.txt || sleep 300")
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     processor = world.processor()
     until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
     commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
@@ -161,9 +162,9 @@ def test_one_of_a_batch_is_withdrawn_under_test_and_the_others_go_on_without_it(
     check(world)
 
 
-def test_of_a_batch_only_who_touches_what_is_in_the_way_waits(tmp_path):
+def test_only_the_entries_that_touch_edited_files_wait(tmp_path):
     world = World(tmp_path)
-    lined_up(world, *"abc", b={"lines.txt": "b\n"})
+    enqueue_all(world, *"abc", b={"lines.txt": "b\n"})
     (world.repo / "lines.txt").write_text("mine\n")
     world.drain(until="blocked")
     assert statuses(world) == {"first": "landed", "a": "landed", "b": "landing_blocked", "c": "landed"}
@@ -174,16 +175,16 @@ def test_of_a_batch_only_who_touches_what_is_in_the_way_waits(tmp_path):
     check(world)
 
 
-def test_a_gate_that_broke_rejects_nobody_of_the_batch(tmp_path):
+def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/broken || exit 127")
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     (tmp_path / "broken").touch()
     assert "gate_broken" in world.drain(until="paused").reason
     assert runs_of(world)[1:] == [["a", "b", "c"], ["a"]], "the batch, then the bare target"
     assert records(world, "test")[-1]["of"] == "base"
     assert {statuses(world)[node] for node in "abc"} == {"queued"}
     (tmp_path / "broken").unlink()
-    world.queue.lift_own_pause("mended")
+    world.queue.lift_own_pause("fixed")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     check(world)
@@ -191,7 +192,7 @@ def test_a_gate_that_broke_rejects_nobody_of_the_batch(tmp_path):
 
 def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(tmp_path):
     world = World(tmp_path)
-    lined_up(world, "bad", bad={"bad": "x\n"})
+    enqueue_all(world, "bad", bad={"bad": "x\n"})
     for node, needs in (("child", ("bad",)), ("free", ())):
         world.branch(node, {node: "1\n"})
         world.queue.enqueue("r", node, 1, node, options=EntryOptions(depends_on=needs))
@@ -204,19 +205,19 @@ def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(t
     check(world)
 
 
-def test_the_urgent_are_judged_first(tmp_path):
+def test_higher_priorities_are_judged_first(tmp_path):
     world = World(tmp_path)
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     world.branch("urgent", {"urgent.txt": "1\n"})
     world.queue.enqueue("r", "urgent", 1, "urgent", options=EntryOptions(priority=1))
     world.drain()
     assert runs_of(world)[1] == ["urgent", "a", "b", "c"]
 
 
-def test_where_cores_are_idle_prefixes_are_tried_side_by_side(tmp_path, monkeypatch):
+def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "choose_gate_width", lambda cores, gate_cores: 3)
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
-    lined_up(world, *"abcdef", e={"bad": "x\n"})
+    enqueue_all(world, *"abcdef", e={"bad": "x\n"})
     world.drain()
     assert {node for node, status in statuses(world).items() if status != "landed"} == {"e"}
     assert world.entry("e").status == "rejected"
@@ -224,9 +225,9 @@ def test_where_cores_are_idle_prefixes_are_tried_side_by_side(tmp_path, monkeypa
     check(world)
 
 
-def test_a_processor_that_wants_one_verdict_at_a_time_gets_it(tmp_path):
+def test_a_processor_with_a_batch_size_of_one_tests_one_by_one(tmp_path):
     world = World(tmp_path)
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     processor = world.processor()
     processor.max_batch = 1
     drive(processor)
@@ -236,17 +237,17 @@ def test_a_processor_that_wants_one_verdict_at_a_time_gets_it(tmp_path):
 
 def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_same(tmp_path):
     world = World(tmp_path)
-    lined_up(world, "a")
+    enqueue_all(world, "a")
     world.drain()
-    git(world.repo, "update-ref", "refs/heads/main", "main^")  # somebody takes it back, and it comes again
+    git(world.repo, "update-ref", "refs/heads/main", "main^")  # someone reverts it, and it is enqueued again
     git(world.repo, "reset", "-q", "--hard")
     git(world.repo, "branch", "-f", "again", "a")
     world.enqueue("again")
     world.drain()
     assert world.entry("again").status == "landed"
     assert runs_of(world) == [["first"], ["a"]]
-    reused = [one for one in records(world, "verdict") if one.get("reused")]
-    assert [one["entry"] for one in reused] == [world.entry("again").id]
+    reused = [record for record in records(world, "verdict") if record.get("reused")]
+    assert [record["entry"] for record in reused] == [world.entry("again").id]
     git(world.repo, "update-ref", "refs/heads/main", "main^")
     git(world.repo, "reset", "-q", "--hard")
     git(world.repo, "branch", "-f", "other", "a")
@@ -256,9 +257,9 @@ def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_sam
     assert runs_of(world)[2:] == [["other"]]
 
 
-def test_the_journal_alone_tells_what_was_tested_together(tmp_path):
+def test_the_journal_shows_what_was_tested_together(tmp_path):
     world = World(tmp_path)
-    lined_up(world, *"abc")
+    enqueue_all(world, *"abc")
     world.drain()
     kinds = [json.loads(line)["kind"] for line in world.queue.path.read_text().splitlines()]
     begun = kinds.index("test", kinds.index("test") + 1)

@@ -59,8 +59,8 @@ def test_an_empty_queue_is_processed_with_success_even_without_a_gate(world):
 def test_enqueue_list_process_show(world):
     world.branch("one", {"one.txt": "1\n"})
     world.branch("bad", {"bad": "x\n"})
-    told = json.loads(call("enqueue", "one", "one").stdout)
-    assert (told["status"], told["entry"]["node_id"], told["entry"]["status"]) == ("ok", "one", "queued")
+    enqueued = json.loads(call("enqueue", "one", "one").stdout)
+    assert (enqueued["status"], enqueued["entry"]["node_id"], enqueued["entry"]["status"]) == ("ok", "one", "queued")
     json.loads(call("enqueue", "bad", "bad", "--repo-root", str(world.repo), "--target", "main").stdout)
     listed = json.loads(call("list", "--json").stdout)
     assert [entry["node"] for entry in listed["entries"]] == ["one", "bad"]
@@ -72,7 +72,7 @@ def test_enqueue_list_process_show(world):
     assert done.exit_code == 1
     assert json.loads(done.stdout)["success"] is False
     assert "exit code 1" in json.loads(done.stdout)["error"]
-    assert json.loads(call("show", told["entry"]["id"]).stdout)["status"] == "landed"
+    assert json.loads(call("show", enqueued["entry"]["id"]).stdout)["status"] == "landed"
     assert call("show", "nothing").exit_code == 1
     assert "landed" in call("list").stdout
     listed = json.loads(call("list", "--json", "--repo-root", str(world.repo)).stdout)
@@ -88,7 +88,7 @@ def test_a_failed_branch_is_enqueued_again_by_hand(world):
     assert (first["attempt"], second["attempt"], second["status"]) == (1, 2, "queued")
 
 
-def test_without_a_gate_process_fails_says_so_and_leaves_the_entry(world):
+def test_without_a_gate_process_fails_with_a_message_and_leaves_the_entry(world):
     git(world.repo, "branch", "other")
     world.branch("one", {"one.txt": "1\n"})
     call("enqueue", "one", "one", "--target", "other")
@@ -133,7 +133,7 @@ def test_errors_are_one_line_and_usage_is_2(world):
     assert call("enqueue", "one", "main", "--target", "nowhere").exit_code == 1
 
 
-def test_a_living_processor_is_waited_for_and_named(world):
+def test_process_waits_for_a_running_processor_and_names_it(world):
     open_ = world.home / "open"
     world.queue.configure(QueueConfig(f"until test -e {open_}; do sleep 0.02; done"))
     world.branch("one", {"one.txt": "1\n"})
@@ -155,13 +155,14 @@ def test_a_living_processor_is_waited_for_and_named(world):
     assert found[0]["entry"]["status"] == "landed"
 
 
-def test_by_hand_the_runner_is_told_too(world):
+def test_processing_by_hand_signals_the_runner_too(world):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     assert process_next(report=lambda line: None)["success"]
-    told = [posted.signal for posted in signals.list_pending(world.home, Key("runner", "one", "r"))]
-    assert [signal.signal_type for signal in told] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
-    assert (told[1].node_id, told[1].attempt, told[1].id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
+    signalled = [posted.signal for posted in signals.list_pending(world.home, Key("runner", "one", "r"))]
+    assert [signal.signal_type for signal in signalled] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
+    landed = signalled[1]
+    assert (landed.node_id, landed.attempt, landed.id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
     assert os.environ["GARRISON_HOME"] == str(world.home)
 
 
@@ -185,7 +186,7 @@ def test_an_entry_is_withdrawn_while_it_waits_and_not_later(world, tmp_path):
     check(world)
 
 
-def test_one_that_lands_is_not_withdrawn(world):
+def test_a_landing_entry_is_not_withdrawn(world):
     world.branch("one", {"one": "x\n"})
     entry = enqueue("one", "one")["entry"]["id"]
     tip = world.tip()
@@ -197,7 +198,7 @@ def test_one_that_lands_is_not_withdrawn(world):
 
 
 def adhoc(world, node, status):
-    """What an ad-hoc run whose runner is `status` leaves: its records and its enqueued branch."""
+    """Create what an ad-hoc run leaves whose runner is `status`: its records and its enqueued branch."""
     run = f"adhoc-{node}"
     store, key, at = Store(world.home), Key("runner", node, run), "2026-01-01T00:00:00.000000Z"
     run_records.save(RunFiles(world.home, run).launch,
@@ -209,10 +210,10 @@ def adhoc(world, node, status):
     return world.queue.enqueue(run, node, 1, f"garrison/{run}/{node}", recipient=key.full), store, key
 
 
-def test_what_an_ad_hoc_run_left_is_tidied_once_it_landed_and_its_runner_is_over(world):
+def test_an_ad_hoc_run_is_cleaned_up_once_it_landed_and_its_runner_ended(world):
     entry, store, key = adhoc(world, "n", "active")
     assert process_next(report=lambda line: None)["success"]
-    assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner lives"
+    assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner is alive"
     store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
     assert process_next() == EMPTY
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/heads/garrison", "refs/garrison/archive") == (
@@ -225,11 +226,11 @@ def test_what_an_ad_hoc_run_left_is_tidied_once_it_landed_and_its_runner_is_over
     assert git(world.repo, "rev-parse", "--verify", f"refs/heads/{moved.branch}"), "it went on after it was enqueued"
 
 
-def test_a_launch_says_whose_branches_will_land_with_it(world):
+def test_a_launch_names_foreign_entries_that_will_land_with_it(world):
     entry, store, key = adhoc(world, "n", "active")
     launch = Launch("r9", "p", str(world.repo), "main", "", str(world.trees))
     outside = Outside.real(world.home)
-    assert foreign_entries_note(outside, launch) == "", "that run is under way"
+    assert foreign_entries_note(outside, launch) == "", "that run is in progress"
     store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
     told = foreign_entries_note(outside, launch)
     assert told.count("\n") == 0

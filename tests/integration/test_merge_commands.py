@@ -1,193 +1,180 @@
-"""The queue's commands as a person or an agent of another tool uses them: on any repository, with only a home."""
+"""Commands of people beside a working processor: given at any moment, effective at its next step."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
-from merge_support import World, check, git
-from test_merge_cli import call
+from merge_support import World, check, drive, git, until
 
-from garrison.cli.merge_queue_process import process
-from garrison.merge import commands, recovery
-from garrison.merge.queue import PINS
-from garrison.merge.records import LandingStarted, VerdictGiven
+from garrison.errors import Refused
+from garrison.merge import commands
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import EntryOptions
+from garrison.merge.processor import Wait
+from garrison.merge.records import LandingStarted, StatusChanged
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    world = World(tmp_path)
-    monkeypatch.setenv("GARRISON_HOME", str(world.home))
-    monkeypatch.setenv("GARRISON_TREES", str(world.trees))
-    monkeypatch.chdir(world.repo)
-    for name in ("one", "two", "three"):
+def world(tmp_path):
+    """Return a world whose gate runs until the file `open` exists, and fails with `bad`."""
+    world = World(tmp_path, gate=f"until test -e {tmp_path}/open; do sleep 0.01; done; test ! -e bad")
+    world.open = tmp_path / "open"
+    for name in ("one", "two"):
         world.branch(name, {f"{name}.txt": "x\n"})
     return world
 
 
-def told(*arguments, code=0):
-    """What a command prints as JSON."""
-    done = call(*arguments)
-    assert done.exit_code == code, done.stderr
-    return json.loads(done.stdout)
+def running(world):
+    """Return a processor whose gate runs."""
+    processor = world.processor()
+    until(lambda: isinstance(done := processor.step(), Wait) and done.kind == "gate", "a running gate")
+    return processor
 
 
-def refused(*arguments, code=1):
-    """The one line on stderr of a command that is refused."""
-    done = call(*arguments)
-    assert (done.exit_code, done.stdout) == (code, ""), done.stderr
-    assert code == 2 or done.stderr.count("\n") == 1
-    return done.stderr
+def states(world):
+    return {entry.node: entry.status for entry in world.queue.entries()}
 
 
-def test_an_entrys_whole_way_by_hand(world):
-    one = told("enqueue", "one", "one", "--priority", "2", "--strategy", "squash", "--json")["entry"]
-    two = told("enqueue", "two", "two", "--depends-on", "one")["entry"]
-    three = told("enqueue", "three", "three")["entry"]
-    assert (one["priority"], one["strategy"], two["depends_on"]) == (2, "squash", [one["id"]])
-    assert told("hold", "one", "--reason", "wait for\nit")["entry"]["reason"] == "wait for it"
-    listed = call("list").stdout
-    assert "[priority 2, squash] wait for it" in listed
-    assert f"waits for {one['id']} (held)" in listed
-    assert told("show", "two")["waits_for"] == [one["id"]]
-    assert told("pause", "--reason", "lunch")["pause"]["detail"] == "lunch"
-    assert told("list", "--json")["queues"][0]["pause"] == {"reason": "asked", "detail": "lunch", "log": ""}
-    assert "paused: lunch" in told("process", code=1)["error"]
-    assert told("resume")["was"]["detail"] == "lunch"
-    assert "was not paused" in call("resume").stderr
-    assert told("process")["entry"]["id"] == three["id"]
-    assert f"{two['id']} waits for {one['id']} (held)" in told("process", code=1)["error"]
-    assert told("release", one["id"])["entry"]["status"] == "queued"
-    assert "queued" in refused("retry", "one")
-    drained = call("process", "--drain")
-    assert (drained.exit_code, drained.stdout.count('"landed"')) == (0, 2)
-    log = told("log", "--json")["landed"]
-    assert [row["node"] for row in log] == ["two", "one", "three"]
-    assert all(git(world.repo, "rev-parse", f"{row['commit']}^{{tree}}") == row["tested"]["tree"] for row in log
-               if row["together"] == 1)
-    assert len(call("log", "-n", "1").stdout.splitlines()) == 2
-    assert call("log").stdout.count(" by ") == 3
-
-
-def test_what_failed_is_retried_and_a_conflict_is_told_before_it_happens(world):
-    world.branch("a", {"lines.txt": "a\n"})
-    world.branch("b", {"lines.txt": "b\n"})
-    for name in ("a", "b", "one"):
-        told("enqueue", name, name)
-    ids = [entry["id"] for entry in told("list", "--json")["entries"]]
-    matrix = told("conflicts", "--json")
-    assert (matrix["entries"], matrix["tip"]) == (ids, world.tip())
-    assert [(one["entry"], one["against"], one["files"]) for one in matrix["conflicts"]] == [
-        (ids[1], ids[0], ["lines.txt"])]
-    assert "lines.txt" in call("conflicts").stdout
-    call("process", "--drain")
-    assert told("show", "b")["files"] == ["lines.txt"]
-    again = told("retry", "b")["entry"]
-    assert (again["attempt"], again["status"]) == (2, "queued")
-    assert [one["against"] for one in told("conflicts", "--json")["conflicts"]] == ["main"]
-    assert told("cancel", "b")["entry"]["id"] == again["id"]
-    assert "no conflicts among 0 waiting" in call("conflicts").stderr
-
-
-def test_who_has_nothing_in_common_is_named_once(world):
-    world.branch("strange", {"strange.txt": "x\n"}, start="")
-    for name in ("strange", "one", "two"):
-        call("enqueue", name, name)
-    pairs = told("conflicts", "--json")["conflicts"]
-    assert [(one["entry"].split("-")[0], one["against"]) for one in pairs if not one["files"]] == [("strange", "main")]
-    assert "no commit in common" in pairs[0]["reason"]
+@pytest.mark.parametrize("how", ["hold", "cancel", "another strategy", "another gate", "superseded"])
+def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how):
+    one = world.enqueue("one")
+    world.enqueue("two")
+    processor = running(world)
+    if how == "hold":
+        assert commands.hold(world.queue, one.id).status == "held"
+        assert commands.hold(world.queue, one.id).reason == "held by a person"
+    elif how == "cancel":
+        commands.cancel(world.queue, one.id, "not wanted")
+    elif how == "another strategy":
+        again = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(strategy="squash"))
+        assert (again.id, again.status, again.strategy) == (one.id, "queued", "squash")
+    elif how == "another gate":
+        world.config = QueueConfig(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+        commands.reconfigure(world.queue, gate=world.config.gate)
+    else:
+        world.branch("one", {"one.txt": "y\n"})
+        world.enqueue("one")
+    world.open.touch()
+    drive(processor)
+    processor.close()
+    wanted = {"hold": "held", "cancel": "cancelled"}.get(how, "landed")
+    assert states(world) == {"one": wanted, "two": "landed"}
+    if how == "another strategy":
+        assert "Merge one" not in git(world.repo, "log", "--format=%s", "main")
+    if how == "hold":
+        assert commands.release(world.queue, one.id).status == "queued"
+        world.drain()
+        assert states(world)["one"] == "landed"
+    if how == "another strategy":
+        return  # the checker knows merges only
     check(world)
 
 
-def test_the_configuration_is_shown_and_said(world):
-    assert told("config", "--json")["strategy"] == "merge"
-    assert "gate_cores" in call("config").stdout
-    said = told("config", "--strategy", "rebase", "--timeout", "9", "--clean", "none", "--keep", "*.o", "--setup",
-                "true", "--lock-file", "a.lock", "--gate-cores", "1")
-    assert (said["strategy"], said["timeout"], said["clean"], said["keep"], said["setup"], said["lock_files"]) == (
-        "rebase", 9.0, "none", ["*.o"], "true", ["a.lock"])
-    assert told("config", "--keep", "", "--setup", "")["keep"] == []
-    assert told("enqueue", "one", "one")["entry"]["strategy"] == "rebase"
-    assert told("config", "--no-gate")["gate"] is None
-    assert told("process")["entry"]["status"] == "landed"
-    assert call("log").stdout.splitlines()[1].endswith("no gate")
-
-
-@pytest.mark.parametrize(("arguments", "code", "words"), [
-    (("enqueue", "n", "one", "--strategy", "octopus"), 2, "octopus"),
-    (("enqueue", "n", "one", "--priority", "99"), 2, "99"),
-    (("enqueue", "n", "one", "--depends-on", "nobody"), 1, "no node nobody"),
-    (("enqueue", "n", "one", "--target", "nowhere:main"), 1, "no remote nowhere"),
-    (("enqueue", "n", "one", "--target", ":main"), 2, "not a branch"),
-    (("hold", "nobody"), 1, "no merge entry nobody"), (("release", "nobody"), 1, "no merge entry nobody"),
-    (("retry", "nobody"), 1, "no merge entry nobody"), (("lits",), 2, "did you mean 'list'"),
-    (("config", "--gate", "a", "--no-gate"), 2, "exclude"), (("config", "--timeout", "0"), 2, "timeout"),
-    (("process", "--watch", "--drain"), 2, "exclude"), (("process", "--watch", "--no-wait"), 2, "leave --no-wait out"),
-    (("log", "-n", "0"), 2, "-n"), (("conflicts", "--target", "nowhere"), 1, "does not exist")])
-def test_misuse_is_one_clear_line(world, arguments, code, words):
-    assert words in refused(*arguments, code=code)
-
-
-def test_several_queues_of_a_repository_are_told_apart(world):
-    git(world.repo, "branch", "next")
-    told("enqueue", "one", "one")
-    told("enqueue", "one", "one", "--target", "next")
-    assert "several entries" in refused("cancel", "one")
-    assert "main, next" in refused("pause")
-    assert told("pause", "--target", "next")["target"] == "next"
-    assert told("process")["success"]
-    assert "paused" in told("process", code=1)["error"]
-
-
-def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
-    said = []
-    told("enqueue", "one", "one")
-    commands.pause(world.queue)
-
-    def nap(_seconds):
-        if commands.resume(world.queue) is None:
-            told("enqueue", "two", "two")
-
-    monkeypatch.setattr("garrison.cli.merge_queue_process.time.sleep", nap)
-    results = process(watch=True, report=said.append)
-    assert [next(results)["entry"]["node"] for _ in range(2)] == ["one", "two"]
-    assert "paused" in said[0]
-    results.close()
-    assert not world.queue.processor_alive()
-
-
-def test_doctor_mends_what_a_crash_left_and_says_so(world):
+def test_a_command_amid_a_step_takes_effect_at_the_next(world, monkeypatch):
     one = world.enqueue("one")
-    tip = world.tip()
+    world.open.touch()
     processor = world.processor()
-    processor.step()
-    candidate = world.entry("one").commit
-    with world.queue.locked():
-        world.queue.append(VerdictGiven((one.id,), "entry", world.entry("one").tree, "k", "green", "", ""))
-        world.queue.append(LandingStarted((one.id,), tip, candidate, (candidate,)))
+    swap = processor.lander._swap
+
+    def late(landing, *, recorded):
+        commands.hold(world.queue, one.id)
+        return swap(landing, recorded=recorded)
+
+    monkeypatch.setattr(processor.lander, "_swap", late)
+    drive(processor)
     processor.close()
-    two = world.enqueue("two")
-    git(world.repo, "update-ref", "-d", f"{PINS}/{two.id}/head")
-    with world.queue.path.open("ab") as journal:
-        journal.write(b'{"seq":99,"torn')
-    found = told("doctor", "--json")["findings"]
-    assert [one["mended"] for one in found] == [True, True, True]
-    assert "an incomplete record" in found[0]["what"]
-    assert f"pinned {two.id}" in found[1]["what"]
-    assert f"settled the landing of {one.id}: landed" in found[2]["what"]
-    assert world.tip() == candidate
-    assert "no problems in the queue" in call("doctor").stderr
-    (world.repo / ".git/refs/heads/main.lock").touch()
-    world.queue.clock.time = lambda: 4e9
-    assert [one.repaired for one in recovery.repair(world.queue, world.trees)] == [False]
-    (world.repo / ".git/refs/heads/main.lock").unlink()
-    whole = world.queue.path.read_bytes()
-    world.queue.path.write_bytes(whole.replace(b'"seq":2,', b'"seq":3,', 1))
-    listed = call("list")
-    assert (listed.exit_code, listed.stdout) == (1, "")
-    assert "damaged" in listed.stderr
-    assert "`garrison merge-queue doctor`" in listed.stderr
-    done = call("doctor")
-    assert done.exit_code == 1
-    assert "rebuilt the journal of main" in done.stdout
-    assert "no problems in the queue" in call("doctor").stderr
+    assert states(world) == {"one": "held"}
+    assert world.tip() == world.start
+    assert not (world.repo / ".git/index.lock").exists()
+    check(world)
+
+
+def test_a_manual_pause_outlasts_verdicts_target_moves_and_processors(world):
+    world.enqueue("one")
+    processor = running(world)
+    assert commands.pause(world.queue, "release day").describe().startswith("the queue is paused: release day")
+    world.open.touch()
+    assert "release day" in drive(processor, "paused").reason
+    git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
+    drive(processor, "paused")
+    processor.close()
+    world.queue.lift_own_pause("pre-flight passed")
+    world.drain(until="paused")
+    assert states(world)["one"] in ("testing", "candidate")
+    assert commands.resume(world.queue).is_manual
+    assert commands.resume(world.queue) is None
+    world.drain()
+    assert states(world) == {"one": "landed"}
+    check(world, foreign=1)
+
+
+def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(world):
+    world.open.touch()
+    oid = world.branch("one", {"bad": "x\n"})
+    first = world.enqueue("one")
+    world.drain()
+    assert states(world) == {"one": "rejected"}
+    git(world.repo, "branch", "-qD", "one")
+    commands.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+    again = commands.retry(world.queue, first.id)
+    assert commands.retry(world.queue, first.id) == again, "repeating it changes nothing"
+    assert (again.attempt, again.oid, again.recipient, again.status) == (2, oid, "", "queued")
+    with pytest.raises(Refused, match="still on its way"):
+        commands.retry(world.queue, again.id)
+    world.drain()
+    with pytest.raises(Refused, match="has a later attempt"):
+        commands.retry(world.queue, first.id)
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
+    check(world)
+
+
+def test_a_dependent_waits_and_says_for_what(world):
+    world.open.touch()
+    world.branch("bad", {"bad": "x\n"})
+    bad = world.enqueue("bad")
+    two = world.queue.enqueue("r", "two", 1, "two", options=EntryOptions(depends_on=("bad",), priority=9))
+    one = world.enqueue("one")
+    assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").reason
+    assert states(world) == {"bad": "rejected", "two": "queued", "one": "landed"}
+    world.branch("bad", {"good": "x\n"})
+    world.enqueue("bad", attempt=2)
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed", "landed", "landed"]
+    landed = [entry.id for entry in sorted(world.queue.entries(), key=lambda entry: entry.landed_at) if entry.landed_at]
+    assert landed[0] == one.id
+    assert landed[-1] == two.id
+
+
+def test_other_options_amend_the_entry_until_it_is_landing(world):
+    one = world.enqueue("one")
+    seq = world.queue.state.seq
+    assert world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=0)).id == one.id
+    assert world.queue.state.seq == seq, "nothing was recorded"
+    assert world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=5)).priority == 5
+    with world.queue.locked():
+        world.queue.append(StatusChanged((one.id,), "candidate", base="b", trees=("t",), commits=("c",)))
+        world.queue.append(LandingStarted((one.id,), "b", "c", ("c",)))
+    for late in (lambda: world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=1)),
+                 lambda: commands.hold(world.queue, one.id), lambda: commands.cancel(world.queue, one.id, ""),
+                 lambda: commands.reconfigure(world.queue, gate="other")):
+        with pytest.raises(Refused, match="landing"):
+            late()
+
+
+@pytest.mark.parametrize(("clean", "keep", "left"), [
+    ("untracked", (), {"ignored.o", "made"}), ("untracked", ("*.log",), {"ignored.o", "made", "a.log"}),
+    ("none", (), {"ignored.o", "made", "a.log", "b.txt"}), ("ignored", ("b.*",), {"made", "b.txt", "made.o"})])
+def test_the_queues_configuration_decides_what_is_cleaned_out_of_a_slot(world, clean, keep, left):
+    world.branch("main", {".gitignore": "*.o\n"})
+    git(world.repo, "reset", "-q", "--hard")
+    seen = world.witness.with_name("seen")
+    world.queue.configure(QueueConfig(f"ls | grep -vE 'txt$' >> {seen}; ls b.txt >> {seen}; echo -- >> {seen}; "
+                                 "touch ignored.o a.log b.txt", setup="touch made made.o"))
+    commands.reconfigure(world.queue, clean=clean, keep=keep)
+    for name in ("one", "two"):
+        world.enqueue(name)
+        world.drain()
+    second = set(Path(seen).read_text().split("--\n")[1].split())
+    assert second - {"made.o"} == left - {"made.o"}
+    assert "made.o" in second, "what set-up made stays"

@@ -1,4 +1,4 @@
-"""The guard of a target: a hook that lets only the queue move it."""
+"""Guard of a target: a hook that lets only the queue move it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_only_the_queue_moves_the_target(world):
     check(world)
 
 
-def test_a_bypass_is_foreign_and_what_lands_is_tested_on_it(world):
+def test_a_bypass_of_the_guard_is_recorded_as_foreign_and_entries_are_tested_on_it(world):
     git(world.repo, "-c", "core.hooksPath=/dev/null", "commit", "-q", "--allow-empty", "-m", "past it")
     world.enqueue("one")
     world.drain()
@@ -57,7 +57,7 @@ def test_a_bypass_is_foreign_and_what_lands_is_tested_on_it(world):
     check(world, foreign=1)
 
 
-def test_it_goes_with_the_last_branch_and_comes_back_by_the_doctor(world):
+def test_the_hook_goes_with_the_last_branch_and_doctor_restores_it(world):
     hook = world.repo / ".git/hooks/reference-transaction"
     guard.install(world.queue.git, "refs/heads/other")
     commands.reconfigure(world.queue, guard=False)
@@ -73,7 +73,7 @@ def test_it_goes_with_the_last_branch_and_comes_back_by_the_doctor(world):
 
 
 def own_hook(folder, name, log, code=0):
-    """A hook of the user's, which notes what it was told."""
+    """Write a hook of the user's, which logs its input."""
     folder.mkdir(parents=True, exist_ok=True)
     text = f'#!/bin/sh\necho "{name} $*" >> {log}\ncat >> {log}\nexit {code}\n'
     (folder / name).write_text(text)
@@ -83,14 +83,14 @@ def own_hook(folder, name, log, code=0):
 
 @pytest.mark.parametrize("path", ["", ".husky", "elsewhere"])
 def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
-    """In the repository's hooks, in a directory of the checkout, in one of the user's own configuration."""
+    """In the repository's hooks, in a directory of the checkout, and where the user's configuration points."""
     world, log = World(tmp_path), tmp_path / "log"
     folder = world.repo / path if path == ".husky" else tmp_path / path if path else world.repo / ".git/hooks"
     text = own_hook(folder, "reference-transaction", log)
     own_hook(folder, "pre-commit", log)
-    said = {"": None, ".husky": ".husky", "elsewhere": str(folder)}[path]
-    if said:
-        git(world.repo, "config", "core.hooksPath", said)
+    configured = {"": None, ".husky": ".husky", "elsewhere": str(folder)}[path]
+    if configured:
+        git(world.repo, "config", "core.hooksPath", configured)
     world.branch("one", {"one.txt": "x\n"})
     there = sorted(folder.iterdir())
     commands.reconfigure(world.queue, guard=True)
@@ -104,31 +104,31 @@ def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
     world.drain()
     assert world.entry("one").status == "landed"
     assert f"{world.start} {world.tip()} refs/heads/main" in log.read_text()
-    own_hook(folder, "reference-transaction", log, code=1)  # what it says counts still, unless it is in ours' place
+    own_hook(folder, "reference-transaction", log, code=1)  # its result counts, unless ours has replaced it
     assert path == "" or "hook" in git_refuses(world, "branch", "third")
     own_hook(folder, "reference-transaction", log)
     commands.reconfigure(world.queue, guard=True)
     commands.reconfigure(world.queue, guard=False)
     assert (folder / "reference-transaction").read_text() == text
-    assert git(world.repo, "config", "--get", "core.hooksPath", check=False) == (said or "")
+    assert git(world.repo, "config", "--get", "core.hooksPath", check=False) == (configured or "")
     assert sorted(folder.iterdir()) == there
     assert not (world.repo / ".git/garrison/hooks").exists()
     assert git(world.repo, "status", "--porcelain") == ("?? .husky/" if path == ".husky" else "")
 
 
 def git_refuses(world, *arguments):
-    """What git says against it."""
+    """Return why git refuses a command."""
     done = subprocess.run(["git", *arguments], cwd=world.repo, capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""
 
 
-def test_a_guard_that_was_half_put_up_can_be_taken_down(world):
+def test_a_half_installed_guard_can_be_removed(world):
     world.queue.append(Configured(replace(world.queue.state.config, guard=False)))
     commands.reconfigure(world.queue, guard=False)
     assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
 
 
-def test_hooks_of_one_worktree_alone_leave_no_room_for_the_guard(tmp_path):
+def test_hooks_of_a_single_worktree_exclude_the_guard(tmp_path):
     world = World(tmp_path)
     git(world.repo, "config", "extensions.worktreeConfig", "true")
     git(world.repo, "config", "--worktree", "core.hooksPath", "mine")

@@ -22,8 +22,8 @@ FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
-def often_compacted(monkeypatch):
-    """So that its journal is put aside while a handful of entries is worked."""
+def compact_often(monkeypatch):
+    """Compact the journal while a handful of entries is worked."""
     monkeypatch.setattr(merge_processor, "SNAPSHOT_EVERY", 5)
 
 
@@ -37,7 +37,7 @@ def _process(world: World, point: str) -> None:
 
 
 def victim(world: World, point: str) -> int:
-    """A processor that dies at `point`; its exit code."""
+    """Run a processor that dies at `point`; return its exit code."""
     process = FORK.Process(target=_process, args=(world, point))
     process.start()
     process.join(DEADLINE)
@@ -54,22 +54,22 @@ def test_killed_at_every_step_twice(tmp_path, point):
         world.enqueue(node)
     (world.repo / "mine.txt").write_text("mine\n")
     assert victim(world, point) == -signal.SIGKILL
-    victim(world, point)  # dies there again, if the first one left anything to be done at that point
+    victim(world, point)  # dies there again, if the first one left anything to do there
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["landed", "rejected"]
     assert git(world.repo, "status", "--porcelain") == "?? mine.txt"
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/garrison") == \
         f"refs/garrison/mq/{world.entry('bad').id}/head"
     check(world)
-    told = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes]
-    assert [one for one in told if one[1].startswith("MERGE")] == [
+    outcomes = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes]
+    assert [outcome for outcome in outcomes if outcome[1].startswith("MERGE")] == [
         ("one", "MERGE_COMPLETE"), ("bad", "MERGE_FAILED")]
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "landed_first" else pytest.mark.slow)
                                    for point in merge_processor.FAILPOINTS])
 def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
-    """A batch with a bad entry in its middle: kills amid halving, amid a landing of several, and in what follows."""
+    """Kill amid halving a batch with a bad entry in its middle, amid a landing of several, and after it."""
     monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
     world = World(tmp_path)
     world.branch("first", {"first": "1\n"})
@@ -84,18 +84,18 @@ def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
     assert [entry.status for entry in world.queue.entries()] == ["landed"] * 3 + ["rejected", "landed"]
     assert git(world.repo, "status", "--porcelain") == ""
     check(world)
-    told = [outcome.entry.node for outcome in world.queue.state.outcomes if outcome.type.startswith("MERGE")]
-    assert sorted(told) == ["bad", "first", "one", "three", "two"]
+    nodes = [outcome.entry.node for outcome in world.queue.state.outcomes if outcome.type.startswith("MERGE")]
+    assert sorted(nodes) == ["bad", "first", "one", "three", "two"]
 
 
-def test_killed_before_the_swap_with_the_target_moved_meanwhile(tmp_path):
+def test_killed_before_the_swap_and_the_target_moved_meanwhile(tmp_path):
     world = World(tmp_path)
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     assert victim(world, "landing") == -signal.SIGKILL
     git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), world.start)
     assert world.entry("one").status == "landing"
-    (world.repo / ".git/index.lock").unlink()  # the user mends the checkout that the killed processor held
+    (world.repo / ".git/index.lock").unlink()  # the user repairs the checkout that the killed processor had locked
     git(world.repo, "reset", "-q", "--hard")
     world.drain()
     assert world.entry("one").status == "landed"
@@ -115,7 +115,7 @@ def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
     check(world, foreign=1)
 
 
-def test_a_landing_that_became_blocked_while_nobody_processed_waits(tmp_path):
+def test_a_landing_that_became_blocked_after_a_crash_waits(tmp_path):
     world = World(tmp_path)
     world.branch("one", {"lines.txt": "landed\n"})
     world.enqueue("one")
@@ -141,7 +141,7 @@ def _enqueue(home, repo, node, barrier):
     queue.enqueue("r", node, 1, node)
 
 
-def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
+def test_forty_concurrent_enqueues_are_forty_entries(tmp_path):
     world = World(tmp_path)
     tree = git(world.repo, "rev-parse", "main^{tree}")
     for number in range(40):
@@ -160,31 +160,31 @@ def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
     check(world)
 
 
-def _dies_enqueueing(world: World, point: str) -> None:
+def _die_enqueueing(world: World, point: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
     world.enqueue("one")
 
 
 @pytest.mark.parametrize("point", queue_module.FAILPOINTS)
-def test_whoever_dies_enqueueing_may_say_it_again(tmp_path, point, monkeypatch):
+def test_a_killed_enqueue_can_be_repeated(tmp_path, point, monkeypatch):
     world, synced = World(tmp_path), []
     world.branch("one", {"one.txt": "1\n"})
     for again in (False, True):
-        process = FORK.Process(target=_dies_enqueueing, args=(world, point))
+        process = FORK.Process(target=_die_enqueueing, args=(world, point))
         process.start()
         process.join(DEADLINE)
         assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
     monkeypatch.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
     entry = world.enqueue("one")
-    assert synced == [world.queue.path.stat().st_size]  # also what somebody else wrote is promised by who answers
-    assert [one.id for one in world.queue.entries()] == [entry.id]
+    assert synced == [world.queue.path.stat().st_size]  # also what another process wrote is durable before the answer
+    assert [each.id for each in world.queue.entries()] == [entry.id]
     world.drain()
     assert world.entry("one").status == "landed"
     check(world)
 
 
-def _other(world: World, what: str) -> None:
-    """What somebody else does between two looks of an enqueuer at the journal."""
+def _write_as_another(world: World, what: str) -> None:
+    """Write as another process between two reads of the journal by an enqueue."""
     queue = MergeQueue(world.home, world.repo, token="other")
     if what == "configured":
         commands.reconfigure(queue, strategy="squash")
@@ -203,39 +203,39 @@ def _other(world: World, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
-def test_an_enqueuer_knows_what_others_wrote_meanwhile(tmp_path, what):
+def test_an_enqueue_sees_what_others_wrote_meanwhile(tmp_path, what):
     world = World(tmp_path)
     world.branch("before", {"one.txt": "0\n"})
     world.branch("node", {"one.txt": "1\n"})
-    assert world.queue.state.config  # it has read all there was
+    assert world.queue.state.config  # it has read all there is
     if what == "rebuilt":
         (world.home / "runs" / "r").mkdir(parents=True)
-        _other(world, "held")
+        _write_as_another(world, "held")
         world.queue.path.unlink()
         recovery.repair(MergeQueue(world.home, world.repo), world.trees)
     else:
-        _other(world, what)
+        _write_as_another(world, what)
     entry = world.enqueue("node")
     assert entry == MergeQueue(world.home, world.repo).entry(entry.id)
     assert entry.status == ("held" if what == "held" else "queued")
     assert entry.strategy == ("squash" if what == "configured" else "merge")
-    assert [one.status for one in world.queue.state.entries_of("r", "node")[:-1]] == \
+    assert [each.status for each in world.queue.state.entries_of("r", "node")[:-1]] == \
         ["superseded"] * (what in ("held", "superseded", "rebuilt"))
     records = journal.read_all(world.queue.path)
-    assert what == "rebuilt" or sum(one.data.get("entry") == entry.id for one in records) == 1
+    assert what == "rebuilt" or sum(stored.data.get("entry") == entry.id for stored in records) == 1
     assert len(world.queue.entries()) == {"crowd": 13, "held": 2, "superseded": 2, "rebuilt": 2}.get(what, 1)
 
 
-def _dies_over_merges(world: World) -> None:
+def _die_amid_merges(world: World) -> None:
     git_ = world.queue.git
     git_.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
     git_.merge_trees("main", ["main"])
 
 
-def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
+def test_leftovers_of_a_killed_conflict_check_are_removed(tmp_path):
     world = World(tmp_path)
     scratch = world.queue.git.scratch
-    process = FORK.Process(target=_dies_over_merges, args=(world,))
+    process = FORK.Process(target=_die_amid_merges, args=(world,))
     process.start()
     process.join(DEADLINE)
     assert process.exitcode == -signal.SIGKILL
@@ -248,7 +248,7 @@ def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
     assert list(scratch.glob("ref-*")) == []
 
 
-def test_without_room_for_a_snapshot_the_journal_goes_on_as_it_is(tmp_path, monkeypatch):
+def test_without_disk_space_for_a_snapshot_the_journal_goes_on(tmp_path, monkeypatch):
     world = World(tmp_path)
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")

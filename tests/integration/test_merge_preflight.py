@@ -20,13 +20,13 @@ def world(tmp_path):
 
 def run(world, gate, setup=None, *, timeout=30.0, environ=None, **options):
     environment = child_environment(environ or os.environ)
-    said = []
+    lines = []
     result = preflight(world.queue, QueueConfig(gate, setup, False, timeout), trees=world.trees,
-                       environment=environment, progress=said.append, **options)
-    return result, said
+                       environment=environment, progress=lines.append, **options)
+    return result, lines
 
 
-def test_green_is_recorded_and_spares_the_identical_tree(tmp_path):
+def test_a_green_preflight_is_reused_for_the_identical_tree(tmp_path):
     world = World(tmp_path)
     result = preflight(world.queue, world.config, trees=world.trees, environment=child_environment(os.environ))
     assert (result.commit, world.gates()) == (world.start, 1)
@@ -40,9 +40,9 @@ def test_green_is_recorded_and_spares_the_identical_tree(tmp_path):
     check(world)
 
 
-def test_it_runs_outside_every_checkout_and_says_what_it_does(world):
-    _, said = run(world, "test $(git rev-parse --show-toplevel) = $GARRISON_TREE && test -e made", "touch made")
-    assert [line.split()[1] for line in said] == ["set-up", "gate"]
+def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):
+    _, lines = run(world, "test $(git rev-parse --show-toplevel) = $GARRISON_TREE && test -e made", "touch made")
+    assert [line.split()[1] for line in lines] == ["set-up", "gate"]
     assert git(world.repo, "status", "--porcelain") == ""
 
 
@@ -53,7 +53,7 @@ def test_it_runs_outside_every_checkout_and_says_what_it_does(world):
     ("cat; echo read to its end; false", None, "read to its end"),
     ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "gate ran longer than"),
     ("true", "no-such-command", "set-up's command was not found"), ("true", "sleep 60", "set-up ran longer than")])
-def test_everything_but_green_is_refused_with_the_logs_tail(world, gate, setup, word):
+def test_any_other_result_is_refused_with_the_logs_tail(world, gate, setup, word):
     with pytest.raises(PreflightRed) as told:
         run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)
     assert word in f"{told.value}\n{told.value.tail}"
@@ -61,7 +61,7 @@ def test_everything_but_green_is_refused_with_the_logs_tail(world, gate, setup, 
     assert world.queue.state.green == {}
 
 
-def test_a_pause_is_lifted(tmp_path):
+def test_a_green_preflight_lifts_a_pause(tmp_path):
     world = World(tmp_path, gate=f"test -e {tmp_path}/cure")
     world.branch("one", {"a": "a\n"})
     world.enqueue("one")
@@ -73,7 +73,7 @@ def test_a_pause_is_lifted(tmp_path):
 
 
 def fake_environment(tmp_path: Path) -> tuple[Path, Path]:
-    """A virtual environment made by hand (symlink and pyvenv.cfg); its python and its site-packages."""
+    """Make a virtual environment by hand (symlink and pyvenv.cfg); return its python and its site-packages."""
     site = tmp_path / "env" / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
     (tmp_path / "env/bin").mkdir()
@@ -108,7 +108,7 @@ def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_pa
     run(world, "python -c pass", environ=environ, allow_foreign_imports=True)
 
 
-def test_an_install_from_elsewhere_and_an_environment_inside_the_repository_are_none_of_ours(world, tmp_path):
+def test_other_editable_installs_and_environments_are_accepted(world, tmp_path):
     python, site = fake_environment(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -129,8 +129,8 @@ def test_the_gates_interpreter_is_found_behind_scripts_and_assignments(tmp_path)
     assert pythons("make check", tmp_path, environment) == []
 
 
-def test_a_gate_that_changes_its_tree_spoils_nothing(world):
-    """What it tracks is put back before the next use, what it adds goes; the target never sees either."""
+def test_a_gate_that_changes_its_worktree_does_no_harm(world):
+    """Tracked files are restored before the next use and new ones removed; the target sees neither."""
     spoil = "test $(wc -l < lines.txt) = 10 && ! test -e added && rm lines.txt && touch added && git rm -rq --cached ."
     for _ in range(2):
         run(world, spoil)

@@ -24,7 +24,7 @@ def world(tmp_path):
 
 
 @pytest.mark.smoke
-def test_lands_in_order_what_passed_and_tells_the_runner(world):
+def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     first = world.branch("one", {"one.txt": "1\n"})
     world.branch("two", {"two.txt": "2\n"})
     world.enqueue("one")
@@ -43,7 +43,7 @@ def test_lands_in_order_what_passed_and_tells_the_runner(world):
     check(world)
 
 
-def test_of_what_a_gate_printed_without_end_the_beginning_and_the_reason_stay(tmp_path, monkeypatch):
+def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(log_retention, "KEPT", 3)
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
     world.branch("bad", {"bad": "x\n"})
@@ -61,7 +61,7 @@ def test_of_what_a_gate_printed_without_end_the_beginning_and_the_reason_stay(tm
 
 
 @pytest.mark.smoke
-def test_a_conflict_is_answered_with_its_files_and_others_go_on(world):
+def test_a_conflict_names_its_files_and_other_entries_go_on(world):
     world.branch("one", {"lines.txt": "changed\n"})
     world.branch("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
     world.branch("three", {"three.txt": "3\n"})
@@ -88,7 +88,7 @@ def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
     check(world)
 
 
-def test_the_rejection_brings_the_logs_tail(tmp_path):
+def test_a_rejection_has_the_logs_tail(tmp_path):
     world = World(tmp_path, gate="echo the very reason; test ! -e bad")
     world.branch("bad", {"bad": "x\n"})
     world.enqueue("bad")
@@ -101,10 +101,10 @@ def test_the_rejection_brings_the_logs_tail(tmp_path):
 @pytest.mark.parametrize(("gate", "pause"), [
     ("no-such-command-here", "gate_broken"), ("exit 5", "gate_broken"), ("echo 'Ran 0 tests in 0.0s'", "gate_broken"),
     ("exit 3", "base_red"), ("sleep 60", "gate_broken")])
-def test_a_gate_that_fails_on_the_bare_target_pauses_and_rejects_nobody(tmp_path, gate, pause):
+def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_entry(tmp_path, gate, pause):
     world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
     world.config = QueueConfig(gate, None, False, world.config.timeout)
-    world.queue.configure(world.config)  # replaced: the queue is empty and nobody works it
+    world.queue.configure(world.config)  # replaced: the queue is empty and no processor runs
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     assert pause in world.drain(until="paused").reason
@@ -137,7 +137,7 @@ def test_a_paused_queue_goes_on_when_the_target_moved(tmp_path):
     check(world, foreign=1)
 
 
-def test_without_a_gate_nothing_lands_and_nothing_is_lost(tmp_path):
+def test_without_a_gate_entries_wait(tmp_path):
     world = World(tmp_path)
     queue = MergeQueue(world.home, world.repo, "other")
     git(world.repo, "branch", "other")
@@ -154,7 +154,7 @@ def test_without_a_gate_nothing_lands_and_nothing_is_lost(tmp_path):
     assert git(world.repo, "show", "other:one.txt") == "1"
 
 
-def test_a_branch_that_is_already_there_lands_without_a_gate(world):
+def test_a_branch_already_in_the_target_lands_without_a_gate(world):
     git(world.repo, "branch", "same")
     world.enqueue("same")
     world.drain()
@@ -174,7 +174,7 @@ def test_the_pinned_commit_lands_whatever_the_branch_becomes(world):
     check(world)
 
 
-def test_another_commit_supersedes_even_one_under_test(tmp_path):
+def test_another_commit_supersedes_an_entry_under_test(tmp_path):
     world = World(tmp_path, gate="test ! -e slow || sleep 50")
     world.branch("one", {"slow": "x\n"})
     old = world.enqueue("one")
@@ -189,7 +189,7 @@ def test_another_commit_supersedes_even_one_under_test(tmp_path):
     check(world)
 
 
-def test_the_same_commit_is_the_same_entry_and_a_failed_one_may_try_again(world):
+def test_the_same_commit_is_the_same_entry_and_a_failed_one_can_be_retried(world):
     world.branch("bad", {"bad": "x\n"})
     first = world.enqueue("bad")
     assert world.enqueue("bad") == first
@@ -200,16 +200,16 @@ def test_the_same_commit_is_the_same_entry_and_a_failed_one_may_try_again(world)
     assert len(world.queue.entries()) == 2
 
 
-def test_a_target_moved_behind_the_back_is_tested_again_on_the_new_tip(tmp_path):
+def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     world = World(tmp_path, gate="sleep 0.3")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
     until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
-    git(world.repo, "commit", "-q", "--allow-empty", "-m", "somebody else")
+    git(world.repo, "commit", "-q", "--allow-empty", "-m", "someone else")
     (world.repo / "else.txt").write_text("e\n")
     git(world.repo, "add", "-A")
-    git(world.repo, "commit", "-qm", "somebody else")
+    git(world.repo, "commit", "-qm", "someone else")
     drive(processor)
     processor.close()
     assert world.entry("one").status == "landed"
@@ -229,7 +229,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
         return swap(old, new, entry)
 
     monkeypatch.setattr(processor.writer.branch, "swap", late)
-    git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
+    git(world.repo, "checkout", "-q", "--detach")  # so that main is checked out nowhere
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.checkouts.find_checkouts", lambda git, target: ([], None))
     drive(processor)
@@ -240,7 +240,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     check(world, foreign=1)
 
 
-def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
+def test_a_second_processor_waits_and_a_fenced_one_stops(world):
     first = world.processor()
     second_queue = MergeQueue(world.home, world.repo, token="second")
     from garrison.merge.processor import MergeProcessor
@@ -276,7 +276,7 @@ def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
     assert world.queue.state.config.gate == "make check"
 
 
-def test_what_a_gate_leaves_running_is_ended(tmp_path):
+def test_processes_that_a_gate_leaves_running_are_ended(tmp_path):
     world = World(tmp_path, gate="(setsid sleep 300 >/dev/null 2>&1 &) ; true")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -303,8 +303,8 @@ def test_a_killed_gate_is_run_again(tmp_path):
 @pytest.mark.parametrize(("end", "told"), [
     ("kill -TERM $$", "signal"), ("sh -c 'kill -SEGV $$'", "signal"),
     ("{ echo 'write error: No space left on device'; false; }", "no room")])
-def test_a_gate_that_judged_nothing_is_run_again_and_counts_when_it_always_does(tmp_path, end, told):
-    """Seen to reject the entry: a stranger's signal to the gate's shell made good work be done again."""
+def test_a_gate_without_a_verdict_is_run_again_and_counts_the_third_time(tmp_path, end, told):
+    """Regression: a foreign signal to the gate's shell rejected the entry."""
     world = World(tmp_path, gate=f"if test ! -e {tmp_path}/again; then touch {tmp_path}/again; {end}; fi")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -321,8 +321,8 @@ def test_a_gate_that_judged_nothing_is_run_again_and_counts_when_it_always_does(
 
 
 @pytest.mark.parametrize("where", ["trees", "home"])
-def test_while_a_disk_is_full_no_gate_begins_and_none_is_counted_as_lost(tmp_path, monkeypatch, where):
-    """Seen to reject the entry after three runs whose verdict could not be written."""
+def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeypatch, where):
+    """Regression: three runs whose verdict could not be written rejected the entry."""
     world = World(tmp_path, gate=f"test -e {tmp_path}/room || exit 1")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -360,7 +360,7 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     check(world)
 
 
-def test_a_gate_whose_entry_was_superseded_while_nobody_processed_is_ended(tmp_path):
+def test_a_gate_whose_entry_was_superseded_between_processors_is_ended(tmp_path):
     world = World(tmp_path, gate="test ! -e slow || sleep 300")
     world.branch("one", {"slow": "x\n"})
     world.enqueue("one")
@@ -400,7 +400,7 @@ def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
     check(world)
 
 
-def test_the_gate_sees_its_tree_slot_and_marker_and_no_foreign_secrets(tmp_path, monkeypatch):
+def test_the_gates_environment_has_worktree_slot_and_marker_and_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_SECRET", "s3cret")
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
     world = World(tmp_path, gate=f"env > {tmp_path}/env; true")

@@ -1,4 +1,4 @@
-"""Targets that lie in a remote: asked by ls-remote, moved by a push with a lease."""
+"""Targets of a remote: read by ls-remote, moved by a push with a lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from garrison.system.git import GitError
 
 @pytest.fixture
 def world(tmp_path):
-    """Its queue lands on main of the bare repository `origin`; the local main is nobody's business."""
+    """Return a world whose queue lands on main of the bare repository `origin`; the local main is not involved."""
     world = World(tmp_path)
     world.remote = tmp_path / "origin.git"
     git(tmp_path, "clone", "-q", "--bare", str(world.repo), str(world.remote))
@@ -44,7 +44,7 @@ def tip(world):
 
 
 def move(world, name="other"):
-    """Somebody else pushes."""
+    """Push as someone else."""
     oid = world.branch(name, {f"{name}.txt": "x\n"}, start=tip(world))
     git(world.repo, "push", "-q", "-f", "origin", f"{name}:main")
     return oid
@@ -60,7 +60,7 @@ def kinds(world):
 
 
 @pytest.mark.smoke
-def test_a_branch_lands_on_the_remote_and_nothing_here_moves(world):
+def test_a_branch_lands_on_the_remote_and_no_local_ref_moves(world):
     one = world.enqueue("one")
     drain(world)
     assert world.queue.entry(one.id).status == "landed"
@@ -70,7 +70,7 @@ def test_a_branch_lands_on_the_remote_and_nothing_here_moves(world):
     assert git(world.repo, "status", "--porcelain") == ""
 
 
-def test_a_push_of_somebody_else_in_between_is_foreign_and_everything_is_tested_on_it(world, monkeypatch):
+def test_a_foreign_push_in_between_is_recorded_and_entries_are_tested_on_it(world, monkeypatch):
     world.enqueue("one")
     made = processor(world)
     swap, others = made.writer.branch.swap, []
@@ -90,8 +90,8 @@ def test_a_push_of_somebody_else_in_between_is_foreign_and_everything_is_tested_
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-def test_a_push_whose_answer_was_lost_is_judged_by_the_remote(world, monkeypatch, arrived):
-    """As if the processor was killed over it: its successor asks the remote."""
+def test_a_push_whose_answer_was_lost_is_settled_by_the_remote(world, monkeypatch, arrived):
+    """The processor was killed amid its push, and its successor asks the remote."""
     world.enqueue("one")
     made = processor(world)
     swap = made.writer.branch.swap
@@ -112,7 +112,7 @@ def test_a_push_whose_answer_was_lost_is_judged_by_the_remote(world, monkeypatch
     assert git(world.remote, "rev-list", "--count", "--first-parent", f"{world.start}..main") == "1"
 
 
-def test_a_remote_that_is_away_or_refuses_is_waited_for(world):
+def test_a_remote_that_is_unreachable_or_refuses_is_tried_again(world):
     world.enqueue("one")
     away = world.remote.with_name("away.git")
     world.remote.rename(away)
@@ -133,7 +133,7 @@ def test_a_remote_that_is_away_or_refuses_is_waited_for(world):
     assert tip(world) == world.entry("one").commit
 
 
-def test_what_is_no_target_and_what_cannot_be_guarded(world):
+def test_bad_target_names_are_refused_and_a_remote_is_not_guarded(world):
     for name in ("", "-x", ":main", "origin:", "origin:-x"):
         with pytest.raises(UsageError, match="not a branch"):
             MergeQueue(world.home, world.repo, name)

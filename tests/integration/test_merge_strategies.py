@@ -17,7 +17,7 @@ def world(tmp_path):
 
 
 def commit(world, branch, name, text, who=OF_OTHERS, parents=()):
-    """One commit on `branch` by somebody else than the committer."""
+    """Make one commit on `branch` whose author is not the committer."""
     start = git(world.repo, "rev-parse", "-q", "--verify", branch, check=False) or world.tip()
     lines = [f"commit refs/heads/{branch}", f"author {who}", "committer A <a@x> 1700000000 +0000",
              f"data {len(name) + 4}", f"Add {name}", f"from {start}", *(f"merge {parent}" for parent in parents),
@@ -42,9 +42,9 @@ def built(world, oid, strategy, base=None):
 
 
 def shape(world, commit, base):
-    """(subject, author, author's date, parents) of what `commit` adds, oldest first."""
-    told = git(world.repo, "log", "--reverse", "--topo-order", "--format=%s|%an|%at|%P", f"{base}..{commit}")
-    return [line.split("|") for line in told.splitlines()]
+    """Return (subject, author, author's date, parents) of what `commit` adds, oldest first."""
+    log = git(world.repo, "log", "--reverse", "--topo-order", "--format=%s|%an|%at|%P", f"{base}..{commit}")
+    return [line.split("|") for line in log.splitlines()]
 
 
 @pytest.mark.smoke
@@ -55,35 +55,35 @@ def test_each_strategy_makes_its_own_shape_and_keeps_the_authors(world, strategy
     base = world.tip()
     if strategy != "ff-only":
         base = world.branch("main", {"main.txt": "m"})
-    got = built(world, two, strategy, base)
-    files = set(git(world.repo, "ls-tree", "--name-only", got.tree).splitlines())
+    candidate = built(world, two, strategy, base)
+    files = set(git(world.repo, "ls-tree", "--name-only", candidate.tree).splitlines())
     assert {"one.txt", "two.txt"} | ({"main.txt"} if strategy != "ff-only" else set()) <= files
-    assert git(world.repo, "rev-parse", f"{got.commit}^{{tree}}") == got.tree
+    assert git(world.repo, "rev-parse", f"{candidate.commit}^{{tree}}") == candidate.tree
     work = [["Add one.txt", "Ann Else", "1600000000"], ["Add two.txt", "Bob", "1600000001"]]
-    lines = shape(world, got.commit, base)
+    lines = shape(world, candidate.commit, base)
     if strategy == "merge":
         assert [line[:3] for line in lines[:2]] == work
         assert lines[2][0] == "Merge work into main"
         assert lines[2][3] == f"{base} {two}"
     elif strategy == "squash":
         assert lines == [["Squash work", "Ann Else", "1600000000", base]]
-        assert "Co-authored-by: Bob <bob@x>" in git(world.repo, "log", "-1", "--format=%B", got.commit)
+        assert "Co-authored-by: Bob <bob@x>" in git(world.repo, "log", "-1", "--format=%B", candidate.commit)
     elif strategy == "rebase":
         assert [line[:3] for line in lines] == work
         assert lines[0][3] == base
-        assert {one, two} & set(git(world.repo, "rev-list", f"{base}..{got.commit}").split()) == set()
+        assert {one, two} & set(git(world.repo, "rev-list", f"{base}..{candidate.commit}").split()) == set()
     else:
-        assert got.commit == two
-    trailer = git(world.repo, "log", "-1", "--format=%(trailers:key=Tested,valueonly)", got.commit)
-    assert trailer == ("" if strategy == "ff-only" else got.tree)
+        assert candidate.commit == two
+    trailer = git(world.repo, "log", "-1", "--format=%(trailers:key=Tested,valueonly)", candidate.commit)
+    assert trailer == ("" if strategy == "ff-only" else candidate.tree)
 
 
-def test_a_rebase_leaves_what_stands_where_it_belongs_and_names_the_entry_in_the_last(world):
+def test_a_rebase_keeps_commits_already_in_place_and_names_the_entry_in_the_last(world):
     one = commit(world, "work", "one.txt", "1")
     two = commit(world, "work", "two.txt", "2")
-    got = built(world, two, "rebase")
-    assert git(world.repo, "rev-parse", f"{got.commit}^") == one
-    assert got.commit != two
+    candidate = built(world, two, "rebase")
+    assert git(world.repo, "rev-parse", f"{candidate.commit}^") == one
+    assert candidate.commit != two
 
 
 @pytest.mark.parametrize("strategy", ["merge", "squash", "rebase"])
@@ -91,13 +91,13 @@ def test_a_conflict_names_its_files(world, strategy):
     commit(world, "work", "free.txt", "1")
     two = commit(world, "work", "lines.txt", "other")
     base = world.branch("main", {"lines.txt": "else"})
-    got = built(world, two, strategy, base)
-    assert (got.commit, got.files) == (None, ("lines.txt",))
-    assert "lines.txt" in got.reason
-    assert (two[:10] in got.reason) == (strategy == "rebase")
+    candidate = built(world, two, strategy, base)
+    assert (candidate.commit, candidate.files) == (None, ("lines.txt",))
+    assert "lines.txt" in candidate.reason
+    assert (two[:10] in candidate.reason) == (strategy == "rebase")
 
 
-def test_what_a_strategy_cannot_do_is_said(world):
+def test_a_strategy_explains_what_it_cannot_do(world):
     oid = commit(world, "work", "one.txt", "1")
     base = world.branch("main", {"main.txt": "m"})
     assert "cannot be moved forward" in built(world, oid, "ff-only", base).reason
@@ -110,7 +110,7 @@ def test_what_a_strategy_cannot_do_is_said(world):
 
 
 @pytest.mark.parametrize("strategy", ["squash", "rebase"])
-def test_what_the_target_has_already_is_its_own_tip(world, strategy):
+def test_a_branch_already_in_the_target_gives_its_tip(world, strategy):
     oid = commit(world, "work", "one.txt", "1")
     base = world.branch("main", {"one.txt": "1", "main.txt": "m"})
     assert built(world, oid, strategy, base).commit == base

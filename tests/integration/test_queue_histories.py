@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> World:
 
 
 def sound(world: World, *, foreign: list[str] | None = None, **more: object) -> None:
-    """The judge finds nothing."""
+    """Check that the checker finds nothing."""
     told = {entry.id: entry.status for entry in world.queue.entries()}
     judge(Case(world.repo, world.home, world.start, foreign=foreign or [], told=told, enqueued=list(told),
                witness=None if world.config.no_gate else world.witness, **more))  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def statuses(world: World) -> dict[str, str]:
 
 def commit(world: World, name: str, start: str = "main", *parents: str, files: dict[str, bytes | None] | None = None,
            modes: dict[str, str] | None = None) -> str:
-    """A commit on branch `name`, made without a checkout, with any content, mode and parents."""
+    """Make a commit on branch `name` without a checkout, with any content, mode and parents."""
     env = {"GIT_INDEX_FILE": str(world.repo / ".git/test-index"), "GIT_AUTHOR_DATE": "1700000000 +0000",
            "GIT_COMMITTER_DATE": "1700000000 +0000"}
     (world.repo / ".git/test-index").unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def commit(world: World, name: str, start: str = "main", *parents: str, files: d
     return made
 
 
-def test_every_kind_of_conflict_is_answered_with_its_files(world):
+def test_every_kind_of_conflict_names_its_files(world):
     ours: dict[str, bytes | None] = {"text": b"ours\n", "mine": BASE["moved"].encode(), "moved": None, "gone": None,
                                      "binary": b"\0ours\1", "link": b"one", "module": world.start.encode(),
                                      "Case": b"upper\n", "dir": b"a file\n"}
@@ -114,8 +114,8 @@ def test_histories_of_every_shape_land_once(world):
     commit(world, "octopus", "main", *heads, two, files={"o1": b"x\n", "o2": b"x\n", "x2": b"x\n"})
     commit(world, "empty")
     commit(world, "twin", files={"twin": b"x\n"})
-    git(world.repo, "branch", "same", "twin")  # the same commit, by another node
-    commit(world, "alike", "empty", files={"twin": b"x\n"})  # the same content, by another commit
+    git(world.repo, "branch", "same", "twin")  # the same commit, of another node
+    commit(world, "alike", "empty", files={"twin": b"x\n"})  # the same content, in another commit
     commit(world, "far", commit(world, "f1", commit(world, "f0", files={"f0": b"x\n"}), files={"f0": b"y\n"}),
            files={"f0": b"z\n"})
     nodes = ["there", "cross", "octopus", "empty", "twin", "same", "alike", "far"]
@@ -127,8 +127,8 @@ def test_histories_of_every_shape_land_once(world):
     sound(world)
 
 
-def test_what_became_of_the_branch_changes_nothing(world):
-    """Moved by force, deleted, deleted and collected: what was enqueued lands."""
+def test_the_enqueued_commit_lands_whatever_became_of_the_branch(world):
+    """The branch is moved by force, deleted, or deleted and collected."""
     pinned = {name: world.branch(name, {f"{name}.txt": "1\n"}) for name in ("pushed", "deleted", "both")}
     for name in pinned:
         world.enqueue(name)
@@ -144,7 +144,7 @@ def test_what_became_of_the_branch_changes_nothing(world):
     sound(world, logged=False)
 
 
-def test_a_target_that_was_forced_back_is_taken_as_it_is(world):
+def test_a_target_that_was_forced_back_is_accepted(world):
     for name in ("one", "two"):
         world.branch(name, {f"{name}.txt": "1\n"}, world.start)
     git(world.repo, "checkout", "-q", "-b", "work")
@@ -170,7 +170,7 @@ def test_without_its_target_a_queue_waits(world):
     sound(world, foreign=[world.start])
 
 
-def test_each_is_green_alone_and_red_together_so_the_second_is_rejected(tmp_path):
+def test_of_two_green_alone_and_red_together_the_second_is_rejected(tmp_path):
     world = World(tmp_path, gate="! test -e caller || ! test -e renamed")
     world.branch("renames", {"renamed": "x\n"})
     world.branch("calls", {"caller": "x\n"})
@@ -185,8 +185,8 @@ def test_each_is_green_alone_and_red_together_so_the_second_is_rejected(tmp_path
 @pytest.mark.parametrize(("where", "edits"), [
     ("here", " M lines.txt"), ("elsewhere", ""), ("elsewhere", "?? one.txt"), ("elsewhere", "A  staged"),
     ("nowhere", " M lines.txt")])
-def test_wherever_the_target_is_checked_out_the_users_edits_stay(tmp_path, where, edits):
-    """Edits in the way make the entry wait; others are neither touched nor a reason to wait."""
+def test_the_users_edits_stay_wherever_the_target_is_checked_out(tmp_path, where, edits):
+    """Edits in the way make the entry wait; other edits are left alone."""
     world = World(tmp_path)
     tree = world.repo
     if where != "here":
@@ -226,8 +226,8 @@ def _undo(tree: Path) -> None:
     git(tree, "reset", "-q", "--hard")
 
 
-def test_gc_in_flight_takes_nothing_away(tmp_path):
-    """While the gate runs everything that nothing refers to is collected; what was tested lands."""
+def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
+    """Everything unreferenced is collected while the gate runs."""
     world = World(tmp_path, gate=f"until test -e {tmp_path}/go; do sleep 0.02; done")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -263,8 +263,8 @@ def test_five_hundred_entries(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["candidate", "verdict"])
-def test_a_candidate_that_was_collected_under_us_is_built_again(tmp_path, when):
-    """Seen to hang: git gc --prune=now had listed the refs before the candidate had one, and removed it after."""
+def test_a_candidate_that_gc_removed_is_built_again(tmp_path, when):
+    """Regression: git gc --prune=now listed the refs before the candidate had one, and removed it after."""
     world = World(tmp_path)
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -280,13 +280,13 @@ def test_a_candidate_that_was_collected_under_us_is_built_again(tmp_path, when):
 
 
 def _patiently(processor: MergeProcessor) -> bool:
-    """One step as a layer does it: trouble is no end."""
+    """Make one step as the process does: errors are tried again."""
     with contextlib.suppress(GarrisonError):
         processor.step()
     return True
 
 
-def test_while_somebody_collects_nothing_is_built(world, monkeypatch):
+def test_during_gc_nothing_is_built(world, monkeypatch):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
@@ -303,8 +303,8 @@ def test_while_somebody_collects_nothing_is_built(world, monkeypatch):
     sound(world)
 
 
-def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch):
-    """Seen to reject the entry after three tries, as if its gate had vanished three times."""
+def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
+    """Regression: after three tries the entry was rejected, as if its gate had vanished three times."""
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
@@ -324,8 +324,8 @@ def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch
     sound(world)
 
 
-def test_what_was_red_before_it_was_held_is_rejected_after(world):
-    """Seen to hang: red often enough, but not under test any more, it could be neither rejected nor tested."""
+def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
+    """Regression: red often enough, but not under test any more, it could be neither rejected nor tested."""
     world.branch("bad", {"bad": "x\n"})
     entry = world.enqueue("bad").id
     processor = world.processor()

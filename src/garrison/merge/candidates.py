@@ -32,7 +32,7 @@ _EXTRA = 8
 
 @dataclass(frozen=True)
 class CandidateChain:
-    """A batch stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
+    """Batch stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
 
     base: str
     entries: tuple[MergeEntry, ...]
@@ -59,7 +59,7 @@ class CandidateBuilder:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self._chain = _NO_CHAIN
         self._exact: tuple[str, ...] = ()
-        """The entries for which the chain's commits bear the very trailers with which they would land."""
+        """Entries for which the chain's commits have the very trailers with which they would land."""
         self._pinned = ""
 
     # --- a batch ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Every checkout that has the target checked out is held by git's own `index.lock` from the rehearsal until it was moved
 along: in between, a `commit -a` there would silently revert the landing. The lock is a hard link to a file of ours
-beside it, so that a crash can be told from the user's git, and cleaned up by the next processor. The index is rewritten
+beside it, so that the next processor can tell a crash from the user's git, and clean up. The index is rewritten
 in a copy and renamed into place, as git does it.
 
 Nothing is overwritten: git's two-tree `read-tree` refuses edits and untracked (also ignored) files in its way.
@@ -34,7 +34,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Blocked:
-    """Why a checkout cannot be moved along now: `files` are in the way, `why` says what to do."""
+    """Reason why a checkout cannot be moved along now: `files` are in the way, `why` says what to do."""
 
     path: Path
     files: tuple[str, ...]
@@ -95,7 +95,7 @@ def update_stale(git: Git, target: str, path: Path, old: str, new: str) -> Block
 
 
 class CheckoutLocks:
-    """All checkouts of a target, locked and rehearsed for one landing; `blocked` says why not. Use as a context."""
+    """Checkouts of a target, all locked and rehearsed for one landing; `blocked` says why not. Use as a context."""
 
     def __init__(self, git: Git, target: str, old: str, new: str) -> None:
         self._stack = ExitStack()
@@ -143,7 +143,7 @@ class Checkout:
         self._mark = self.git_dir / "garrison-index.lock"
         self._copy = self.git_dir / f"garrison-index-{os.getpid()}"
         self._is_fresh = False
-        """Whether the copy is the index as it is, and knows its files: the lock was held since it was made."""
+        """Set while the copy is as current as the index: the lock was held since it was made."""
 
     # --- the index lock ---------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Checkout:
     def _is_torn(self, change: Change) -> bool:
         """Return whether a file holds only a beginning of its new content: git was killed, or the disk was full.
 
-        Nothing is lost with it, whoever wrote it.
+        Nothing is lost with such a file.
         """
         here = self.path / change.name
         if change.status == "D" or here.is_symlink() or not here.is_file() or self._blob(change.name) == change.blob:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 1800.0
 """Seconds a gate or set-up may take."""
 CLEANING = ("untracked", "none", "ignored")
-"""What is removed before a test: files neither tracked nor ignored; nothing; ignored files too. The first is the
+"""Files that are removed before a test: those neither tracked nor ignored; none; ignored ones too. The first is the
 default; what a set-up made always stays."""
 _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 """Environment variables that tell one terminal from another, not one machine from another."""
@@ -22,7 +22,7 @@ _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """How a queue tests and lands. `gate` and `setup` are shell lines; without a gate only `no_gate` lets work land."""
+    """Settings of a queue. `gate` and `setup` are shell lines; without a gate nothing lands unless `no_gate` is set."""
 
     gate: str | None = None
     setup: str | None = None
@@ -33,13 +33,13 @@ class QueueConfig:
     strategy: str = STRATEGIES[0]
     """Strategy of entries that name none."""
     clean: str = CLEANING[0]
-    """What is cleaned out of a slot before each test; see CLEANING."""
+    """Cleaning of a slot before each test; see CLEANING."""
     keep: tuple[str, ...] = ()
     """Patterns, as in .gitignore, of files that stay for the next test whatever is cleaned."""
     gate_cores: int = 0
     """Cores that one gate run keeps busy, so that others may run beside it on idle cores; 0: all."""
     guard: bool = False
-    """Whether a git hook keeps everyone else from moving the target."""
+    """Set if a git hook keeps everyone else from moving the target."""
 
     @property
     def ready(self) -> bool:
@@ -52,7 +52,7 @@ class QueueConfig:
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
 
     def verdict_key(self, environment: Mapping[str, str]) -> str:
-        """Return what verdicts are given by: gate, set-up and the environment that they see.
+        """Return the key of verdicts: a hash of gate, set-up and the environment that they see.
 
         Verdicts on one tree are exchangeable if their keys are equal.
         """

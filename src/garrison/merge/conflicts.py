@@ -1,7 +1,7 @@
 """Conflicts: found as soon as they can be known, between waiting entries and the target's tip and between any two.
 
 `git merge-tree` compares the pinned commits, one call for many, without a checkout; the objects it writes are thrown
-away. Of two entries that conflict with each other either may land; the second to come is told of the conflict then.
+away. Of two entries that conflict with each other either may land; the second to come gets the conflict then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MERGED = ("merge", "squash")
 """Strategies whose conflict with the tip a merge shows; the others are tried when their turn comes."""
 _SHARE = 10.0
-"""A check is not repeated before so many times its duration has passed: there is more to do."""
+"""Durations of a check that must pass before the next one: there is more to do."""
 
 
 class ConflictCheck:

@@ -70,7 +70,7 @@ class MergeEntry:
     """Target's tip that the candidate was built on."""
     tree: str = ""
     commit: str = ""
-    """The candidate; once landed, the commit on the target that holds it."""
+    """Candidate commit; once landed, the commit on the target that holds it."""
     verdict: str = ""
     """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
     log: str = ""

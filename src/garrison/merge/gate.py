@@ -59,7 +59,7 @@ _KILL_GRACE = 0.2
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended: its result, exit code, one line in words, the log and its tail."""
+    """Result of a run, with exit code, one line in words, the log and its tail."""
 
     result: Result
     code: int
@@ -83,7 +83,7 @@ class GateRun:
     """Names of variables that were kept from it, to explain a command that is not found."""
     child: processes.Child | None = None
     refusal: str = ""
-    """Why the worktree could not be prepared, so that the verdict is red without any run."""
+    """Reason why the worktree could not be prepared, so that the verdict is red without any run."""
     _adopted_at: float = 0.0
 
     @property
@@ -244,7 +244,7 @@ def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
 
 
 class GateRuns:
-    """The gate runs of one queue. `folder` has the slots; `environment` is what gates get (without `held_back`)."""
+    """Gate runs of one queue. `folder` has the slots; `environment` is what gates get (without `held_back`)."""
 
     def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
                  held_back: Sequence[str]) -> None:
@@ -264,7 +264,7 @@ class GateRuns:
         return {state.gates[job].tree for job in self._runs if job in state.gates}
 
     def verdict_key(self, config: QueueConfig) -> str:
-        """Return what verdicts are given by here: gate, set-up and environment."""
+        """Return the key of verdicts in this environment."""
         return config.verdict_key(self.environment)
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:

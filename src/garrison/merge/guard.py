@@ -1,7 +1,7 @@
 """Guard: a reference-transaction hook that keeps everyone but the queue from moving its target. Opt-in.
 
 The user's own hooks go on as before, called by ours, and their result counts; the hook that was there is put back when
-the guard goes. The guard prevents mistakes, not intent: git can be told to run no hooks. Such a move is noticed by the
+the guard goes. The guard prevents mistakes, not intent: git can skip hooks. Such a move is noticed by the
 swap that fails, recorded as `foreign`, and what was tested on the old tip is tested again.
 
 `<git common dir>/garrison/guarded` lists the guarded branches, one full ref a line. The hook is installed in the

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tested:
-    """A green verdict: of which tree, when, by which gate, where its log is; `seq` is its record's number."""
+    """Green verdict: of which tree, when, by which gate, where its log is; `seq` is its record's number."""
 
     tree: str
     seq: int
@@ -36,7 +36,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class PastLanding:
-    """A value that the target had. Without an `entry` someone else moved it there."""
+    """Value that the target had. Without an `entry` someone else moved it there."""
 
     at: str
     commit: str
@@ -85,7 +85,7 @@ def landings(stored: Iterable[Stored]) -> list[PastLanding]:
 
 
 class _Replay:
-    """The queue's state, and what was tested so far."""
+    """Replay of a journal: the queue's state, and what was tested so far."""
 
     def __init__(self) -> None:
         self.state = QueueState()

@@ -38,7 +38,7 @@ class Lander:
     def __init__(self, writer: QueueWriter) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.retried_at = float("-inf")
-        """When blocked entries were tried last, monotonic seconds."""
+        """Monotonic seconds at which blocked entries were tried last."""
 
     # --- a landing --------------------------------------------------------------------------------------------------
 

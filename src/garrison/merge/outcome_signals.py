@@ -27,7 +27,7 @@ STATUS_SIGNALS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fact to signal; `seq` and `at` are its journal record's."""
+    """Fact to signal; `seq` and `at` are its journal record's."""
 
     entry: MergeEntry
     type: str

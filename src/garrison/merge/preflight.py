@@ -41,7 +41,7 @@ _PREFIXES = ("env", "exec", "time", "!", "command")
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """A green pre-flight: the commit and tree it ran on, how long it took, where its log is."""
+    """Green pre-flight: the commit and tree it ran on, how long it took, where its log is."""
 
     commit: str
     tree: str

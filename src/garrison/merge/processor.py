@@ -48,7 +48,7 @@ FAILPOINTS = ("lease", "pinned", "candidate", "test_recorded", "test_started", "
 
 
 class MergeProcessor:
-    """The one processor of a queue.
+    """Processor of a queue, of which at most one works.
 
     Args:
         trees: folder of the gate slots.
@@ -65,7 +65,7 @@ class MergeProcessor:
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._worked = False
-        """Whether something was done since it was last idle."""
+        """Set once something was done since it was last idle."""
         self._unpinned: set[str] = set()
         """Withdrawn entries whose candidates are not pinned any more."""
 

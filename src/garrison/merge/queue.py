@@ -116,7 +116,7 @@ def target_of_folder(folder: Path) -> str:
 
 
 class MergeQueue:
-    """A queue, for enqueueing, configuring, reading and processing."""
+    """Handle on one queue, for enqueueing, configuring, reading and processing."""
 
     def __init__(self, home: Path, repo: Path, target: str = "main", *, clock: Clock | None = None,
                  token: str = "hand", git: Git | None = None) -> None:

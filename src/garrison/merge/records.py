@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 Subject = Literal["entry", "base", "preflight"]
-"""What a gate run tested: entries on the tip, the bare tip, or the target before a launch."""
+"""Subject of a gate run: entries on the tip, the bare tip, or the target before a launch."""
 T = TypeVar("T")
 
 
@@ -46,7 +46,7 @@ def _keys(kind: Hashable) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class QueueRecord:
-    """A record of any kind."""
+    """Record of any kind."""
 
     kind: ClassVar[str]
     stored_as: ClassVar[dict[str, str]] = {}
@@ -69,7 +69,7 @@ class QueueRecord:
 
 @dataclass(frozen=True)
 class EntryRecord(QueueRecord):
-    """A record about one entry."""
+    """Record about one entry."""
 
     entry: str
 
@@ -81,7 +81,7 @@ class EntryRecord(QueueRecord):
 
 @dataclass(frozen=True)
 class EntriesRecord(QueueRecord):
-    """A record about several entries, in the order of their batch."""
+    """Record about several entries, in the order of their batch."""
 
     entries: tuple[str, ...]
 
@@ -111,7 +111,7 @@ class EntriesRecord(QueueRecord):
 
 @dataclass(frozen=True)
 class Configured(QueueRecord):
-    """The queue has this configuration from now on."""
+    """Configuration that the queue has from now on."""
 
     kind = "config"
     config: QueueConfig
@@ -128,14 +128,14 @@ class Configured(QueueRecord):
 
 @dataclass(frozen=True)
 class LeaseTaken(QueueRecord):
-    """A processor took the queue; the record's epoch is its fencing token."""
+    """Start of a processor; the record's epoch is its fencing token."""
 
     kind = "lease"
 
 
 @dataclass(frozen=True)
 class QueuePaused(EntriesRecord):
-    """Nothing is judged until the queue is resumed; `entries` return to the queue. `tip` is the target's then."""
+    """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then."""
 
     kind = "pause"
     reason: str
@@ -146,7 +146,7 @@ class QueuePaused(EntriesRecord):
 
 @dataclass(frozen=True)
 class QueueResumed(QueueRecord):
-    """A pause was lifted."""
+    """End of a pause."""
 
     kind = "resume"
     reason: str
@@ -154,7 +154,7 @@ class QueueResumed(QueueRecord):
 
 @dataclass(frozen=True)
 class SnapshotTaken(QueueRecord):
-    """The journal starts here with the queue's whole state (see `state.snapshot`)."""
+    """Whole state of the queue, with which its journal starts again (see `state.snapshot`)."""
 
     kind = "snapshot"
     state: dict[str, Any]
@@ -174,7 +174,7 @@ class SnapshotTaken(QueueRecord):
 
 @dataclass(frozen=True)
 class EntryEnqueued(EntryRecord):
-    """A branch was enqueued at a commit."""
+    """Enqueue of a branch at a commit."""
 
     kind = "enq"
     run: str
@@ -201,7 +201,7 @@ class EntryEnqueued(EntryRecord):
 
 @dataclass(frozen=True)
 class EntryAmended(EntryRecord):
-    """An entry has other options."""
+    """Change of an entry's options."""
 
     kind = "amend"
     priority: int
@@ -211,7 +211,7 @@ class EntryAmended(EntryRecord):
 
 @dataclass(frozen=True)
 class EntryCancelled(EntryRecord):
-    """An entry was withdrawn."""
+    """Withdrawal of an entry."""
 
     kind = "cancel"
     reason: str = "cancelled"
@@ -219,7 +219,7 @@ class EntryCancelled(EntryRecord):
 
 @dataclass(frozen=True)
 class StatusChanged(EntriesRecord):
-    """Entries have another status.
+    """Change of the status of entries.
 
     With `candidate` they were stacked on `base`: `trees` and `commits` hold one for each entry. Empty means unchanged.
     """
@@ -245,7 +245,7 @@ class StatusChanged(EntriesRecord):
 
 @dataclass(frozen=True)
 class GateStarted(EntriesRecord):
-    """A gate run was started on a commit, for these entries; `number` counts the runs of the first."""
+    """Start of a gate run on a commit, for these entries; `number` counts the runs of the first."""
 
     kind = "test"
     stored_as: ClassVar = {"subject": "of", "key": "command"}
@@ -257,13 +257,13 @@ class GateStarted(EntriesRecord):
     tree: str
     slot: int
     key: str
-    """What its verdict is given by (`QueueConfig.verdict_key`)."""
+    """Key of its verdict (`QueueConfig.verdict_key`)."""
     log: str
 
 
 @dataclass(frozen=True)
 class VerdictGiven(EntriesRecord):
-    """A gate run ended, or its verdict was known."""
+    """End of a gate run, or a verdict that was known without one."""
 
     kind = "verdict"
     stored_as: ClassVar = {"subject": "of", "key": "command"}
@@ -276,9 +276,9 @@ class VerdictGiven(EntriesRecord):
     job: str = ""
     code: int | None = None
     reused: bool = False
-    """Whether an earlier verdict on the same tree was taken over."""
+    """Set if an earlier verdict on the same tree was used."""
     uncounted: bool = False
-    """Whether the run ended for lack of room, which says nothing about the tree."""
+    """Set if the run ended for lack of disk space, which says nothing about the tree."""
 
 
 # ------------------------------------------------------------------------------------------------------------- landings
@@ -286,7 +286,7 @@ class VerdictGiven(EntriesRecord):
 
 @dataclass(frozen=True)
 class LandingStarted(EntriesRecord):
-    """The target is about to be swapped from `old` to `new`, the last of `commits`, one for each entry."""
+    """Intent to swap the target from `old` to `new`, the last of `commits`, one for each entry."""
 
     kind = "landing"
     old: str
@@ -301,7 +301,7 @@ class LandingStarted(EntriesRecord):
 
 @dataclass(frozen=True)
 class EntryLanded(EntryRecord):
-    """An entry is in the target, by `commit`; the last of a landing names checkouts that still show `old`."""
+    """End of an entry: the target has it by `commit`. The last of a landing names checkouts that still show `old`."""
 
     kind = "landed"
     stored_as: ClassVar = {"stale_checkouts": "owed"}
@@ -313,7 +313,7 @@ class EntryLanded(EntryRecord):
 
 @dataclass(frozen=True)
 class LandingBlocked(EntriesRecord):
-    """A recorded landing was not done: `files` of an open checkout are in its way."""
+    """Landing that was recorded and not done: `files` of an open checkout are in its way."""
 
     kind = "unlanded"
     old: str
@@ -323,7 +323,7 @@ class LandingBlocked(EntriesRecord):
 
 @dataclass(frozen=True)
 class TargetMoved(EntriesRecord):
-    """A recorded landing was not done: someone else moved the target to `found`."""
+    """Landing that was recorded and not done: someone else moved the target to `found`."""
 
     kind = "foreign"
     old: str
@@ -334,7 +334,7 @@ class TargetMoved(EntriesRecord):
 
 @dataclass(frozen=True)
 class CheckoutUpdated(QueueRecord):
-    """An open checkout shows `new` now; `entry` is the first of its landing, empty if that was over."""
+    """Update of an open checkout to `new`; `entry` is the first of its landing, empty if that was over."""
 
     kind = "moved"
     entry: str

@@ -55,7 +55,7 @@ _LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueon
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was wrong, in one line; repaired, or left to a person."""
+    """One thing that was wrong, in one line; repaired, or left to a person."""
 
     what: str
     repaired: bool
@@ -88,7 +88,7 @@ def _repair_journal(queue: MergeQueue) -> Iterator[Finding]:
 
 
 def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
-    """Cut a record that was only half written: no one was told that it is there."""
+    """Cut a record that was only half written, and never acknowledged."""
     if not queue.path.exists():
         return
     with queue.locked():
@@ -185,7 +185,7 @@ def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
 
 
 class Trace(NamedTuple):
-    """An entry as something beside the journal names it; `commit` is the target's that holds it, if it landed."""
+    """Entry as something beside the journal names it; `commit` is the target's that holds it, if it landed."""
 
     entry: str
     oid: str
@@ -196,22 +196,22 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True)
 class Traces:
-    """What is known beside the journal. `queue` is the queue's directory, `runs` the runs there are."""
+    """Facts beside the journal. `queue` is the queue's directory, `runs` the runs there are."""
 
     queue: str
     repo: str
     target: str
     runs: Collection[str] = ()
     pins: Sequence[Trace] = ()
-    """What was enqueued and did not land, oldest first."""
+    """Entries that were enqueued and did not land, oldest first."""
     landed: Sequence[Trace] = ()
     signalled: Sequence[MergeEntry] = ()
-    """What is over, as its runner was signalled."""
+    """Entries that are over, as their runners were signalled."""
 
 
 @dataclass
 class Salvaged:
-    """The state, what is still to be recorded as landed (entry → commit), and what a person should know."""
+    """Salvaged state, what is still to be recorded as landed (entry → commit), and notes for people."""
 
     state: QueueState
     landed: dict[str, str] = field(default_factory=dict)

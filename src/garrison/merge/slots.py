@@ -38,7 +38,7 @@ MAX_NUMBER = 999
 
 @dataclass
 class SlotMemory:
-    """A slot's file: what is remembered of it between two uses."""
+    """Memory of a slot between two uses, kept in its file."""
 
     tree: str = ""
     setup_key: str = ""
@@ -46,11 +46,11 @@ class SlotMemory:
     job: str = ""
     """Folder of the last job that was started in it."""
     clean: str = CLEANING[0]
-    """How it was cleaned when `kept` was recorded."""
+    """Cleaning in effect when `kept` was recorded."""
 
 
 class Slot:
-    """A slot that this process holds."""
+    """Slot that this process holds."""
 
     def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
         self.git, self.path, self.number, self._lock = git, path, number, lock

@@ -53,7 +53,7 @@ KEPT_ENTRIES = 1000
 
 @dataclass(frozen=True)
 class RunningGate(GateStarted):
-    """A gate run that was started `at` a time and has no verdict yet."""
+    """Gate run that was started `at` a time and has no verdict yet."""
 
     at: str
 
@@ -70,7 +70,7 @@ class BaseVerdict:
 
 @dataclass(frozen=True)
 class StaleCheckout:
-    """An open checkout that still shows `old` although its branch is at `new`."""
+    """Open checkout that still shows `old` although its branch is at `new`."""
 
     path: str
     old: str
@@ -79,7 +79,7 @@ class StaleCheckout:
 
 @dataclass(frozen=True)
 class Pause:
-    """Why the queue judges nothing now; `tip` is the target's at that moment."""
+    """Reason why the queue judges nothing now; `tip` is the target's at that moment."""
 
     reason: str
     detail: str
@@ -106,7 +106,7 @@ class QueueState:
     entries: dict[str, MergeEntry] = field(default_factory=dict)
     """Entries by id, in the order of their enqueueing."""
     positions: dict[str, int] = field(default_factory=dict)
-    """How many were enqueued before each."""
+    """Number of entries enqueued before each."""
     enqueued: int = 0
     """Entries enqueued so far."""
     epoch: int = 0
@@ -122,7 +122,7 @@ class QueueState:
     """Target's commit when the batch was built, or after the last landing."""
     verdicts: VerdictCache = field(default_factory=VerdictCache)
     landing: LandingStarted | None = None
-    """A landing in progress, with the entries not yet recorded as landed."""
+    """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
     pause: Pause | None = None
     outcomes: list[Outcome] = field(default_factory=list)

@@ -27,7 +27,7 @@ _TRAILER = re.compile(r"[A-Za-z0-9-]+: \S")
 
 
 class Candidate(NamedTuple):
-    """A commit that would land; without a `commit` there is none, and `files` and `reason` say why.
+    """Commit that would land; without a `commit` there is none, and `files` and `reason` say why.
 
     A `commit` that is the base says that the branch brings nothing that the base does not have.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 REMOTES = "refs/garrison/remote"
-"""Where a remote's branch is fetched to: `<REMOTES>/<remote>/<branch>`."""
+"""Refs that remote branches are fetched to: `<REMOTES>/<remote>/<branch>`."""
 LANDING = "GARRISON_LANDING"
 """Environment variable of a swap: names the ref that the queue moves, so that the guard lets it pass."""
 _NETWORK_SECONDS = 120.0
@@ -26,14 +26,14 @@ _FRESH_SECONDS = 5.0
 
 
 class Target(Protocol):
-    """A branch that entries land on."""
+    """Branch that entries land on."""
 
     name: str
     """Name of the queue's target."""
     ref: str
-    """The branch as a full ref, in the repository that has it."""
+    """Full ref, in the repository that has the branch."""
     is_local: bool
-    """Whether a swap takes only milliseconds, so that it may be done under `queue.lock`."""
+    """Set if a swap takes only milliseconds, so that it may be done under `queue.lock`."""
     retry_seconds: float
     """Seconds after which a refused swap is tried again."""
 
@@ -47,7 +47,7 @@ class Target(Protocol):
 
 
 class LocalTarget:
-    """A branch of this repository."""
+    """Branch of this repository."""
 
     is_local, retry_seconds = True, 1.0
 
@@ -68,7 +68,7 @@ class LocalTarget:
 
 
 class RemoteTarget:
-    """A branch of a remote of this repository."""
+    """Branch of a remote of this repository."""
 
     is_local, retry_seconds = False, 10.0
 
@@ -77,7 +77,7 @@ class RemoteTarget:
         self.name, self.ref = f"{remote}:{branch}", f"refs/heads/{branch}"
         self.copy = f"{REMOTES}/{remote}/{branch}"
         self._answer: tuple[float, str | None] = (float("-inf"), None)
-        """When the remote was asked last, and its tip."""
+        """Time of the last answer, and the tip that it gave."""
 
     def tip(self) -> str | None:
         """Return as Target, at most some seconds old, and current after a swap; GitError if the remote is silent."""

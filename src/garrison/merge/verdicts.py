@@ -66,7 +66,7 @@ def describe_result(result: str, code: int, timeout: float, *, timed_out: bool =
 
 @dataclass(frozen=True)
 class RedRun:
-    """A run that was not green: the entries under test, its result, its record's number."""
+    """Run that was not green: the entries under test, its result, its record's number."""
 
     entries: tuple[str, ...]
     result: str
@@ -75,7 +75,7 @@ class RedRun:
 
 @dataclass(frozen=True)
 class BaseRun:
-    """The last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
+    """Last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
 
     result: str
     seq: int
@@ -84,7 +84,7 @@ class BaseRun:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the journal and the running gates show about trees; `decide_next` decides from it alone."""
+    """Facts about trees from the journal and the running gates, all that `decide_next` decides from."""
 
     green: Container[str] = ()
     red: Mapping[str, Sequence[RedRun]] = field(default_factory=dict)
@@ -93,11 +93,11 @@ class Evidence:
     broken: int = 0
     """Number of the first verdict on this tip in which the gate itself may be at fault; 0: none."""
     flaky: bool = False
-    """Whether the gate has judged one tree both ways."""
+    """Set if the gate has judged one tree both ways."""
 
 
 class _GreenTrees:
-    """The trees of a set of (tree, key) pairs, for one key."""
+    """Trees of a set of (tree, key) pairs, for one key."""
 
     def __init__(self, pairs: Collection[tuple[str, str]], key: str) -> None:
         self._pairs, self._key = pairs, key
@@ -118,7 +118,7 @@ class VerdictCache:
     broken: int = 0
     """As in Evidence."""
     rejections: list[bool] = field(default_factory=list)
-    """Of each entry judged lately, whether it was rejected."""
+    """Flags of the entries judged lately: was it rejected?"""
     durations: list[float] = field(default_factory=list)
     """Seconds that the last gate runs took."""
     _lost: dict[tuple[str, str], int] = field(default_factory=dict)

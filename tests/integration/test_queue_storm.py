@@ -21,7 +21,7 @@ from queue_storm import FORK, Storm, _kill, work
 from support import DEADLINE
 
 STOPS = ("candidate", "verdict_before", "swapped")
-"""Points of the suite; all others are slow. At `landing` it holds the queue's own lock, and everybody waits for it."""
+"""Failpoints of the default suite; the others are slow. At `landing` it holds queue.lock, and everything waits."""
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
@@ -30,13 +30,13 @@ def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch)
     monkeypatch.setattr(batch, "SHORT_GATE", batch.SHORT_GATE)  # a storm sets these for each of its worlds
     monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
     storm = Storm(tmp_path, seed, each=min(kills, 40))
-    storm.blow(kills)
+    storm.run(kills)
     assert not storm.wrong
     assert storm.kills >= kills
 
 
 def _stop_at(world: World, point: str) -> None:
-    """A processor's life that stops itself at `point`, once."""
+    """Run a processor that stops itself at `point`, once."""
     left = [point]
 
     def here(name: str) -> None:
@@ -54,8 +54,8 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize("point", [*STOPS, *(pytest.param(name, marks=pytest.mark.slow) for name in processor.FAILPOINTS
                                              if name not in (*STOPS, "landing"))])
-def test_a_stopped_processor_does_nothing_more_once_another_has_taken_over(tmp_path, point):
-    """Its lock's file is gone (`git clean -fdx`), the other one finishes; then it goes on, and must give way."""
+def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
+    """Its lock's file is gone (`git clean -fdx`) and another processor finishes; continued, it must give way."""
     world = World(tmp_path)
     for name, files in (("one", {"one.txt": "1\n"}), ("bad", {"bad": "x\n"})):
         world.branch(name, files)
@@ -76,12 +76,12 @@ def test_a_stopped_processor_does_nothing_more_once_another_has_taken_over(tmp_p
         _kill(first)
     assert [entry.status for entry in world.queue.entries()] == ["landed", "rejected"]
     assert world.tip() == tip
-    processor = world.processor()  # what it held in the user's checkout is let go at the latest by the next one
+    processor = world.processor()  # the next one at the latest unlocks the user's checkout
     processor.close()
     check(world)
 
 
-def test_whoever_is_stopped_before_the_swap_keeps_everybody_waiting_and_is_killed(tmp_path):
+def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed(tmp_path):
     world = World(tmp_path)
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -105,7 +105,7 @@ def test_whoever_is_stopped_before_the_swap_keeps_everybody_waiting_and_is_kille
     "for n in 1 2 3 4 5 6 7 8; do (trap '' TERM; sleep 30$n) & done; wait",
     "ulimit -f 8; head -c 100000 /dev/zero > filled", "kill -9 $$"],
     ids=["hangs and forks", "ignores TERM", "fills its disk", "kills itself"])
-def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_nothing_stays(tmp_path, gate):
+def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_leaves_nothing(tmp_path, gate):
     world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=3.0 if "sleep" in gate else DEADLINE)
     for name in ("odd", "fine"):
         world.branch(name, {name: "x\n"})
@@ -115,8 +115,8 @@ def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_nothing_st
     check(world)
 
 
-def test_priority_passes_nobody_for_ever(tmp_path):
-    """However many come with a higher priority: after so many places the one that waits is next."""
+def test_higher_priorities_overtake_an_entry_only_so_often(tmp_path):
+    """After a fixed number of places the waiting entry is next, however many come with a higher priority."""
     world = World(tmp_path, gate=None)
     processor = world.processor()
     for name in ("first", *(f"n{number}" for number in range(order.PLACES + 4))):
@@ -132,5 +132,5 @@ def test_priority_passes_nobody_for_ever(tmp_path):
         passed += isinstance(done, Progress) and done.what == "landed"
     drive(processor)
     processor.close()
-    assert passed - 1 == order.PLACES - 1  # the eighth has the same rank, and came later
+    assert passed - 1 == order.PLACES - 1  # the eighth has the same rank and came later
     check(world)

@@ -18,7 +18,7 @@ def world(tmp_path):
 
 
 @pytest.mark.smoke
-def test_edits_to_other_files_staged_and_not_survive_and_the_landing_goes_on(world):
+def test_staged_and_unstaged_edits_to_other_files_survive_a_landing(world):
     (world.repo / "staged.txt").write_text("staged\n")
     git(world.repo, "add", "staged.txt")
     (world.repo / "untracked.txt").write_text("untracked\n")
@@ -34,7 +34,7 @@ def test_edits_to_other_files_staged_and_not_survive_and_the_landing_goes_on(wor
 
 
 @pytest.mark.parametrize("how", ["edited", "staged", "deleted", "untracked", "ignored"])
-def test_what_is_in_the_way_blocks_only_the_entries_that_touch_it(world, how):
+def test_edited_files_block_only_the_entries_that_touch_them(world, how):
     name = "lines.txt" if how in ("edited", "staged", "deleted") else "one.txt"
     if how == "deleted":
         (world.repo / name).unlink()
@@ -55,7 +55,7 @@ def test_what_is_in_the_way_blocks_only_the_entries_that_touch_it(world, how):
     if how != "deleted":
         assert (world.repo / name).read_text() == "mine\n"
 
-    git(world.repo, "stash", "-a" if how == "ignored" else "-u")  # what the message says
+    git(world.repo, "stash", "-a" if how == "ignored" else "-u")  # as the message says
     world.drain()
     assert world.entry("one").status == "landed"
     assert git(world.repo, "status", "--porcelain") == ""
@@ -63,7 +63,7 @@ def test_what_is_in_the_way_blocks_only_the_entries_that_touch_it(world, how):
     check(world)
 
 
-def test_another_worktree_that_holds_the_target_is_moved_along_and_no_other_is(world, tmp_path):
+def test_a_worktree_of_the_target_is_moved_along_and_no_other_is(world, tmp_path):
     git(world.repo, "checkout", "-qb", "elsewhere")
     git(world.repo, "worktree", "add", "-q", str(tmp_path / "second"), "main")
     (world.repo / "lines.txt").write_text("edited\n")
@@ -76,7 +76,7 @@ def test_another_worktree_that_holds_the_target_is_moved_along_and_no_other_is(w
 
 
 @pytest.mark.parametrize("way", ["index.lock", "MERGE_HEAD", "rebase"])
-def test_git_at_work_in_the_checkout_is_waited_for(world, way):
+def test_a_landing_waits_for_git_at_work_in_the_checkout(world, way):
     if way == "rebase":
         (world.repo / "x").write_text("x")
         git(world.repo, "add", "-A")
@@ -98,8 +98,8 @@ def test_git_at_work_in_the_checkout_is_waited_for(world, way):
     check(world, foreign=int(way == "rebase"))
 
 
-def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
-    """A `commit -a` in between would revert the landing."""
+def test_the_checkout_is_locked_between_rehearsal_and_move(world, monkeypatch):
+    """Between the two a `commit -a` would revert the landing."""
     world.enqueue("one")
     processor = world.processor()
     swap, seen = processor.writer.branch.swap, []
@@ -134,7 +134,7 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     assert world.entry("one").status == "landed"
     assert [owed.path for owed in world.queue.state.stale_checkouts] == [str(world.repo)]
     assert (world.repo / "lines.txt").read_text() == "edited meanwhile\n"
-    world.enqueue("two")  # must not land over a checkout that is behind
+    world.enqueue("two")  # must not land over a stale checkout
     drive(processor, "blocked")
     (world.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
     processor.lander.retried_at = float("-inf")
@@ -146,8 +146,8 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     check(world)
 
 
-def test_a_move_cut_off_half_way_is_finished(world):
-    """read-tree was killed after writing files and before its index: they already have their new content."""
+def test_a_move_cut_off_between_files_is_finished(world):
+    """read-tree was killed after it wrote files and before its index."""
     git(world.repo, "checkout", "-q", "--detach", "main")
     git(world.repo, "checkout", "-q", "main")
     new = git(world.repo, "rev-parse", "one")
@@ -156,7 +156,7 @@ def test_a_move_cut_off_half_way_is_finished(world):
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
     for name in ("one.txt", "lines.txt"):
         (world.repo / name).write_text(git(world.repo, "show", f"{new}:{name}") + "\n")
-    left = Checkout(world.queue.git, world.repo)  # the successor finds the lock and knows it
+    left = Checkout(world.queue.git, world.repo)  # the successor recognises the lock
     assert left.lock() is None
     assert left.move(world.start, new, resuming=True) is None
     left.unlock()
@@ -166,7 +166,7 @@ def test_a_move_cut_off_half_way_is_finished(world):
 
 @pytest.mark.parametrize("left", ["", "a beginning"])
 def test_a_move_cut_off_inside_a_file_is_finished(world, left):
-    """Seen in a storm: the disk was full, git left half a file, and the run waited for a person to commit it."""
+    """Regression: on a full disk git left half a file, and the run waited for a person to commit it."""
     new = git(world.repo, "rev-parse", "one")
     whole = git(world.repo, "show", f"{new}:one.txt") + "\n"
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
@@ -193,7 +193,7 @@ def test_rehearsal_touches_neither_index_nor_files(world):
     assert not (world.repo / "one.txt").exists()
 
 
-def test_touched_but_unchanged_files_are_no_edits(world):
+def test_touched_but_unchanged_files_do_not_block(world):
     (world.repo / "lines.txt").touch()
     world.enqueue("one")
     world.drain()
@@ -201,8 +201,8 @@ def test_touched_but_unchanged_files_are_no_edits(world):
     assert git(world.repo, "status", "--porcelain") == ""
 
 
-def test_a_copy_of_the_index_that_another_processor_removed_is_made_again(world):
-    """Between rehearsal and move: without it git would take every file of the checkout for untracked."""
+def test_a_removed_copy_of_the_index_is_made_again(world):
+    """Without it git would treat every file of the checkout as untracked."""
     new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
     assert checkout.lock() is None

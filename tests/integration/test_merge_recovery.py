@@ -1,4 +1,4 @@
-"""A queue whose journal is damaged or gone, put together again by its doctor."""
+"""Recovery of a queue whose journal is damaged or gone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def world(tmp_path):
-    """`one` landed, `squashed` too, `bad` is rejected, `clash` in conflict, both told; `two` and `three` wait, `kept`
-    is held."""
+    """`one` and `squashed` landed, `bad` is rejected, `clash` in conflict, all signalled; `two` and `three` wait,
+    `kept` is held."""
     world = World(tmp_path)
     (world.home / "runs" / "r").mkdir(parents=True)
     for name in ("one", "squashed", "bad", "two", "three", "kept"):
@@ -50,8 +50,8 @@ ENDED = {"one": "landed", "squashed": "landed", "bad": "rejected", "clash": "con
 BEFORE = {**ENDED, "two": "queued", "three": "queued", "kept": "held"}
 
 
-def doctored(world):
-    """Its findings, and then all there is lands."""
+def repair(world):
+    """Return the findings; then everything that waits lands."""
     world.queue = MergeQueue(world.home, world.repo)
     found = recovery.repair(world.queue, world.trees)
     assert recovery.repair(world.queue, world.trees) == []
@@ -68,23 +68,23 @@ def doctored(world):
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
-def test_lines_may_be_damaged(world, first):
-    """Every third, from three beginnings."""
+def test_a_journal_with_damaged_lines_is_rebuilt(world, first):
+    """Every third line, from three starts."""
     path, whole = world.queue.path, world.queue.path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(b"#" + line[1:] if at % 3 == first else line for at, line in enumerate(whole)))
     with pytest.raises(RecordCorrupt):
         MergeQueue(world.home, world.repo).entries()
-    known, told = doctored(world)
+    known, told = repair(world)
     assert {name for name in BEFORE if known.get(name) not in (BEFORE[name], "queued")} == set()
     assert set(known) == set(BEFORE)
     assert "rebuilt the journal of main" in told[0]
     assert list(path.parent.glob("damaged-*.jsonl"))
 
 
-def test_a_journal_that_is_gone_is_told_by_pins_trailers_and_signals(world):
+def test_a_lost_journal_is_rebuilt_from_pins_trailers_and_signals(world):
     old = world.queue.state.seq
     world.queue.path.unlink()
-    known, told = doctored(world)
+    known, told = repair(world)
     assert known == {**BEFORE, "kept": "queued"}
     assert world.queue.state.seq > old
     assert sum("is known by its pin alone" in line for line in told) == 3
@@ -93,30 +93,30 @@ def test_a_journal_that_is_gone_is_told_by_pins_trailers_and_signals(world):
     assert world.entry("one").recipient == "runner-one@r"
 
 
-def test_a_landing_of_which_the_record_is_lost_is_told_to_its_runner(world):
+def test_a_landing_whose_record_is_lost_is_signalled_to_its_runner(world):
     landed = next(outcome for outcome in world.queue.state.outcomes if outcome.type == "MERGE_COMPLETE")
     shutil.rmtree(world.home / "signals")
     lines = world.queue.path.read_bytes().splitlines(keepends=True)
     world.queue.path.write_bytes(b"".join(
         line for line in lines if b'"kind":"landed","data":{"entry":"one' not in line))
-    doctored(world)
+    repair(world)
     again = next(outcome for outcome in world.queue.state.outcomes if outcome.entry.node == "one"
                  and outcome.type == "MERGE_COMPLETE")
     assert (again.entry.commit, again.entry.recipient) == (landed.entry.commit, "runner-one@r")
 
 
-def test_what_was_put_aside_is_read_where_the_rest_is_gone(world):
+def test_archived_parts_are_read_where_the_rest_is_gone(world):
     processor = world.processor()
     processor.writer.compact()
     processor.close()
     world.queue.path.unlink()
-    known, told = doctored(world)
+    known, told = repair(world)
     assert known == BEFORE
     assert len(told) == 1
 
 
 @pytest.mark.parametrize("aside", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_journal_that_was_begun_anew_is_joined_to_what_was_before(world, aside):
+def test_a_journal_that_was_begun_again_is_joined_with_what_was_before(world, aside):
     if aside:
         processor = world.processor()
         processor.writer.compact()
@@ -125,12 +125,12 @@ def test_a_journal_that_was_begun_anew_is_joined_to_what_was_before(world, aside
     world.branch("four", {"four": "x\n"})
     world.queue = MergeQueue(world.home, world.repo)
     world.enqueue("four")
-    known, told = doctored(world)
+    known, told = repair(world)
     assert known == {**BEFORE, "kept": "held" if aside else "queued", "four": "queued"}
     assert "begun again" in told[0]
 
 
-def test_a_living_processor_is_not_disturbed(tmp_path):
+def test_a_rebuild_is_refused_while_a_processor_runs(tmp_path):
     world = World(tmp_path)
     world.branch("one", {"one": "x\n"})
     world.enqueue("one")
@@ -142,24 +142,24 @@ def test_a_living_processor_is_not_disturbed(tmp_path):
     processor.close()
 
 
-def test_a_queue_that_never_was_is_not_made(tmp_path):
+def test_doctor_creates_no_queue(tmp_path):
     world = World(tmp_path)
     other = MergeQueue(tmp_path / "home2", world.repo)
     world.branch("one", {"one.txt": "x\n"})
-    world.enqueue("one")  # its pin is of the other home's queue
+    world.enqueue("one")  # its pin belongs to the other home's queue
     assert recovery.repair(other, world.trees) == []
     assert not other.path.exists()
 
 
-def _dies_mending(world, point):
+def _die_rebuilding(world, point):
     os.environ["GARRISON_FAILPOINT"] = point
     recovery.repair(MergeQueue(world.home, world.repo), world.trees)
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "rebuilt" else pytest.mark.slow)
                                    for point in recovery.FAILPOINTS])
-def test_a_doctor_killed_over_it_is_called_again(world, point):
-    """The journal is damaged, a landing's record and its signal are lost, and what it brought was taken back since."""
+def test_a_killed_rebuild_can_be_repeated(world, point):
+    """The journal is damaged, a landing's record and its signal are lost, and the landing was reverted since."""
     lines = world.queue.path.read_bytes().splitlines(keepends=True)
     lost = next(at for at, line in enumerate(lines) if b'"kind":"landed","data":{"entry":"one' in line)
     lines[lost] = b"#" + lines[lost][1:]
@@ -168,12 +168,12 @@ def test_a_doctor_killed_over_it_is_called_again(world, point):
     commit = git(world.repo, "log", "--format=%H", "--grep=^Merge one", "main")
     git(world.repo, "revert", "--no-edit", "-m1", commit)
     for _ in range(2):
-        process = FORK.Process(target=_dies_mending, args=(world, point))
+        process = FORK.Process(target=_die_rebuilding, args=(world, point))
         process.start()
         process.join(DEADLINE)
         assert process.exitcode in (-signal.SIGKILL, 0)
     assert point == "rebuilt" or process.exitcode
-    known, _ = doctored(world)
+    known, _ = repair(world)
     assert known == BEFORE
     assert world.entry("one").commit == commit
     assert len(list(world.queue.folder.glob("damaged-*.jsonl"))) == 1

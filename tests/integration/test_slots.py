@@ -1,4 +1,4 @@
-"""Gate slots on a real repository: a slot outlives what it was made from."""
+"""Gate slots on a real repository: a slot outlives the repository that it was made from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def repository(path: Path, text: str) -> Git:
     return Git(path)
 
 
-def test_a_slot_of_a_repository_that_was_made_anew_is_made_anew(tmp_path: Path) -> None:
+def test_a_slot_of_a_repository_that_was_made_again_is_made_again(tmp_path: Path) -> None:
     first = repository(tmp_path / "repo", "old\n")
     slot = acquire_slot(first, tmp_path / "trees")
     slot.prepare("main")
@@ -35,7 +35,7 @@ def test_a_slot_of_a_repository_that_was_made_anew_is_made_anew(tmp_path: Path) 
     slot.release()
 
 
-def test_slots_are_cleared_but_not_under_somebody(tmp_path: Path) -> None:
+def test_idle_slots_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
     git = repository(tmp_path / "repo", "text\n")
     folder = tmp_path / "trees" / "key"
     held, left = acquire_slot(git, folder), acquire_slot(git, folder)
@@ -89,7 +89,7 @@ def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Pat
     slot.release()
 
 
-def test_what_a_wrapper_wrote_counts_once_it_is_whole(tmp_path: Path) -> None:
+def test_what_a_wrapper_wrote_counts_once_it_is_complete(tmp_path: Path) -> None:
     for torn in ("", "123", "123 45"):
         (tmp_path / "pid").write_text(torn)
         assert read_pid(tmp_path) is None

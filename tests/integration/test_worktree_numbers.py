@@ -1,4 +1,4 @@
-"""Numbers of trees: unique among those that stand, the same for one tree, free again after any end."""
+"""Numbers of worktrees: unique among those that exist, stable for one worktree, free again after any end."""
 
 from __future__ import annotations
 

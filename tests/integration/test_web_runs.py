@@ -13,6 +13,8 @@ import pytest
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
+from garrison.views.metrics import of_runs
+from garrison.views.page_view import MachineObserver
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes
 from top_support import HomeBuilder, home_builder
@@ -150,6 +152,32 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
                 await asyncio.sleep(2 * broadcaster.FRESH)  # until the last observation counts as old
 
     on(tmp_path, scene)
+
+
+def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path) -> None:
+    def waiting(reader: RunReader) -> list[int]:
+        page = MachineObserver(tmp_path).lines()[0]["gates"]
+        metric = next(metric for metric in of_runs([reader.read("r1")]) if metric.name == "garrison_questions_open")
+        return [page, len(reader.read("r1", details=False).questions), int(metric.samples[0].value)]
+
+    with home_builder(tmp_path) as builder:
+        guardian, reader = builder.run("r1", "a", "b"), RunReader(tmp_path)
+        builder.working(guardian, "r1", "a")
+        guardian.append("signal", {"id": "s1", "type": "NEEDS_INPUT", "node": "a", "from": "runner-a@r1",
+                                   "question": {"id": "q1", "text": "which?"}}, builder.now())
+        assert waiting(reader) == [0, 0, 0], "its agent is at work again: it was settled in another way"
+        folder = RunFiles(tmp_path, "r1").attempt("a", 1) / "claude"
+        folder.mkdir(parents=True)
+        (folder / "waiting").write_text("for an answer: which?")
+        assert waiting(reader) == [1, 1, 1]
+        option = {"key": "Y", "label": "Yes", "target": "b", "written": "Yes"}
+        guardian.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "type": "single_select",
+                                 "default": "", "deadline": "", "signal": "", "options": [option]}, builder.now())
+        assert waiting(reader) == [2, 2, 2]
+        guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
+                                 "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
+        assert waiting(reader) == [2, 2, 2], "a signal is no person's answer"
+        guardian.close()
 
 
 def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path,

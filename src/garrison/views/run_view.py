@@ -134,8 +134,11 @@ class _FollowedRun:
 
     def refresh(self, *, guardian_only: bool) -> None:
         """Read on."""
-        for record in self.log.guardian_records() if guardian_only else self.log.records():
+        for record in self.log.guardian_records():
             self.model.apply(record)
+        if not guardian_only or self.model.state.questions:  # runners know whether a question still waits
+            for record in self.log.records():
+                self.model.apply(record)
 
     @cached_property
     def plan(self) -> RunPlan:
@@ -181,12 +184,14 @@ class RunReader:
                            lambda: followed.plan)
         resumable = status == "failed" and not model.state.over
         return RunView(
-            run, status, corrupt or model.state.reason, status == "running" and is_waiting(model.state), gates,
-            [*nodes.open_questions(), *(gate.place for gate in gates if gate.kind != SIGNAL)], counts,
-            len(model.state.nodes), launch.pipeline_id, launch.repo, launch.base, launch.adhoc, launch.created_at,
-            self._age(launch.created_at), _hint(run, status, layers, resumable=resumable), layers,
-            sum(len(deaths) for deaths in model.state.deaths.values()), str(files.root),
-            details=self._details(nodes, launch) if details else None, problems=records.problems, corrupt=corrupt)
+            run_id=run, status=status, reason=corrupt or model.state.reason, corrupt=corrupt,
+            waiting=status == "running" and is_waiting(model.state), gates=gates,
+            questions=[*nodes.open_questions(), *(gate.place for gate in gates if gate.kind != SIGNAL)],
+            counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
+            base=launch.base, adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
+            hint=_hint(run, status, layers, resumable=resumable), layers=layers,
+            deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
+            details=self._details(nodes, launch) if details else None, problems=records.problems)
 
     def _follow(self, launch: Launch) -> _FollowedRun:
         followed = self._followed.get(launch.run_id)

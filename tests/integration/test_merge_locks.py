@@ -98,6 +98,6 @@ def test_a_processor_excludes_a_plain_flock_on_its_lock(world):
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     second = MergeProcessor(MergeQueue(world.home, world.repo), trees=world.trees, environment={})
     assert not second.acquire()
-    assert world.queue.processor_alive()
+    assert world.queue.is_processor_running()
     os.close(descriptor)
-    assert not world.queue.processor_alive()
+    assert not world.queue.is_processor_running()

@@ -154,7 +154,7 @@ def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
     assert [next(results)["entry"]["node"] for _ in range(2)] == ["one", "two"]
     assert "paused" in config[0]
     results.close()
-    assert not world.queue.processor_alive()
+    assert not world.queue.is_processor_running()
 
 
 def test_doctor_repairs_what_a_crash_left_and_reports_it(world):

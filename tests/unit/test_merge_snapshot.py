@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,17 @@ def test_a_snapshot_at_any_record_restores_the_state_and_goes_on_alike(cut):
     assert comparable(again) == comparable(state)
     assert again.snapshot_seq == cut
     assert comparable(replay(RECORDS[cut:], again)) == comparable(replay(RECORDS))
+
+
+@pytest.mark.parametrize("line", (Path(__file__).parent / "merge_snapshots_0_1.jsonl").read_text().splitlines())
+def test_a_snapshot_of_version_0_1_restores_the_state_and_goes_on_alike(line):
+    """Written by 0.1 from the same records: with a gate running, amid a landing, and paused."""
+    stored = json.loads(line)
+    cut = stored["records"]
+    restored = replay([Stored(stored["seq"], stored["epoch"], "t", "2027-01-01T00:00:00.000000Z", "snapshot",
+                              stored["data"])])
+    assert comparable(restored) == comparable(replay(RECORDS[:cut]))
+    assert comparable(replay(RECORDS[cut:], restored)) == comparable(replay(RECORDS))
 
 
 def test_old_entries_are_forgotten_but_not_those_that_others_wait_for(monkeypatch):

@@ -189,7 +189,7 @@ class ManualProcessing:
     def _wait_for_other_processor(self) -> dict[str, Any] | None:
         """Return the next result of the living processor, None if it dies first."""
         self.report(f"{self.queue.state.holder} is processing this queue; waiting for its next verdict")
-        while self.queue.processor_alive():
+        while self.queue.is_processor_running():
             if outcome := self._new_outcome():
                 return self._result(outcome)
             state = self.queue.state

@@ -116,7 +116,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
         if new == state.config:
             _set_guard(queue, new.guard)
             return new
-        if not old.same_gate(new):
+        if not old.has_same_gate(new):
             for entry in state.unfinished():
                 if entry.status == "landing":
                     raise Refused(f"{entry.id} is landing; try again")

@@ -42,7 +42,7 @@ class QueueConfig:
     """Set if a git hook keeps everyone else from moving the target."""
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether entries may be judged at all."""
         return self.no_gate or bool(self.gate)
 
@@ -60,7 +60,7 @@ class QueueConfig:
                          if name not in _VOLATILE and not name.startswith("GARRISON_"))
         return f"{self.command_key}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
-    def same_gate(self, other: QueueConfig) -> bool:
+    def has_same_gate(self, other: QueueConfig) -> bool:
         """Return whether both judge alike."""
         return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
 
@@ -94,7 +94,7 @@ def explain_gate_mismatch(recorded: QueueConfig | None, new: QueueConfig, *, unf
 
     `unfinished` is the number of entries still to be judged, `processor` whether a processor is alive.
     """
-    if recorded is None or not recorded.ready or recorded.same_gate(new):
+    if recorded is None or not recorded.is_ready or recorded.has_same_gate(new):
         return None
     if not unfinished and not processor:
         return None

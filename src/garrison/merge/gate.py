@@ -167,7 +167,7 @@ class GateRun:
         code, timed_out = ended
         if stage == "setup" and code == 0:
             self._kill_rest()
-            self.slot.setup_done((self.folder / "setup_key").read_text())
+            self.slot.record_setup((self.folder / "setup_key").read_text())
             self._start_stage("gate", self.config.gate or "", self.log)
             return None
         return self._judge(stage, code, timed_out)

@@ -159,7 +159,7 @@ class MergeProcessor:
                 self.writer.append(QueueResumed(f"{self.queue.target} moved"), sync=True)
                 return Progress("resumed")
             return Wait("paused", state.pause.describe())
-        if state.unfinished() and (state.config is None or not state.config.ready):
+        if state.unfinished() and (state.config is None or not state.config.is_ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 

@@ -144,7 +144,7 @@ class MergeQueue:
         """Return the lock that a processor holds for its life."""
         return self.locks / "processor.lock"
 
-    def processor_alive(self) -> bool:
+    def is_processor_running(self) -> bool:
         """Return whether a process holds the processor's lock now."""
         return is_held(self.processor_lock)
 
@@ -296,7 +296,7 @@ class MergeQueue:
             if state.config == config:
                 return
             why = explain_gate_mismatch(state.config, config, unfinished=len(state.unfinished()),
-                                        processor=self.processor_alive())
+                                        processor=self.is_processor_running())
             if why:
                 raise Refused(why)
             self.append(Configured(config), sync=True)
@@ -317,7 +317,7 @@ class MergeQueue:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""
         from garrison.merge import slots  # an enqueue starts quicker without it
 
-        if not self.processor_alive() and not self.state.unfinished():
+        if not self.is_processor_running() and not self.state.unfinished():
             slots.remove_idle_slots(self.git, trees / self.git.key)
 
 

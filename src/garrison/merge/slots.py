@@ -121,7 +121,7 @@ class Slot:
         """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
-    def setup_done(self, key: str) -> None:
+    def record_setup(self, key: str) -> None:
         """Record that set-up passed: what it left behind, and cleaning would remove, is kept from now on."""
         exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
         untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out

@@ -280,13 +280,13 @@ _ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]
 # --------------------------------------------------------------------------------------------- what changes the queue
 
 
-def _configured(state: QueueState, record: Configured, stored: Stored) -> None:
+def _apply_configured(state: QueueState, record: Configured, stored: Stored) -> None:
     state.config = record.config
     if state.pause and not state.pause.is_manual:
         state.pause = None
 
 
-def _enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) -> None:
+def _apply_enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) -> None:
     for name in record.supersedes:
         old = state.entries[name]
         check_transition(name, old.status, "superseded")
@@ -306,18 +306,18 @@ def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
         depends_on=record.depends_on, strategy=record.strategy)
 
 
-def _amended(state: QueueState, record: EntryAmended, stored: Stored) -> None:
+def _apply_amended(state: QueueState, record: EntryAmended, stored: Stored) -> None:
     state.entries[record.entry] = replace(
         state.entry(record.entry), priority=record.priority, depends_on=record.depends_on, strategy=record.strategy,
         updated_at=stored.at)
 
 
-def _lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) -> None:
+def _apply_lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) -> None:
     state.holder = stored.token
     state.verdicts.forget_lost()
 
 
-def _status_changed(state: QueueState, record: StatusChanged, stored: Stored) -> None:
+def _apply_status_changed(state: QueueState, record: StatusChanged, stored: Stored) -> None:
     if record.status == "candidate":
         state.tip = record.base
         state.verdicts.forget_base()
@@ -326,13 +326,13 @@ def _status_changed(state: QueueState, record: StatusChanged, stored: Stored) ->
         state.verdicts.record_judgement(rejected=True)
 
 
-def _gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
+def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
     state.gates = {job: gate for job, gate in state.gates.items()
                    if (gate.tree, gate.subject) != (record.tree, record.subject)}
     state.gates[record.job] = RunningGate(**vars(record), at=stored.at)
 
 
-def _verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
+def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
     gate = state.gates.pop(record.job, None)
     if record.uncounted:
         return
@@ -364,11 +364,11 @@ def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: S
         state.outcomes.append(make_outcome(entry, GREEN_SIGNAL, stored.seq, stored.at))
 
 
-def _landing_started(state: QueueState, record: LandingStarted, stored: Stored) -> None:
+def _apply_landing_started(state: QueueState, record: LandingStarted, stored: Stored) -> None:
     state.landing = record
 
 
-def _landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
+def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
     landing = state.landing
     if landing is None or record.entry not in landing.entries:
         return
@@ -378,21 +378,21 @@ def _landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
         state.landing = replace(landing, entries=tuple(name for name, _ in left),
                                 commits=tuple(commit for _, commit in left))
         return
-    _landing_over(state, record, stored)
+    _apply_landing_over(state, record, stored)
     state.tip = landing.new
     state.stale_checkouts += tuple(StaleCheckout(path, record.old, landing.new) for path in record.stale_checkouts)
 
 
-def _landing_over(state: QueueState, record: QueueRecord, stored: Stored) -> None:
+def _apply_landing_over(state: QueueState, record: QueueRecord, stored: Stored) -> None:
     state.landing = None
     state.verdicts.forget_base()
 
 
-def _checkout_updated(state: QueueState, record: CheckoutUpdated, stored: Stored) -> None:
+def _apply_checkout_updated(state: QueueState, record: CheckoutUpdated, stored: Stored) -> None:
     state.stale_checkouts = tuple(stale for stale in state.stale_checkouts if stale.path != record.path)
 
 
-def _paused(state: QueueState, record: QueuePaused, stored: Stored) -> None:
+def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> None:
     for name in record.entries:
         if name in state.entries:
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
@@ -403,31 +403,31 @@ def _paused(state: QueueState, record: QueuePaused, stored: Stored) -> None:
     state.verdicts.forget_base()
 
 
-def _resumed(state: QueueState, record: QueueResumed, stored: Stored) -> None:
+def _apply_resumed(state: QueueState, record: QueueResumed, stored: Stored) -> None:
     state.pause = None
 
 
-def _snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
+def _apply_snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
     restore(state, record.state)
     state.snapshot_seq = stored.seq
 
 
 _APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = {
-    Configured: _configured,
-    EntryEnqueued: _enqueued,
-    EntryAmended: _amended,
-    LeaseTaken: _lease_taken,
-    StatusChanged: _status_changed,
-    GateStarted: _gate_started,
-    VerdictGiven: _verdict_given,
-    LandingStarted: _landing_started,
-    EntryLanded: _landed,
-    LandingBlocked: _landing_over,
-    TargetMoved: _landing_over,
-    CheckoutUpdated: _checkout_updated,
-    QueuePaused: _paused,
-    QueueResumed: _resumed,
-    SnapshotTaken: _snapshot_taken,
+    Configured: _apply_configured,
+    EntryEnqueued: _apply_enqueued,
+    EntryAmended: _apply_amended,
+    LeaseTaken: _apply_lease_taken,
+    StatusChanged: _apply_status_changed,
+    GateStarted: _apply_gate_started,
+    VerdictGiven: _apply_verdict_given,
+    LandingStarted: _apply_landing_started,
+    EntryLanded: _apply_landed,
+    LandingBlocked: _apply_landing_over,
+    TargetMoved: _apply_landing_over,
+    CheckoutUpdated: _apply_checkout_updated,
+    QueuePaused: _apply_paused,
+    QueueResumed: _apply_resumed,
+    SnapshotTaken: _apply_snapshot_taken,
 }
 """Record → its effect on the queue as a whole."""
 

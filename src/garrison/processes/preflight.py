@@ -214,7 +214,7 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
                       "or --no-gate to land untested")
     config = QueueConfig(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
     why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
-                               processor=queue.processor_alive())
+                               processor=queue.is_processor_running())
     if why:
         raise Refused(why)
     launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files)

@@ -109,7 +109,7 @@ def test_a_scripted_life_after_another(place):
     assert "Begin b" in prompt.partition("Last committed node:")[2].partition("\n")[0]
     assert place.deaths()["orchestrator-b"] == [1, 2]
     output = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
-    assert "scripted agent (not a real one) for b, life 3" in output
+    assert "scripted agent (not a real one) for b, incarnation 3" in output
 
 
 def test_a_variable_to_pass_on_that_is_not_set_is_told(place):

@@ -53,9 +53,9 @@ def run(profile: CommandProfile | None, assignment: Assignment) -> Outcome:
 def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(assignment: Assignment) -> None:
     command = "pwd; echo \"$SEEN\"; cat \"$GARRISON_PROMPT_FILE\" > copy; env | cut -d= -f1 | sort > names"
     assert run(None, with_command(assignment, command)) == Outcome("success", "", 0)
-    assert assignment.output.read_text() == f"{assignment.tree}\nyes\n"
-    assert (assignment.tree / "copy").read_text() == assignment.prompt_file.read_text()
-    names = set((assignment.tree / "names").read_text().split())
+    assert assignment.output.read_text() == f"{assignment.worktree}\nyes\n"
+    assert (assignment.worktree / "copy").read_text() == assignment.prompt_file.read_text()
+    names = set((assignment.worktree / "names").read_text().split())
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {
         "PATH", "SEEN", "GARRISON_LIFE", "GARRISON_PROMPT_FILE", "GARRISON_RESULT_FILE", "GARRISON_NOTES_FILE",
         "GARRISON_CONTEXT_FILE"}
@@ -70,7 +70,7 @@ def test_a_profile_gives_its_words_to_the_program_as_they_are(assignment: Assign
     show = "import sys, json; json.dump(sys.argv[1:], open('argv', 'w'))"
     profile = CommandProfile("p", (sys.executable, "-c", show, "{prompt}", "{node}@{attempt}", "{x}", "$HOME", "a b"))
     assert run(profile, assignment).status == "success"
-    given = json.loads((assignment.tree / "argv").read_text())
+    given = json.loads((assignment.worktree / "argv").read_text())
     assert given == [assignment.prompt_file.read_text(), "a@2", "{x}", "$HOME", "a b"]
 
 
@@ -90,7 +90,7 @@ def test_a_timeout_ends_the_program_and_what_it_started(assignment: Assignment) 
     command = "sleep 600 & echo $! > below; sleep 600"
     outcome = run(None, with_command(assignment, command, 0.5))
     assert outcome.status == "fail" and outcome.reason.startswith("timed out after ")
-    assert not runs(int((assignment.tree / "below").read_text()))
+    assert not runs(int((assignment.worktree / "below").read_text()))
 
 
 def runs(pid: int) -> bool:
@@ -102,7 +102,7 @@ def runs(pid: int) -> bool:
 
 def test_it_has_not_ended_while_something_of_it_runs(assignment: Assignment) -> None:
     assert run(None, with_command(assignment, "sleep 600 & echo $! > below; exit 0")) == Outcome("success", "", 0)
-    assert not runs(int((assignment.tree / "below").read_text()))
+    assert not runs(int((assignment.worktree / "below").read_text()))
 
 
 def test_stop_ends_it(assignment: Assignment) -> None:
@@ -132,7 +132,7 @@ def test_the_result_of_an_earlier_life_is_not_taken_for_this_ones(assignment: As
 
 
 def scripted(assignment: Assignment, script: str, life: int = 1, **environment: str) -> tuple[Outcome, str]:
-    subprocess.run(["git", "init", "-q", assignment.tree], check=True)
+    subprocess.run(["git", "init", "-q", assignment.worktree], check=True)
     (assignment.folder / "a.yaml").write_text(script)
     values: Mapping[str, str] = {**assignment.environment, "GARRISON_SCRIPTS": str(assignment.folder),
                                  "GARRISON_INCARNATION": str(life), "HOME": str(assignment.folder), **environment}
@@ -141,7 +141,7 @@ def scripted(assignment: Assignment, script: str, life: int = 1, **environment: 
 
 
 def log(assignment: Assignment) -> str:
-    done = subprocess.run(["git", "-C", assignment.tree, "log", "--format=%s|%an"], check=True, capture_output=True,
+    done = subprocess.run(["git", "-C", assignment.worktree, "log", "--format=%s|%an"], check=True, capture_output=True,
                           text=True)
     return done.stdout
 
@@ -150,8 +150,8 @@ def test_a_script_works_commits_and_says_that_it_is_none(assignment: Assignment)
     script = ("- edit: {path: x.txt, text: 'for {node}'}\n- commit: Add x for {node}\n- commit: nothing\n"
               "- notes: half\n- run: echo hi > y\n")
     outcome, said = scripted(assignment, script)
-    assert outcome == Outcome("success", "", 0) and "scripted agent (not a real one) for a, life 1" in said
-    assert (assignment.tree / "x.txt").read_text() == "for a" and (assignment.tree / "y").exists()
+    assert outcome == Outcome("success", "", 0) and "scripted agent (not a real one) for a, incarnation 1" in said
+    assert (assignment.worktree / "x.txt").read_text() == "for a" and (assignment.worktree / "y").exists()
     assert log(assignment) == "Add x for a|scripted\n"
     assert assignment.notes.read_text() == "half"
 

@@ -48,7 +48,7 @@ def test_stopped_by_every_way_and_resumed(place):
         assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
         stopped(place)
     again = place.command("stop", "r1")
-    assert (again.returncode, again.stderr) == (1, "garrison: run r1 is stopped already\n")
+    assert (again.returncode, again.stderr) == (1, "garrison: run r1 is already stopped\n")
 
     child = place.resume()
     place.arrived("a")

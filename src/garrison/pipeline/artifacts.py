@@ -32,7 +32,7 @@ class ArtifactInfo:
 
 
 class Artifacts:
-    """The artifacts of one run. `directory` is `RUN_DIR/artifacts`, None for a run in memory."""
+    """Artifacts of one run. `directory` is `RUN_DIR/artifacts`, None for a run in memory."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory

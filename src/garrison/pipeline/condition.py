@@ -141,7 +141,7 @@ class Condition:
 
     @property
     def is_always_true(self) -> bool:
-        """Whether it asks nothing, so that its edge is unconditional."""
+        """True if it asks nothing, so that its edge is unconditional."""
         return self.tree == And()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.pipeline.event_stream import EventStream
+from garrison.pipeline.event_stream import EventSink
 from garrison.pipeline.flow import (
     Aborted,
     Change,
@@ -48,7 +48,7 @@ MAX_STATUS_FILES = 200
 
 @dataclass
 class Storage:
-    """What a run in a directory owns: the directory, its journal, and the run's start."""
+    """Storage of a run in a directory: the directory, its journal, and the run's start."""
 
     directory: RunDirectory
     journal: RunJournal
@@ -57,10 +57,10 @@ class Storage:
 
 @dataclass
 class Options:
-    """How a run is driven."""
+    """Options of a driver."""
 
     own_loop: bool = False
-    """Whether the event loop belongs to this run alone, so that a plain handler may block it."""
+    """True if the event loop belongs to this run alone, so that a plain handler may block it."""
     on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None
     is_parent_idle: Callable[[], bool] | None = None
     """Returns whether the run around this one has nothing else to do."""
@@ -96,7 +96,7 @@ class Driver:
     state: FlowState
     registry: Registry
     scope: Scope
-    stream: EventStream
+    events: EventSink
     storage: Storage | None = None
     options: Options = field(default_factory=Options)
 
@@ -109,7 +109,7 @@ class Driver:
         self._saved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
-        self._invoker = Invoker(self.program, self.state, self.registry, self.scope, self.stream,
+        self._invoker = Invoker(self.program, self.state, self.registry, self.scope, self.events,
                                 self.storage.directory if self.storage else None, self.options.own_loop,
                                 self.options.resumed)
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -129,7 +129,7 @@ class Driver:
         finally:
             await self._cancel_all([*self._working.values()])
             self.checkpoint(durable=True)
-            self.stream.flush()
+            self.events.flush()
 
     async def _turn(self) -> None:
         """Start what is ready, wait until something ends, and apply it."""
@@ -184,7 +184,7 @@ class Driver:
         waits = [waiting.waiting for waiting in self._waiting.values()]
         self.how = "; ".join(dict.fromkeys(wait.how or "resume the run" for wait in waits))
         self._apply(Suspended("; ".join(dict.fromkeys(wait.reason for wait in waits))))
-        self.stream.emit("PipelineWaiting", reason=self.state.detail, how=self.how)
+        self.events.emit("PipelineWaiting", reason=self.state.detail, how=self.how)
 
     def _is_idle(self, place_id: str) -> bool:
         """Return whether everything at work only waits; asking means that the place itself only waits."""
@@ -217,8 +217,8 @@ class Driver:
 
     def apply_change(self, change: Change) -> None:
         """Start and cancel what the machine says."""
-        if self.stream.is_enabled:
-            emit_change(self.stream, change)
+        if self.events.is_enabled:
+            emit_change(self.events, change)
         for step in change.finished:
             self._changed_nodes[step.node] = None
         if change.cancelled:
@@ -282,8 +282,8 @@ class Driver:
             write_status(directory.node(node), node, self.state)
             del self._changed_nodes[node]
         write_checkpoint(directory, checkpoint, durable=durable)
-        self.stream.emit("CheckpointSaved", checkpoint["current_node"], seq=checkpoint["seq"])
-        self.stream.flush()
+        self.events.emit("CheckpointSaved", checkpoint["current_node"], seq=checkpoint["seq"])
+        self.events.flush()
 
 
 def _result(task: asyncio.Task[Any]) -> Any:
@@ -294,26 +294,26 @@ def _result(task: asyncio.Task[Any]) -> Any:
     return from_error(error) if error is not None else task.result()
 
 
-def emit_change(stream: EventStream, change: Change) -> None:
+def emit_change(events: EventSink, change: Change) -> None:
     """Emit the events of a change."""
     for step in change.finished:
         outcome = step.outcome
         reason = {"reason": outcome.failure_reason} if outcome.failure_reason else {}
-        stream.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **reason,
+        events.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **reason,
                     automatic=step.automatic)
     for _, route in change.followed:
-        stream.emit("EdgeFollowed", route.source, target=route.target, label=str(route.attrs.get("label", "")))
+        events.emit("EdgeFollowed", route.source, target=route.target, label=str(route.attrs.get("label", "")))
     for place in change.retried:
-        stream.emit("RetryScheduled", place.node, place=place.id, attempt=place.attempt, delay_s=place.delay_s,
+        events.emit("RetryScheduled", place.node, place=place.id, attempt=place.attempt, delay_s=place.delay_s,
                     reason=place.reason)
     for what, path in change.branches:
-        stream.emit(_BRANCH_EVENTS[what], branch=path)
+        events.emit(_BRANCH_EVENTS[what], branch=path)
     for node in change.skipped:
-        stream.emit("NodeSkipped", node)
+        events.emit("NodeSkipped", node)
     for place in change.cancelled:
-        stream.emit("NodeCancelled", place.node, place=place.id)
+        events.emit("NodeCancelled", place.node, place=place.id)
     for note in change.notes:
-        stream.emit("Note", text=note)
+        events.emit("Note", text=note)
 
 
 _BRANCH_EVENTS = {"started": "ParallelBranchStarted", "finished": "ParallelBranchFinished",

@@ -21,7 +21,7 @@ from typing import Any
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.artifacts import Artifacts
 from garrison.pipeline.driver import Driver, Options, Storage
-from garrison.pipeline.event_stream import Event, EventStream
+from garrison.pipeline.event_stream import Event, EventSink
 from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance
 from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.graph import flag, text
@@ -120,22 +120,22 @@ async def run_async(
                       artifacts=Artifacts(directory.artifacts if directory else None), seed=opened.start.seed,
                       depth=depth, stay=stay, base=Path(opened.start.base), run_pipeline=run_async,
                       handlers=dict(handlers or {}), on_event=on_event)
-        stream = EventStream(opened.start.run, directory.events if directory else None, on_event, clock.utc)
+        events = EventSink(opened.start.run, directory.events if directory else None, on_event, clock.utc)
         try:
             storage = Storage(directory, journal, opened.start) if directory and journal else None
-            driver = Driver(opened.program, opened.state, registry, scope, stream, storage,
+            driver = Driver(opened.program, opened.state, registry, scope, events, storage,
                             Options(own_loop, on_checkpoint, idle, opened.active_s, resume))
             return await _drive(driver, opened, max_steps=max_steps, again=again)
         finally:
-            stream.close()
+            events.close()
     finally:
         if journal is not None:
             journal.close()
 
 
 async def _drive(driver: Driver, opened: OpenRun, *, max_steps: int | None, again: bool) -> RunResult:
-    state, stream = driver.state, driver.stream
-    stream.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
+    state, events = driver.state, driver.events
+    events.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
                 name=opened.program.graph.id or "", steps=state.steps)
     change = opened.change
     if driver.options.resumed:
@@ -145,7 +145,7 @@ async def _drive(driver: Driver, opened: OpenRun, *, max_steps: int | None, agai
     result = RunResult(public_status(state), reason, list(state.completed), dict(state.outcomes), state.steps,
                        dict(state.context()), driver.scope.run, state.detail, driver.how, state.resumable)
     if state.ended:
-        stream.emit("PipelineFinished", status=result.status, reason=result.reason, steps=result.steps)
+        events.emit("PipelineFinished", status=result.status, reason=result.reason, steps=result.steps)
     return result
 
 

@@ -37,7 +37,7 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
 
 @dataclass(frozen=True)
 class Carryover:
-    """What a codergen node is told of the run: its fidelity, the thread whose session it shares, and the preamble.
+    """Part of a run that a codergen node is told: its fidelity, the thread whose session it shares, and the preamble.
 
     `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
     """

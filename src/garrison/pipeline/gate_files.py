@@ -98,12 +98,12 @@ class OpenQuestion(NamedTuple):
 
 def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
     """Return the questions open in a run and its children, by node."""
-    found: dict[str, OpenQuestion] = {}
+    questions: dict[str, OpenQuestion] = {}
     for path in sorted((run.root / "children").glob("*/journal.jsonl")):
-        found.update(open_questions(RunDirectory(path.parent)))
+        questions.update(open_questions(RunDirectory(path.parent)))
     for place in (read_checkpoint(run) or {}).get("in_flight", ()):
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
-            found[place["node"]] = OpenQuestion(run, Question.from_data(body), body)
-    return found
+            questions[place["node"]] = OpenQuestion(run, Question.from_data(body), body)
+    return questions

@@ -92,7 +92,7 @@ class OpenGate:
 
     @property
     def node(self) -> str:
-        """The node whose gate it is."""
+        """Node whose gate it is."""
         return self.question.node
 
     def to_record(self) -> dict[str, Any]:

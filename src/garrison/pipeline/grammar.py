@@ -27,7 +27,7 @@ def build_grammar(name: str, start: str, transformer: Any) -> Lark:
 
 
 class Stop(NamedTuple):
-    """Where a parser stopped: the text, the offset, the terminals it could have accepted, and its stack."""
+    """Position where a parser stopped: the text, the offset, the terminals it could have accepted, and its stack."""
 
     text: str
     offset: int
@@ -37,28 +37,28 @@ class Stop(NamedTuple):
 
     @property
     def here(self) -> str:
-        """The text at the stop, cut short."""
+        """Text at the stop, cut short."""
         return self.text[self.offset:self.offset + 80]
 
     @property
     def word(self) -> str:
-        """The word at the stop in lower case; empty if there is none."""
+        """Word at the stop in lower case; empty if there is none."""
         match = _WORD.match(self.text, self.offset)
         return match[0].lower() if match else ""
 
     @property
     def before(self) -> str:
-        """The character before the stop."""
+        """Character before the stop."""
         return self.text[self.offset - 1:self.offset]
 
     @property
     def last(self) -> Any:
-        """The last token or result; None at the beginning."""
+        """Last token or result; None at the beginning."""
         return self.stack[-1] if self.stack else None
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the text ended too early."""
+        """True if the text ended too early."""
         return self.offset >= len(self.text)
 
 

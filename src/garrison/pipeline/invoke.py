@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.event_stream import EventStream
+from garrison.pipeline.event_stream import EventSink
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
 from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.flow.program import Program
@@ -48,7 +48,7 @@ class Invoker:
     state: FlowState
     registry: Registry
     scope: Scope
-    stream: EventStream
+    events: EventSink
     directory: RunDirectory | None = None
     own_loop: bool = False
     resumed: bool = False
@@ -62,7 +62,7 @@ class Invoker:
     """Type → whether its handler is a coroutine function."""
     _used_threads: set[str] = field(default_factory=set)
     _steered: tuple[str, _Steering | None] = "", None
-    """The place whose agent gets a manager's message, and the message."""
+    """Place whose agent gets a manager's message, and the message."""
 
     def build_call(self, place: Place, is_idle: Callable[[], bool]) -> Call:
         """Return the call for a place; `is_idle` returns whether nothing else is at work."""
@@ -73,7 +73,7 @@ class Invoker:
         call = Call(node, place, self.state.context(place.branch), self.scope, edge=incoming_edge(self.program, place),
                     carried=self._carryover(place) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
-                    emit=self.stream.emit_copy, resumed=is_inherited)
+                    emit=self.events.emit, resumed=is_inherited)
         call.is_idle, call.finished_visits = is_idle, lambda: self.state.completed.count(place.node)
         return call
 
@@ -90,8 +90,8 @@ class Invoker:
         place = call.place
         if place.delay_s > 0:
             await asyncio.sleep(place.delay_s)
-        if self.stream.is_enabled:
-            self.stream.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
+        if self.events.is_enabled:
+            self.events.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
         kind = self.program.units[place.node].handler
         has_own_timeout = kind in TYPES_WITH_TIMEOUT and self.registry.is_built_in(kind)
         limit = None if has_own_timeout else seconds(call.attrs, "timeout")

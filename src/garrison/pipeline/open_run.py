@@ -73,7 +73,7 @@ class StartOptions:
     tree: str | Path | None = None
     transforms: Sequence[Transform] = ()
     agent: str = ""
-    """The agent named on the command line, for a resume."""
+    """Agent named on the command line, for a resume."""
     simulated: Mapping[str, Any] = field(default_factory=dict)
     """Settings of a simulation, for a resume."""
 

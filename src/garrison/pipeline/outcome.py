@@ -67,12 +67,12 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed; RETRY asks for another attempt and is not a failure."""
+        """True if it failed; RETRY asks for another attempt and is not a failure."""
         return self.status == FAIL
 
     @property
     def good(self) -> bool:
-        """Whether the run may go on normally: success, partial success, or skipped."""
+        """True if the run may go on normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
 
     def to_data(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lark import UnexpectedInput
 
 Explanation = tuple[int, str]
-"""The offset to report and the message."""
+"""Offset to report and the message."""
 
 
 # ---- DOT text: one function an explanation, tried in order -----------------------------------------------------------

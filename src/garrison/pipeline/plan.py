@@ -63,7 +63,7 @@ class PlannedTask:
     silence_s: float | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
-    """The ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
+    """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RunPlan:
     setup_key: tuple[str, ...] = ()
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
-    """The compiled graph; None where only the tasks matter."""
+    """Compiled graph; None where only the tasks matter."""
     gates: Mapping[str, Gate] = field(default_factory=dict)
     """Node → its gate."""
     managers: Mapping[str, Manager] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class RunPlan:
 
     @property
     def max_seconds(self) -> float | None:
-        """The time limit of a run."""
+        """Time limit of a run."""
         return self.program.max_seconds if self.program is not None else None
 
 

@@ -26,9 +26,9 @@ class _Special(str):
 
 
 TIMEOUT: Final = _Special("timeout")
-"""No answer came in time."""
+"""Result of a question that was not answered in time."""
 SKIPPED: Final = _Special("skipped")
-"""The person declined to answer."""
+"""Answer of a person who declines to answer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Option:
     label: str
     target: str = ""
     written: str = ""
-    """The label as written on the edge."""
+    """Label as written on the edge."""
 
 
 @dataclass(frozen=True)

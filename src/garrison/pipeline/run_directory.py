@@ -91,29 +91,29 @@ class RunDirectory:
 
 @dataclass
 class RunStart:
-    """How a run started: the fields of its `begun` record, all that a resume needs besides the events."""
+    """Start of a run: the fields of its `begun` record, all that a resume needs besides the events."""
 
     run: str
     graph: str
-    """The graph's text."""
+    """Text of the graph."""
     source: str
     hash: str
     initial: dict[str, Any] = field(default_factory=dict)
     seed: str = ""
     max_steps: int | None = None
     tree: str = ""
-    """The directory in which commands run."""
+    """Directory in which commands run."""
     base: str = ""
-    """The directory that file names in the graph are relative to."""
+    """Directory that file names in the graph are relative to."""
     at: str = ""
     agent: str = ""
-    """The agent named on the command line; empty for a program's own."""
+    """Agent named on the command line; empty for a program's own."""
     simulated: dict[str, Any] = field(default_factory=dict)
     """Settings of a simulation; empty for a real run."""
     state: str = ""
-    """The state it started with, as JSON, if it was forked from another run."""
+    """State it started with, as JSON, if it was forked from another run."""
     forked: str = ""
-    """The run and node it was forked from."""
+    """Run and node it was forked from."""
     flow: str = ""
     """`walk` or `dag` if the caller chose; empty: as the graph says."""
 
@@ -208,7 +208,7 @@ class RunJournal:
 
     @property
     def seq(self) -> int:
-        """The number of the last record."""
+        """Number of the last record."""
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, Any]) -> None:

@@ -105,30 +105,30 @@ class _Rules:
 
 
 class Stylesheet:
-    """The rules of a sheet, indexed by selector for many nodes."""
+    """Rules of a sheet, indexed by selector for many nodes."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._sets: dict[tuple[int, str], dict[str, tuple[int, str]]] = {}
         for order, rule in enumerate(rules):
-            found = self._sets.setdefault((rule.kind, rule.name), {})
-            found.update({key: (order, value) for key, value in rule.sets.items()})
+            sets = self._sets.setdefault((rule.kind, rule.name), {})
+            sets.update({key: (order, value) for key, value in rule.sets.items()})
 
     def of(self, node: Node) -> dict[str, str]:
         """Return the properties the sheet sets for a node, ignoring the node's own attributes."""
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         for kind, names in ((ANY, ("",)), (SHAPE, (node.attrs.get("shape") or "box",)), (CLASS, node.classes),
                             (NODE, (node.id,))):
             for key, (_, value) in self._latest(kind, names).items():
-                found[key] = value
-        return found
+                properties[key] = value
+        return properties
 
     def _latest(self, kind: int, names: Sequence[str]) -> dict[str, tuple[int, str]]:
-        found: dict[str, tuple[int, str]] = {}
+        latest: dict[str, tuple[int, str]] = {}
         for name in names:
             for key, entry in self._sets.get((kind, name), {}).items():
-                if key not in found or found[key] < entry:
-                    found[key] = entry
-        return found
+                if key not in latest or latest[key] < entry:
+                    latest[key] = entry
+        return latest
 
 
 def defaults(graph: Graph) -> dict[str, str]:

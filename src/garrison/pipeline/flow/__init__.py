@@ -1,4 +1,4 @@
-"""The flow of a run: a pure state machine with two strategies, `walk` and `dag`.
+"""Flow of a run: a pure state machine with two strategies, `walk` and `dag`.
 
 * Everything here is pure: `advance` changes only the state it is given; the same events lead to the same state.
 * A driver journals an event, applies it, and runs what `Change.started` holds. It does nothing else to a run.

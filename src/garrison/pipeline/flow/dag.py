@@ -1,4 +1,4 @@
-"""The strategy `dag`: follow every edge whose condition is true; start a node when all its predecessors are done. Pure.
+"""Strategy `dag`: follow every edge whose condition is true; start a node when all its predecessors are done. Pure.
 
 An edge that is not followed is settled, too. A node that no followed edge leads to is skipped, and so are the nodes
 that depend on it alone. A failure that no edge asks for goes back to a retry target before the node, and the nodes

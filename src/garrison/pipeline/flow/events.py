@@ -59,7 +59,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The run reached max_pipeline_duration; it can be resumed."""
+    """A run reached max_pipeline_duration; it can be resumed."""
 
     detail: str = ""
 

@@ -21,7 +21,7 @@ Successors = Mapping[str, Sequence[str]]
 
 
 class Join(NamedTuple):
-    """The node where branches end, and the nodes they may visit before it (`region`)."""
+    """Node where branches end, and the nodes they may visit before it (`region`)."""
 
     node: str
     region: frozenset[str]

@@ -1,4 +1,4 @@
-"""The flow machine that both drivers use: `begin` a run, `advance` it by events. Pure and deterministic.
+"""Flow machine that both drivers use: `begin` a run, `advance` it by events. Pure and deterministic.
 
 An event that does not fit the state raises and changes nothing. Between two events every decided move is done, until
 all that is left is in flight or the run has ended.

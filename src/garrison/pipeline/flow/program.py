@@ -55,7 +55,7 @@ class Route:
     loop_restart: bool = False
     into_conditional: bool = False
     branch: bool = True
-    """Whether it opens a branch if it leaves a parallel."""
+    """True if it opens a branch where it leaves a parallel."""
     attrs: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class FanOut:
     k: int | None = None
     quorum: float | None = None
     retries: int = 0
-    """How often all its branches run again after a failure."""
+    """Times that all its branches run again after a failure."""
 
     def required_successes(self, branches: int) -> int | None:
         """Return how many of `branches` must succeed; None if the policy does not count them."""
@@ -104,11 +104,11 @@ class Unit:
     """Identical failures in a row after which the run is stuck; 0 means never."""
     fan_out: FanOut | None = None
     asks_outcome: bool = False
-    """Whether it is a conditional whose conditions ask for the previous outcome; its plain edge is then their else."""
+    """True if it is a conditional whose conditions ask for the previous outcome; its plain edge is then their else."""
 
     @property
     def automatic(self) -> bool:
-        """Whether the engine executes it without a driver."""
+        """True if the engine executes it without a driver."""
         return self.handler in AUTOMATIC
 
     @property

@@ -1,7 +1,8 @@
 """State of a run: plain data, lossless as JSON, changed only by the machine. Pure.
 
 The state holds everything the next decision needs and nothing that can be computed from the program. Nothing in it
-depends on the order of a mapping. `completed` is history: it is displayed and never decides.
+depends on the order of a mapping. `completed` is history: it is displayed and never decides. Places, moves and steps
+are values: they are replaced, never changed (and not frozen, since each step creates several).
 
     running -> waiting                      everything in flight waits for a person or a signal
     waiting -> running                      something finished, or the run was resumed
@@ -15,17 +16,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from garrison.pipeline.flow.program import Route
 from garrison.pipeline.outcome import Outcome
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as value
-else:
-    def value(*, frozen, slots):
-        """A frozen dataclass to type checkers; creating one is three times as fast, and each step creates several."""
-        return dataclass(slots=slots, unsafe_hash=frozen)
 
 RUNNING, WAITING, DONE, FAILED = "running", "waiting", "done", "failed"
 
@@ -41,7 +35,7 @@ ROOT = ""
 """Path of the branch that is the run itself."""
 
 
-@value(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Place:
     """One node in flight.
 
@@ -62,7 +56,7 @@ class Place:
     via: int = -1
 
 
-@value(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Move:
     """A decided step that is not done yet: enter `node` in `branch`."""
 
@@ -145,7 +139,7 @@ class FlowState:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over; `resumable` says whether it can continue."""
+        """True if the run is over; `resumable` says whether it can continue."""
         return self.status in (DONE, FAILED)
 
     def to_data(self) -> dict[str, Any]:
@@ -176,7 +170,7 @@ class FlowState:
         return state
 
 
-@value(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Step:
     """A visit that ended with `outcome`; `automatic` if the engine executed it itself."""
 

@@ -29,7 +29,7 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCE
 
 @dataclass(slots=True)
 class Turn:
-    """The program, the state being changed, and the change so far."""
+    """One turn: the program, the state being changed, and the change so far."""
 
     program: Program
     state: FlowState

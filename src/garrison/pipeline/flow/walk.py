@@ -1,4 +1,4 @@
-"""The strategy `walk`: one token that follows one edge after each node; a parallel splits it. Pure.
+"""Strategy `walk`: one token that follows one edge after each node; a parallel splits it. Pure.
 
 A failure follows an edge that asks for it, or goes back to a retry target, or ends its branch; it never continues by
 accident. At the exit every visited goal gate must have succeeded.

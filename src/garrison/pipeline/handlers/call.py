@@ -49,7 +49,7 @@ class Waiting:
 
     reason: str
     how: str = ""
-    """What a person can do to continue, on one line."""
+    """Command or action that continues the run, on one line."""
 
 
 Returned: TypeAlias = "Outcome | Waiting | Mapping[str, Any] | str | bool | None"
@@ -58,15 +58,15 @@ Handler: TypeAlias = "Callable[[Call], Returned | Awaitable[Returned]]"
 
 @dataclass
 class Scope:
-    """What a run offers to all its handlers."""
+    """Resources of a run that all its handlers share."""
 
     run: str
     graph: Graph
     tree: Path
-    """The directory in which commands run."""
+    """Directory in which commands run."""
     environ: Mapping[str, str]
     directory: Path | None = None
-    """The run directory; None for a run in memory."""
+    """Run directory; None for a run in memory."""
     agent: Any = None
     """Executes codergen nodes: a callable taking a Call, or an object with `run(node, prompt, context)`."""
     answerer: Answerer | None = None
@@ -74,9 +74,9 @@ class Scope:
     seed: str = ""
     depth: int = 0
     stay: bool = False
-    """Whether gates without an answerer wait in this process instead of suspending the run."""
+    """True if gates without an answerer wait in this process instead of suspending the run."""
     base: Path = field(default_factory=Path)
-    """The directory that file names in the graph are relative to."""
+    """Directory that file names in the graph are relative to."""
     run_pipeline: Callable[..., Awaitable[RunResult]] | None = None
     """Runs a pipeline within this one; takes the arguments of `engine.run_async`."""
     handlers: Mapping[str, Any] = field(default_factory=dict)
@@ -95,17 +95,17 @@ class Call:
         self.node = node
         self.place = place
         self.context = context
-        """The context of its branch, read-only."""
+        """Context of its branch, read-only."""
         self.run = run
         self.graph = run.graph
         self.edge = edge
-        """The edge by which the run came here, if known."""
+        """Edge by which the run came here, if known."""
         self.carried = carried
-        """What the agent is told about the run so far: fidelity, thread and preamble."""
+        """Part of the run so far that the agent is told: fidelity, thread and preamble."""
         self.session: str | None = None
-        """The id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
+        """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.resumed = resumed
-        """Whether an earlier process had already started this place."""
+        """True if an earlier process had already started this place."""
         self.is_idle: Callable[[], bool] = bool
         """Returns whether nothing else of the run is at work, so that a waiting handler may suspend it."""
         self.finished_visits: Callable[[], int] = int
@@ -117,17 +117,17 @@ class Call:
 
     @property
     def attrs(self) -> Mapping[str, str]:
-        """The node's attributes after stylesheet and expansion."""
+        """Attributes of the node after stylesheet and expansion."""
         return self.node.attrs
 
     @property
     def prompt(self) -> str:
-        """The node's prompt, else its label."""
+        """Prompt of the node, else its label."""
         return expand_context(str(self.node.attrs.get("prompt") or self.node.label), self.context)
 
     @property
     def text(self) -> str:
-        """The prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
+        """Prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
         parts = [self.carried.preamble if self.carried else "", self.prompt]
         if self.place.reason:
             parts.insert(1, f"An earlier attempt at this was not good enough: {self.place.reason}")
@@ -135,17 +135,17 @@ class Call:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt within the visit, from 1."""
+        """Number of this attempt within the visit, from 1."""
         return self.place.attempt
 
     @property
     def visit(self) -> int:
-        """The number of this visit of the node, from 1."""
+        """Number of this visit of the node, from 1."""
         return self.place.visit
 
     @property
     def folder(self) -> Path | None:
-        """The folder for files of this attempt, created on first use; None for a run in memory."""
+        """Folder for files of this attempt, created on first use; None for a run in memory."""
         if self._folder is None and self._make_folder is not None:
             self._folder = self._make_folder()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,12 +153,12 @@ class Call:
 
     @property
     def made_folder(self) -> Path | None:
-        """The folder, if it was used."""
+        """Folder, if it was used."""
         return self._folder
 
     @property
     def cancelled(self) -> bool:
-        """Whether the result is no longer needed; a plain handler in a loop should check."""
+        """True if the result is no longer needed; a plain handler in a loop should check."""
         return self._cancelled
 
     def cancel(self) -> None:

@@ -52,7 +52,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 
 
 class Registry:
-    """The handlers of one run."""
+    """Handlers of one run."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         self._handlers: dict[str, Any] = {}

@@ -75,7 +75,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
 
 async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, Any],
                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
-    """Run the cycles of a manager. Without `child`, another process runs it, and the telemetry is read anew."""
+    """Run the cycles of a manager. Without `child`, another process runs it: read its telemetry again each cycle."""
     interval = manager.interval if "wait" in manager.actions else 0.01
     last_steered = None
     for cycle in range(1, manager.cycles + 1):

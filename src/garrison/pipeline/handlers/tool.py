@@ -30,7 +30,7 @@ from garrison.system.kill_tree import kill_tree
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
 _NO_COMMAND = (126, 127)
-"""The shell's exit codes for a command that cannot be run or does not exist; retrying is useless."""
+"""Exit codes of the shell for a command that cannot be run or does not exist; retrying is useless."""
 _SHELL = 'exec /bin/sh -c "$1" 2>"$2"'
 """Runs the command ($1) with stderr in a file ($2), so that stdout alone is its output."""
 

@@ -35,10 +35,10 @@ Reader = Callable[[Mapping[str, str], str], object]
 
 def _word(*words: str) -> Reader:
     def read(attrs: Mapping[str, str], key: str) -> object:
-        found = text(attrs, key)
-        if found is not None and found.strip().lower() not in words:
+        value = text(attrs, key)
+        if value is not None and value.strip().lower() not in words:
             raise TypeConflict(key, attrs[key], " or ".join(words))
-        return found
+        return value
     return read
 
 

@@ -162,7 +162,7 @@ class _Case:
 
     @property
     def description(self) -> str:
-        """The case in words; a value that no condition names is described by what it is not."""
+        """Case in words; a value that no condition names is described by what it is not."""
         parts = [self.outcome.status]
         for key, words in self.named.items():
             value = self.outcome.preferred_label if key == "preferred_label" else self.context.get(key, "")

@@ -46,25 +46,25 @@ def gone(pid: int) -> bool:
 # ---- tool ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_tool_works_in_the_tree_and_is_told_where_it_is(tmp_path: Path) -> None:
+def test_a_tool_runs_in_the_tree_with_its_environment(tmp_path: Path) -> None:
     result = tool('tool_command="pwd; echo $GARRISON_PIPELINE_NODE $GARRISON_PIPELINE_ATTEMPT $MINE"', tmp_path,
                   environ={"MINE": "yes", "PATH": os.environ["PATH"]})
     assert result.context["tool.output"] == f"{tmp_path}\nt 1 yes"
 
 
-def test_a_tool_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
+def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:
     result = tool('timeout=2s, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
     assert (result.status, result.reason) == ("fail", "timed out after 2 s")
     assert gone(int((tmp_path / "inner").read_text()))
 
 
 @pytest.mark.parametrize(("command", "attempts"), [("no-such-command-here", 1), ("exit 126", 1), ("exit 3", 2)])
-def test_a_command_that_is_not_there_is_not_tried_again(command: str, attempts: int, tmp_path: Path) -> None:
+def test_a_missing_command_is_not_retried(command: str, attempts: int, tmp_path: Path) -> None:
     result = tool(f'max_retries=1, tool_command="echo x >> tried; {command}"', tmp_path)
     assert (result.status, (tmp_path / "tried").read_text()) == ("fail", "x\n" * attempts)
 
 
-def test_a_cancelled_tool_is_ended(tmp_path: Path) -> None:
+def test_a_cancelled_tool_is_killed(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} fan [shape=component, join_policy=first_success]; j [shape=tripleoctagon]
         slow [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 78"]; fast [type=work]
         start -> fan; fan -> slow; fan -> fast; slow -> j; fast -> j; j -> x }}"""
@@ -78,7 +78,7 @@ def test_a_cancelled_tool_is_ended(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-def test_what_a_killed_engine_left_running_is_ended_before_the_next_attempt(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_engine_are_killed_before_the_next_attempt(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} t [shape=parallelogram,
         tool_command="echo $$ >> pids; [ $GARRISON_PIPELINE_ATTEMPT = 2 ] || exec sleep 79"]; start -> t -> x }}"""
     child = os.fork()
@@ -105,12 +105,12 @@ def test_what_a_killed_engine_left_running_is_ended_before_the_next_attempt(tmp_
     ("echo '{\\\"outcome\\\": \\\"success\\\"}' > $GARRISON_STATUS_FILE; exit 4", "fail", ""),
     ("echo nonsense > $GARRISON_STATUS_FILE", "fail", ""),
 ])
-def test_a_tool_may_say_more_than_its_exit_code(command: str, status: str, label: str, tmp_path: Path) -> None:
+def test_a_tool_may_report_an_outcome(command: str, status: str, label: str, tmp_path: Path) -> None:
     outcome = tool(f'tool_command="{command}"', tmp_path).node_outcomes["t"]
     assert (outcome.status, outcome.preferred_label) == (status, label)
 
 
-def test_a_tool_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+def test_a_tool_that_cannot_be_started_has_a_reason(tmp_path: Path) -> None:
     assert "cannot start" in tool("tool_command=true", tmp_path / "nowhere").reason
 
 
@@ -141,7 +141,7 @@ def test_an_answer_that_fits_no_option_is_asked_again() -> None:
     assert [bool(question.problem) for question in asked] == [False, True, True]
 
 
-def test_one_who_never_answers_well_does_not_keep_the_run_for_ever() -> None:
+def test_an_answerer_that_never_fits_does_not_keep_the_run_busy() -> None:
     assert run(GATE, handlers={"work": ok}, answerer=lambda _question: "maybe").status == "waiting"
 
 
@@ -159,7 +159,7 @@ def test_a_gate_with_a_time_limit_takes_its_default(attrs: str, status: str, nod
     assert (result.status, result.completed_nodes) == (status, nodes)
 
 
-def test_the_time_limit_counts_from_the_first_question_even_over_a_death(tmp_path: Path) -> None:
+def test_the_time_limit_counts_from_the_first_question_across_a_death(tmp_path: Path) -> None:
     graph = GATE.replace("shape=hexagon", 'shape=hexagon, timeout=30, "human.default_choice"=ship')
     child = os.fork()
     if child == 0:
@@ -176,7 +176,7 @@ def test_the_time_limit_counts_from_the_first_question_even_over_a_death(tmp_pat
     assert run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).completed_nodes[-2:] == ["ship", "x"]
 
 
-def test_a_gate_that_waits_hears_the_answer_while_others_work(tmp_path: Path) -> None:
+def test_a_waiting_gate_gets_its_answer_while_others_work(tmp_path: Path) -> None:
     """Its branch goes on before the other has ended: the other waits for that."""
     graph = f"""digraph {{ {ENDS} fan [shape=component]; gate [shape=hexagon]; after [type=after]; other [type=other]
         j [shape=tripleoctagon]; start -> fan; fan -> gate; gate -> after [label=Go]; after -> j
@@ -197,7 +197,7 @@ def test_a_gate_that_waits_hears_the_answer_while_others_work(tmp_path: Path) ->
     assert run(graph, handlers={"other": other, "after": after}, run_dir=tmp_path / "r").status == "success"
 
 
-def test_options_have_keys_of_their_own() -> None:
+def test_options_have_distinct_keys() -> None:
     graph = GATE.replace('label="Fix"', 'label="Adjust"').replace("ship -> x", "ship -> x; gate -> x")
     asked: list[Question] = []
     run(graph, handlers={"work": ok}, answerer=lambda question: asked.append(question) or "x")
@@ -278,7 +278,7 @@ def test_a_pipeline_that_runs_itself_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("attrs", "said"), [("", "names no pipeline"), ('graph_ref="no.dot"', "there is no"),
                                              ('graph_ref="bad.dot"', "bad.dot")])
-def test_a_subgraph_without_a_sound_file_fails_in_one_line(attrs: str, said: str, tmp_path: Path) -> None:
+def test_a_subgraph_without_a_valid_file_fails_in_one_line(attrs: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "bad.dot").write_text("graph {")
     path = tmp_path / "p.dot"
     path.write_text(f"digraph {{ {ENDS} sub [type=subgraph, {attrs}]; start -> sub -> x }}".replace(", ]", "]"))
@@ -327,7 +327,7 @@ def test_a_manager_stops_its_child_when_its_condition_holds(tmp_path: Path) -> N
     assert ended == ["k"]
 
 
-def test_a_manager_looks_so_often_and_no_more(tmp_path: Path) -> None:
+def test_a_manager_polls_at_most_max_cycles_times(tmp_path: Path) -> None:
     async def work(_call: Call) -> Outcome:
         await asyncio.sleep(60)
         return Outcome("success")
@@ -358,7 +358,7 @@ def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
     assert prompts[0].endswith("build")
 
 
-def test_an_agent_that_is_killed_over_its_work_is_steered_again(tmp_path: Path) -> None:
+def test_an_agent_that_is_killed_is_steered_again(tmp_path: Path) -> None:
     """What a manager left was removed as its agent began: who died over it was followed by one that knew nothing."""
     (tmp_path / "a.dot").write_text(f"digraph {{ {ENDS} a [prompt=build]; b [prompt=check]; start -> a -> b -> x }}")
     (tmp_path / "r").mkdir()
@@ -382,7 +382,7 @@ def test_an_agent_that_is_killed_over_its_work_is_steered_again(tmp_path: Path) 
 # ---- codergen --------------------------------------------------------------------------------------------------------
 
 
-def test_nodes_of_a_thread_share_a_session_and_others_are_told_what_happened(tmp_path: Path) -> None:
+def test_nodes_of_a_thread_share_a_session_and_others_get_a_preamble(tmp_path: Path) -> None:
     graph = f"""digraph {{ goal=Greet; {ENDS} a [prompt=plan, fidelity=full, thread_id=t]; b [prompt=build]
         c [prompt=check, fidelity=full, thread_id=t]; d [prompt=tell]; start -> a -> b -> c
         c -> d [fidelity="summary:high"]; d -> x }}"""
@@ -404,7 +404,7 @@ def test_nodes_of_a_thread_share_a_session_and_others_are_told_what_happened(tmp
     assert "last_response: did c" in seen[3][3]
 
 
-def test_a_resumed_run_tells_at_length_what_a_lost_session_knew(tmp_path: Path) -> None:
+def test_a_lost_session_is_replaced_by_a_long_preamble(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} node [fidelity=full, thread_id=t]; a [prompt=plan]; b [prompt=build]; c [prompt=check]
         start -> a -> b -> c -> x }}"""
     texts: dict[str, str] = {}
@@ -430,12 +430,12 @@ def test_a_resumed_run_tells_at_length_what_a_lost_session_knew(tmp_path: Path) 
     ("text", "success"), (Outcome("partial_success"), "partial_success"), ({"outcome": "fail"}, "fail"), (None, "fail"),
     (7, "fail"),
 ])
-def test_what_an_agent_may_say(said: Any, status: str) -> None:
+def test_results_of_agents(said: Any, status: str) -> None:
     graph = f"digraph {{ {ENDS} a [prompt=do]; start -> a -> x }}"
     assert run(graph, agent=lambda _call: said).node_outcomes["a"].status == status
 
 
-def test_an_agent_may_write_how_it_went(tmp_path: Path) -> None:
+def test_an_agent_may_write_a_status_file(tmp_path: Path) -> None:
     def agent(call: Call) -> str:
         assert call.folder
         (call.folder / "said.json").write_text('{"outcome": "fail", "failure_reason": "cannot"}')
@@ -502,7 +502,7 @@ def test_artifacts_are_files_when_they_are_large(tmp_path: Path) -> None:
         store.store("bad", "", object())
 
 
-def test_a_handler_may_keep_artifacts_and_tell_events(tmp_path: Path) -> None:
+def test_a_handler_may_store_artifacts_and_emit_events(tmp_path: Path) -> None:
     def work(call: Call) -> Outcome:
         assert call.run.artifacts
         call.run.artifacts.store("report", "the report", "x" * THRESHOLD)

@@ -1,4 +1,4 @@
-"""The condition language: what holds, what is refused and where, and the keys a condition asks for."""
+"""The condition language: evaluation, syntax errors with their offset, and the keys of a condition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ test.__test__ = False  # type: ignore[attr-defined]
     "map contains in", "map.in.deep=7", "context.map.in.deep=7", "a.b.c.d=far", "n>2", "n>=3", "n<4", "n<=3", "f<3",
     "text_number>9", "n > 2 && n < 4", "context.outcome=ok", "name!=ada lovelace",
 ])
-def test_this_holds(text: str) -> None:
+def test_true_conditions(text: str) -> None:
     assert test(text)
 
 
@@ -54,7 +54,7 @@ def test_this_holds(text: str) -> None:
     "name contains love", "list contains z", "list contains ab", "map.in=7", "outcome=retry || x=2", "pass && x=2",
     "off", "none", "empty", "outcome=needs_review", "session=plan", "preferred_label=x",
 ])
-def test_this_does_not(text: str) -> None:
+def test_false_conditions(text: str) -> None:
     if text == "x":
         assert test(text)  # "1" is true
     else:
@@ -85,11 +85,11 @@ def test_labels_are_compared_without_accelerator_and_case(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["A-B", "fix-it", "[Y]", "Y)", "Really - yes", "e2e", "", "Y"])
-def test_what_is_no_accelerator_stays(label: str) -> None:
+def test_other_labels_are_unchanged(label: str) -> None:
     assert normalize_label(label) == label.lower()
 
 
-def test_a_word_that_is_no_status_asks_for_the_label() -> None:
+def test_an_unknown_outcome_word_compares_the_label() -> None:
     assert test("outcome=needs_review", label="needs_review")
     assert not test("outcome!=needs_review", label="Needs_Review")
 
@@ -100,7 +100,7 @@ def test_a_word_that_is_no_status_asks_for_the_label() -> None:
     ("()", 1), ("1x=3", 0), ("a &  b", 2), ("outcome===success", 9), ("(a b)", 3), ("x contains", 10), ("( a", 0),
     ("(a) b", 4), ("!(a && (b=f(x)", 7), ("x='a' y", 6), ("a=x) && b", 3),
 ])
-def test_what_is_no_condition_is_refused_where_it_stops_being_one(text: str, offset: int) -> None:
+def test_a_syntax_error_has_its_offset(text: str, offset: int) -> None:
     with pytest.raises(ConditionSyntax) as error:
         parse_condition(text)
     assert error.value.offset == offset, error.value
@@ -147,7 +147,7 @@ def test_keys_and_clauses_in_their_order() -> None:
     assert keys_of(parse_condition("")) == ()
 
 
-def test_always() -> None:
+def test_conditions_that_are_always_true() -> None:
     assert parse_condition(" ").is_always_true
     assert parse_condition("true").is_always_true
     assert not parse_condition("pass").is_always_true
@@ -185,12 +185,12 @@ def joined(by: str, meaning: str) -> Any:
     st.lists(inner, min_size=2, max_size=3).map(joined(" && ", " and ")),
     st.lists(inner, min_size=2, max_size=3).map(joined("||", " or "))), max_leaves=12),
     st.sampled_from([SUCCESS, FAIL, PARTIAL, SKIPPED]))
-def test_it_means_what_python_makes_of_it(pair: tuple[str, str], status: str) -> None:
+def test_it_evaluates_as_the_same_python_expression(pair: tuple[str, str], status: str) -> None:
     assert test(pair[0], status) is eval(pair[1], {"status": status})
 
 
 @given(st.text(alphabet="ab=!<>&|()'\" .$contains\\1", max_size=25), st.sampled_from(STATUSES))
-def test_any_text_is_taken_or_refused_and_what_is_taken_never_raises(text: str, status: str) -> None:
+def test_any_text_parses_or_is_refused_and_evaluation_never_raises(text: str, status: str) -> None:
     try:
         condition = parse_condition(text)
     except ConditionSyntax as error:

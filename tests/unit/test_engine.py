@@ -43,7 +43,7 @@ def counting(call: Call) -> Outcome:
     return Outcome("success", context_updates={"n": call.context.get("n", 0) + 1})
 
 
-def test_importing_the_room_loads_neither_the_engine_nor_lark() -> None:
+def test_importing_the_package_loads_neither_the_engine_nor_lark() -> None:
     dear = "{'lark', 'asyncio', 'garrison.pipeline.engine'}"
     code = f"import sys, garrison.pipeline; print(sorted({dear} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -61,7 +61,7 @@ def test_a_graph_in_memory() -> None:
 
 
 @pytest.mark.parametrize("given", ["graph", "path", "name"])
-def test_a_graph_may_be_given_as_graph_path_or_name(given: str, tmp_path: Path) -> None:
+def test_a_graph_may_be_a_graph_a_path_or_a_text(given: str, tmp_path: Path) -> None:
     path = tmp_path / "line.dot"
     path.write_text(LINE)
     graph: Any = {"graph": parse(LINE), "path": path, "name": str(path)}[given]
@@ -102,7 +102,7 @@ def test_a_handler_sees_what_earlier_ones_wrote_and_cannot_write_it() -> None:
     assert run(LINE, handlers={"work": reader}).context["path"] == ["a", "b"]
 
 
-def test_what_a_handler_changes_after_it_returned_is_not_the_runs() -> None:
+def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:
     kept: list[list[int]] = []
 
     def keeps(_call: Call) -> Outcome:
@@ -119,7 +119,7 @@ def test_what_a_handler_changes_after_it_returned_is_not_the_runs() -> None:
 
 @pytest.mark.parametrize(("value", "said"), [(object(), "object"), ({1, 2}, "set"), (float("nan"), "float"),
                                              ((1, 2), "tuple"), ({1: 2}, "dict")])
-def test_a_context_value_that_is_no_json_fails_the_node_with_its_key(value: object, said: str) -> None:
+def test_a_context_value_that_is_not_json_fails_the_node(value: object, said: str) -> None:
     result = run(LINE, handlers={"work": lambda _call: Outcome("success", context_updates={"bad": value})})
     assert result.status == "fail"
     assert "'bad'" in result.reason
@@ -130,7 +130,7 @@ def test_a_context_value_that_is_no_json_fails_the_node_with_its_key(value: obje
 
 @pytest.mark.parametrize(("raised", "tries"), [(TypeError("no"), 1), (KeyError("k"), 1), (RuntimeError("busy"), 3),
                                                (SystemExit(3), 3)])
-def test_what_a_handler_raises_is_a_failure_and_an_error_of_programming_is_not_retried(
+def test_an_exception_is_a_failure_and_a_programming_error_is_not_retried(
         raised: BaseException, tries: int) -> None:
     calls = []
 
@@ -154,7 +154,7 @@ def test_a_handler_that_returns_nonsense_has_failed(returned: object) -> None:
     assert "return an Outcome" in result.reason
 
 
-def test_a_retry_knows_why() -> None:
+def test_a_retry_has_its_reason() -> None:
     reasons = []
 
     def work(call: Call) -> Outcome:
@@ -166,7 +166,7 @@ def test_a_retry_knows_why() -> None:
     assert reasons == [(1, ""), (2, "no 1"), (3, "no 2")]
 
 
-def test_a_node_has_a_time_limit_whatever_its_handler_is() -> None:
+def test_every_kind_of_handler_has_a_time_limit() -> None:
     async def slow(_call: Call) -> None:
         await asyncio.sleep(60)
 
@@ -178,7 +178,7 @@ def test_a_node_has_a_time_limit_whatever_its_handler_is() -> None:
     released.set()
 
 
-def test_a_handlers_own_timeout_is_no_time_limit() -> None:
+def test_a_timeout_error_of_a_handler_is_not_its_time_limit() -> None:
     def work(_call: Call) -> None:
         raise TimeoutError("the server")
 
@@ -195,7 +195,7 @@ def test_a_listener_that_fails_does_not_end_the_run() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_branches_run_at_once(kind: str) -> None:
+def test_branches_run_concurrently(kind: str) -> None:
     """Each branch waits until the other has begun: one after the other they would wait for ever."""
     meeting = threading.Barrier(2, timeout=60)
 
@@ -230,7 +230,7 @@ def test_the_losers_of_first_success_are_cancelled() -> None:
     assert ended == [True]
 
 
-def test_events_tell_the_story_in_order() -> None:
+def test_events_are_in_order() -> None:
     events: list[Event] = []
     run(BRANCHES, handlers={"work": ok}, on_event=events.append)
     kinds = [event.kind for event in events]
@@ -241,7 +241,7 @@ def test_events_tell_the_story_in_order() -> None:
     assert [event.node for event in events if event.kind == "NodeFinished"][-1] == "x"
 
 
-def test_two_runs_at_once_do_not_know_of_each_other(tmp_path: Path) -> None:
+def test_concurrent_runs_are_independent(tmp_path: Path) -> None:
     results: dict[int, RunResult] = {}
 
     def one(number: int) -> None:
@@ -266,7 +266,7 @@ def test_two_runs_at_once_do_not_know_of_each_other(tmp_path: Path) -> None:
     (f"digraph {{ {ENDS} a [type=work, on_resume=never]; start -> a -> x }}", "on_resume='never'; use rerun"),
     (f"digraph {{ {ENDS} a [type=work, max_retries=many]; start -> a -> x }}", "max_retries=many"),
 ])
-def test_what_cannot_be_run_is_refused_before_anything_runs(graph: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_run_is_refused_before_anything_runs(graph: str, said: str, tmp_path: Path) -> None:
     calls: list[Call] = []
     with pytest.raises((Refused, UsageError)) as caught:
         run(graph, handlers={"work": calls.append}, run_dir=tmp_path / "r")
@@ -276,7 +276,7 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(graph: str, said: st
     assert not (tmp_path / "r").exists()
 
 
-def test_the_engines_own_types_cannot_be_taken() -> None:
+def test_types_of_the_engine_cannot_be_replaced() -> None:
     with pytest.raises(UsageError, match="the engine itself does conditional"):
         run(LINE, handlers={"conditional": ok})
 
@@ -312,7 +312,7 @@ def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler
         run(graph, handlers={"work": work}, run_dir=directory)
 
 
-def test_resume_goes_on_in_the_middle_of_a_cycle(tmp_path: Path) -> None:
+def test_resume_continues_in_the_middle_of_a_cycle(tmp_path: Path) -> None:
     whole = run(LOOP, handlers={"work": counting})
     interrupted(LOOP, tmp_path / "r", lambda call: call.visit == 4, counting)
     seen = []
@@ -327,7 +327,7 @@ def test_resume_goes_on_in_the_middle_of_a_cycle(tmp_path: Path) -> None:
     assert result.context == whole.context
 
 
-def test_resume_runs_only_the_branch_that_was_at_work(tmp_path: Path) -> None:
+def test_resume_runs_only_the_unfinished_branch(tmp_path: Path) -> None:
     done = []
 
     async def work(call: Call) -> Outcome:
@@ -348,7 +348,7 @@ def test_resume_runs_only_the_branch_that_was_at_work(tmp_path: Path) -> None:
     assert again == [("r", 2)]
 
 
-def test_what_has_side_effects_may_refuse_to_be_repeated(tmp_path: Path) -> None:
+def test_a_node_with_side_effects_may_refuse_a_rerun(tmp_path: Path) -> None:
     graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=fail]")
     interrupted(graph, tmp_path / "r", lambda call: call.node.id == "a", ok)
     result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
@@ -357,7 +357,7 @@ def test_what_has_side_effects_may_refuse_to_be_repeated(tmp_path: Path) -> None
     assert run(run_dir=tmp_path / "r", resume=True, again=True, handlers={"work": ok}).status == "success"
 
 
-def test_what_has_side_effects_may_ask_whether_to_be_repeated(tmp_path: Path) -> None:
+def test_a_node_with_side_effects_may_ask_before_a_rerun(tmp_path: Path) -> None:
     graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=ask]")
     for number, (answer, calls, status) in enumerate((("rerun", ["a", "b"], "success"), ("skip", ["b"], "success"),
                                                       ("fail", [], "fail"))):
@@ -398,7 +398,7 @@ def test_a_run_has_a_time_limit_that_leaves_it_resumable(tmp_path: Path) -> None
     assert run(run_dir=tmp_path / "r", handlers={"work": slow}, resume=True).status == "success"
 
 
-def test_a_failed_run_is_taken_up_again_only_when_asked(tmp_path: Path) -> None:
+def test_a_failed_run_is_retried_only_when_asked(tmp_path: Path) -> None:
     failed = run(LINE, handlers={"work": lambda _call: "fail"}, run_dir=tmp_path / "r")
     assert (failed.status, failed.resumable) == ("fail", "again")
     assert run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True) == failed
@@ -427,7 +427,7 @@ def test_a_changed_graph_is_refused_unless_asked_for(tmp_path: Path) -> None:
     assert result.completed_nodes == ["start", "a", "b", "c", "x"]
 
 
-def test_a_graph_that_is_only_written_otherwise_is_not_changed(tmp_path: Path) -> None:
+def test_a_reformatted_graph_is_not_a_changed_one(tmp_path: Path) -> None:
     interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b", ok)
     other = LINE.replace("start -> a -> b -> x", "start -> a; a -> b; # one by one\n b -> x")
     assert run(other, run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == "success"
@@ -448,7 +448,7 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     assert "another process runs" in refused[0]
 
 
-def test_a_handler_may_wait_and_the_run_is_suspended(tmp_path: Path) -> None:
+def test_a_waiting_handler_suspends_the_run(tmp_path: Path) -> None:
     ready: list[int] = []
 
     def work(call: Call) -> Outcome | Waiting:
@@ -461,7 +461,7 @@ def test_a_handler_may_wait_and_the_run_is_suspended(tmp_path: Path) -> None:
     assert run(run_dir=tmp_path / "r", handlers={"work": work}, resume=True).completed_nodes == ["start", "a", "b", "x"]
 
 
-def test_one_who_waits_does_not_hold_up_another_branch() -> None:
+def test_a_waiting_handler_does_not_block_another_branch() -> None:
     done: list[str] = []
 
     def work(call: Call) -> Outcome | Waiting:
@@ -474,7 +474,7 @@ def test_one_who_waits_does_not_hold_up_another_branch() -> None:
     assert done == ["r", "l"]
 
 
-def test_large_values_are_kept_beside_the_journal(tmp_path: Path) -> None:
+def test_large_values_are_stored_beside_the_journal(tmp_path: Path) -> None:
     text = "ü" * 50_000
     values = {"text": text, "nested": {"list": [text], "odd\udc80": 1}, "small": {"$blob": "value0"}, "n": 3}
     event = {"event": "finished", "place_id": "a#1", "outcome": {"status": "success", "context_updates": values}}
@@ -499,7 +499,7 @@ def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypat
     assert (result.status, result.context["n"]) == ("success", 12)
 
 
-def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
+def test_a_torn_first_record_is_not_a_run(tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path / "r")
     run(LINE, handlers={"work": ok}, run_dir=folder.root)
     first = folder.journal.read_bytes().split(b"\n")[0]
@@ -508,7 +508,7 @@ def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
     assert run(LINE, handlers={"work": ok}, run_dir=folder.root).status == "success"
 
 
-def test_a_handler_may_go_on_with_what_it_told(tmp_path: Path) -> None:
+def test_a_handler_may_change_the_data_of_an_event_it_emitted(tmp_path: Path) -> None:
     """A line of events.jsonl is written later; it says what was so when the handler told it, in that order."""
     def tells(call: Call) -> str:
         told = [1]

@@ -1,4 +1,4 @@
-"""Retries and their delays, the budgets of a run, suspending, stopping and going on."""
+"""Retries and their delays, budgets, suspension, and resumption of a run."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
     ("default_max_retries=7;", "retry_policy=patient", 3), ("retry_policy=linear; default_max_retries=7;", "", 8),
     ("", "retry_policy=Aggressive, max_retries=1", 2),
 ])
-def test_how_many_attempts(graph: str, node: str, attempts: int) -> None:
+def test_number_of_attempts(graph: str, node: str, attempts: int) -> None:
     program = program_of(f"{graph} a [{node}] start -> a -> exit")
     assert program.units["a"].retry.attempts == attempts
     assert drive(program, {"a": fail()}).trace == ["a"] * attempts
 
 
-def test_a_preset_nobody_knows_is_refused_with_the_place() -> None:
+def test_an_unknown_preset_is_refused_with_its_position() -> None:
     with pytest.raises(Refused, match="node a: retry_policy='eager' is unknown; use none, standard"):
         program_of("a [retry_policy=eager] start -> a -> exit")
 
@@ -58,7 +58,7 @@ def test_delays_of_the_presets(name: str, delays: list[float]) -> None:
 
 
 @given(st.sampled_from(list(PRESETS.values())), st.integers(1, 10_000), st.text(max_size=5))
-def test_a_delay_is_the_seeds_and_never_above_a_minute(policy: RetryPolicy, repetition: int, seed: str) -> None:
+def test_a_delay_depends_on_the_seed_and_is_at_most_a_minute(policy: RetryPolicy, repetition: int, seed: str) -> None:
     delay = policy.delay(repetition, seed)
     assert delay == policy.delay(repetition, seed)
     assert 0.5 * min(policy.first_s, 60) <= delay <= 60
@@ -96,11 +96,11 @@ def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None
     assert run.state.context()["internal.retry_count.a"] == 0
 
 
-def test_a_deterministic_failure_is_not_tried_again() -> None:
+def test_a_deterministic_failure_is_not_retried() -> None:
     assert drive("a [max_retries=3] start -> a -> exit", {"a": fail("typo", "deterministic")}).path == "a"
 
 
-def test_retry_is_tried_again_and_then_fails_or_counts_as_partial() -> None:
+def test_retry_is_retried_and_then_fails_or_counts_as_partial() -> None:
     text = "a [max_retries=2%s] start -> a -> exit"
     assert drive(text % "", {"a": RETRY}).result == "failed: max retries exceeded"
     assert drive(text % "", {"a": Outcome(RETRY, failure_reason="busy")}).result == "failed: busy"
@@ -115,7 +115,7 @@ def test_every_visit_has_its_own_retries() -> None:
     assert (run.result, run.state.visits["a"]) == ("done", 2)
 
 
-def test_a_lost_attempt_is_no_failed_one() -> None:
+def test_a_lost_attempt_is_not_a_failure() -> None:
     run = FlowRun("a [max_retries=1] start -> a -> exit", {"a": [fail("x"), OK]})
     change = run.apply(Restarted("a#1", "its process died"))
     assert [(place.attempt, place.failed, place.reason) for place in change.started] == [(2, 0, "its process died")]
@@ -143,12 +143,12 @@ def test_max_steps_keeps_what_is_next_and_can_be_resumed_with_more() -> None:
     assert run.apply(Resumed()).ended == "failed"
 
 
-def test_the_option_wins_over_the_graph_and_the_graph_over_500() -> None:
+def test_max_steps_comes_from_the_option_then_the_graph_then_500() -> None:
     assert drive("max_steps=4;" + LOOP % "", max_steps=2).path == "a"
     assert drive(LOOP % "").state.steps == 500
 
 
-def test_a_budget_that_is_just_enough_is_enough() -> None:
+def test_an_exact_budget_suffices() -> None:
     assert drive("start -> a -> exit", max_steps=3).result == "done"
     assert drive("start -> a -> exit", max_steps=2).result == "failed: max_steps_exceeded"
     assert drive("start -> a -> exit", max_steps=0).result == "failed: max_steps_exceeded"
@@ -178,14 +178,14 @@ def test_the_same_failure_three_times_in_a_row_is_a_stuck_cycle() -> None:
     ("max_same_failures=0;", "", "done", 7),
     ("", "max_same_failures=0", "done", 7),
 ])
-def test_how_often_the_same_failure_may_be_the_graph_and_the_node_say(
+def test_max_same_failures_of_graph_and_node(
         graph: str, node: str, result: str, times: int) -> None:
     run = drive(f"""{graph} a [{node}] start -> a -> exit; a -> fix [condition="fail"]; fix -> a""",
                {"a": [fail("same")] * 6 + [OK]})
     assert (run.result, run.trace.count("a")) == (result, times)
 
 
-def test_a_success_between_breaks_the_row() -> None:
+def test_a_success_resets_the_count_of_same_failures() -> None:
     run = drive("""start -> a -> b; a -> a [condition="fail"]; b -> a [condition="context.n<3"]; b -> exit""",
                lambda place: fail("same") if place.node == "a" and place.visit % 3 else Outcome(
                    SUCCESS, context_updates={"n": place.visit}))
@@ -193,11 +193,11 @@ def test_a_success_between_breaks_the_row() -> None:
     assert run.trace.count("a") == 9
 
 
-def test_retries_within_a_visit_are_not_counted_as_a_row() -> None:
+def test_retries_within_a_visit_do_not_count_as_same_failures() -> None:
     assert drive("a [max_retries=4] start -> a -> exit", {"a": [fail("x")] * 4 + [OK]}).result == "done"
 
 
-def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
+def test_a_stuck_parallel_is_resumed_as_a_whole() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit
                   a -> a [condition="fail"]""", {"a": [fail("x")] * 3 + [OK]})
     assert run.result == "failed: stuck_cycle"
@@ -207,7 +207,7 @@ def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
     assert run.run().result == "done"
 
 
-def test_a_stuck_node_that_is_taken_up_has_all_its_tries_again() -> None:
+def test_a_resumed_stuck_node_has_all_its_attempts_again() -> None:
     run = drive("""start -> a -> exit; a -> a [condition="fail"]""", {"a": [fail("x")] * 5 + [OK]})
     assert (run.result, run.path) == ("failed: stuck_cycle", "a a a")
     run.apply(Resumed(again=True))
@@ -247,7 +247,7 @@ def test_a_run_that_waits_for_people() -> None:
     assert run.run().result == "done"
 
 
-def test_a_run_that_failed_at_a_node_is_taken_up_there_if_somebody_says_so() -> None:
+def test_a_run_that_failed_at_a_node_resumes_there_with_again() -> None:
     run = drive("start -> a -> b -> exit", {"b": [fail("x"), OK]})
     assert run.result == "failed: x"
     with pytest.raises(ForbiddenTransition):
@@ -257,7 +257,7 @@ def test_a_run_that_failed_at_a_node_is_taken_up_there_if_somebody_says_so() -> 
     assert run.result == "done"
 
 
-def test_more_steps_may_be_given_to_a_run_that_runs() -> None:
+def test_a_running_run_may_get_more_steps() -> None:
     run = FlowRun("max_steps=4;" + LOOP % "")
     run.apply(Resumed(max_steps=20))
     assert run.run().state.steps == 20
@@ -270,7 +270,7 @@ EVENTS: dict[str, Callable[[], Event]] = {
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_nothing_happens_to_a_run_that_is_done(name: str) -> None:
+def test_a_done_run_accepts_no_event(name: str) -> None:
     run = drive("start -> a -> exit")
     before = run.state.to_data()
     with pytest.raises(ForbiddenTransition):
@@ -278,7 +278,7 @@ def test_nothing_happens_to_a_run_that_is_done(name: str) -> None:
     assert run.state.to_data() == before
 
 
-def test_the_table_of_a_runs_life() -> None:
+def test_the_transitions_of_a_run() -> None:
     assert {(old, new) for old, allowed in FLOW_STATUS.items() for new in allowed} == {
         ("running", "waiting"), ("running", "done"), ("running", "failed"), ("waiting", "running"), ("waiting", "done"),
         ("waiting", "failed"), ("failed", "running")}

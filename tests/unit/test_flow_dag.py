@@ -1,4 +1,4 @@
-"""flow=dag: when a node starts, what is skipped, what a failure blocks, and how the run ends."""
+"""flow=dag: start of nodes, skipped nodes, blocking failures, and the end of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def dag(body: str, script: object = None, **options: object) -> FlowRun:
     return drive(f"flow=dag; {body}", script, **options)  # type: ignore[arg-type]
 
 
-def test_a_node_starts_when_all_before_it_are_done() -> None:
+def test_a_node_starts_when_all_its_predecessors_are_done() -> None:
     run = FlowRun(DIAMOND)
     assert sorted(run.state.in_flight) == ["a#1", "b#1"]
     assert run.finish(run.state.in_flight["b#1"]).started == []
@@ -24,7 +24,7 @@ def test_a_node_starts_when_all_before_it_are_done() -> None:
     assert run.run().result == "done"
 
 
-def test_every_edge_whose_condition_holds_is_followed() -> None:
+def test_every_edge_whose_condition_is_true_is_followed() -> None:
     run = dag("""start -> s; s -> a [condition="context.x=1"]; s -> b [condition="context.x>0"]; s -> c
                  s -> d [condition="context.x=2"]; {a b c d} -> exit""",
               {"s": Outcome(SUCCESS, context_updates={"x": 1})})
@@ -33,20 +33,20 @@ def test_every_edge_whose_condition_holds_is_followed() -> None:
     assert "d" not in run.state.visits
 
 
-def test_what_no_edge_leads_to_is_skipped_and_so_is_what_hangs_on_it_alone() -> None:
+def test_unreached_nodes_and_their_dependents_are_skipped() -> None:
     run = dag("""start -> s; s -> a [condition="fail"]; a -> b -> c; s -> d -> c; b -> e; {c e} -> exit""")
     assert (run.result, run.path) == ("done", "s d c")
     assert run.changes[1].skipped == ["a", "b", "e"]
 
 
-def test_a_failure_blocks_what_comes_after_it_and_the_rest_goes_on() -> None:
+def test_a_failure_blocks_its_successors_and_the_rest_continues() -> None:
     run = dag("start -> {a b}; a -> c -> d; b -> e -> f; {d f} -> exit", {"a": fail("a broke")})
     assert (run.result, run.path) == ("failed: a broke", "a b e f")
     assert run.state.node == "a"
     assert "c" not in run.state.outcomes
 
 
-def test_a_node_behind_a_failure_waits_even_if_another_edge_leads_to_it() -> None:
+def test_a_node_after_a_failure_waits_even_with_another_predecessor() -> None:
     run = dag("start -> {a b} -> c -> exit", {"b": fail("b broke")})
     assert (run.result, run.path) == ("failed: b broke", "a b")
 
@@ -57,7 +57,7 @@ def test_the_first_failure_gives_the_reason() -> None:
     assert "a and 1 more failed" in run.state.detail
 
 
-def test_a_failure_that_an_edge_asks_for_is_none() -> None:
+def test_a_failure_that_an_edge_asks_for_is_handled() -> None:
     run = dag("""start -> a; a -> b; a -> mend [condition="fail"]; {b mend} -> exit""", {"a": fail()})
     assert (run.result, run.path) == ("done", "a mend")
 
@@ -83,7 +83,7 @@ def test_an_answer_selects_among_labelled_edges() -> None:
     assert dag(text, {"g": Outcome(SUCCESS, "other")}).path == "g a b c"
 
 
-def test_no_exit_reached_is_no_success() -> None:
+def test_a_run_without_a_reached_exit_fails() -> None:
     run = dag("""start -> a; a -> b [condition="context.never"]; b -> exit""")
     assert run.result == "failed: no_matching_edge"
 
@@ -105,7 +105,7 @@ def test_a_gate_that_was_skipped_does_not_count() -> None:
     assert dag("""g [goal_gate=true] start -> a -> exit; a -> g [condition="fail"]; g -> exit""").result == "done"
 
 
-def test_a_cycle_is_refused_with_its_place() -> None:
+def test_a_cycle_is_refused_with_its_position() -> None:
     with pytest.raises(Refused, match=r"flow=dag, but .* wait for each other"):
         FlowRun("flow=dag; start -> a -> b -> a; b -> exit")
     with pytest.raises(Refused, match="cannot start at a: flow=dag starts at the start node"):
@@ -122,7 +122,7 @@ def test_retries_and_the_budget_work_as_in_a_walk() -> None:
     assert run.run().result == "done"
 
 
-def test_what_the_graph_calls_done_is_not_run_and_what_it_calls_active_comes_first() -> None:
+def test_done_nodes_are_not_run_and_active_ones_start_first() -> None:
     text = "a [status=validated] c [status=active] start -> {a b c}; a -> d -> e -> exit; {b c} -> e"
     run = FlowRun(f"flow=dag; {text}")
     assert [place.node for place in run.changes[0].started] == ["c", "b", "d"]
@@ -130,7 +130,7 @@ def test_what_the_graph_calls_done_is_not_run_and_what_it_calls_active_comes_fir
     assert dag(text.replace("validated", "failed")).result == "failed: the graph marks it as failed"
 
 
-def test_a_failed_run_takes_up_its_failed_nodes() -> None:
+def test_a_resumed_run_visits_its_failed_nodes_again() -> None:
     run = dag("start -> {a b}; a -> c; {b c} -> exit", {"a": [fail("x"), OK]})
     assert run.result == "failed: x"
     with pytest.raises(ForbiddenTransition):
@@ -141,7 +141,7 @@ def test_a_failed_run_takes_up_its_failed_nodes() -> None:
     assert run.path == "a b a c"
 
 
-def test_it_goes_on_from_a_file() -> None:
+def test_it_continues_from_a_file() -> None:
     run = FlowRun(DIAMOND)
     run.finish(run.state.in_flight["a#1"])
     state = reloaded(run.state)
@@ -150,7 +150,7 @@ def test_it_goes_on_from_a_file() -> None:
     assert run.apply(Finished("b#1", OK)).started[0].id == "c#1"
 
 
-def test_the_status_of_a_skipped_node_is_there_for_those_who_look() -> None:
+def test_a_skipped_node_has_a_status() -> None:
     run = dag("""start -> a -> exit; a -> b [condition="fail"]; b -> exit""")
     assert {node: outcome.status for node, outcome in run.state.outcomes.items()} == {
         "start": SUCCESS, "a": SUCCESS, "b": SKIPPED, "exit": SUCCESS}
@@ -160,14 +160,14 @@ def test_the_status_of_a_skipped_node_is_there_for_those_who_look() -> None:
 # ---- going back
 
 
-def test_a_failure_goes_back_to_its_retry_target_and_what_lies_between_runs_again() -> None:
+def test_a_failure_goes_back_to_its_retry_target_and_reruns_the_nodes_between() -> None:
     run = dag("t [retry_target=a] start -> a -> {b x} ; b -> t -> c; {x c} -> exit", {"t": [fail("red"), OK]})
     assert (run.result, run.path) == ("done", "a b t a b t c x")
     assert [(place.id, place.reason) for change in run.changes for place in change.started if place.node == "a"] == [
         ("a#1", ""), ("a#2", "t failed: red")]
 
 
-def test_a_retry_target_that_does_not_lie_before_the_node_is_none() -> None:
+def test_a_retry_target_must_be_before_the_node() -> None:
     run = dag("t [retry_target=other] start -> {t other} -> exit", {"t": fail("red")})
     assert (run.result, run.path) == ("failed: red", "other t")
     assert dag("t [retry_target=other, fallback_retry_target=t] start -> {t other} -> exit",
@@ -182,7 +182,7 @@ def test_going_back_ends_as_a_stuck_cycle() -> None:
     assert run.run().result == "done"
 
 
-def test_a_gate_sends_a_dag_back_and_all_that_comes_after_runs_again() -> None:
+def test_a_gate_goes_back_and_reruns_everything_after_its_target() -> None:
     run = dag("g [goal_gate=true, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
               {"g": [PARTIAL, OK]})
     assert (run.result, run.path, run.state.redirects) == ("done", "a g c x a g c", 1)
@@ -190,7 +190,7 @@ def test_a_gate_sends_a_dag_back_and_all_that_comes_after_runs_again() -> None:
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g g g g")
 
 
-def test_after_going_back_another_way_may_be_taken() -> None:
+def test_after_going_back_another_edge_may_be_followed() -> None:
     run = dag("""g [goal_gate=true, retry_target=g] start -> g; g -> no [condition="outcome=partial_success"]
                  g -> yes [condition="pass"]; {no yes} -> z -> exit""", {"g": [PARTIAL, OK]})
     assert (run.result, run.path) == ("done", "g no z g yes z")
@@ -202,13 +202,13 @@ def test_going_back_does_not_count_an_edge_twice() -> None:
     assert (run.result, run.path) == ("done", "a t a t y x")
 
 
-def test_what_was_to_run_again_and_did_not_has_no_outcome() -> None:
+def test_a_reset_node_that_did_not_run_again_has_no_outcome() -> None:
     run = dag("t [retry_target=a] start -> a -> m -> t -> exit", {"t": fail("red"), "a": [OK, fail("gone")]})
     assert (run.result, run.path) == ("failed: gone", "a m t a")
     assert {"m", "t"}.isdisjoint(run.state.outcomes)
 
 
-def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
+def test_a_gate_does_not_go_back_to_where_it_would_not_rerun() -> None:
     run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
     assert (run.result, run.path) == ("failed: goal_gate_unsatisfied", "g x")
 

@@ -1,4 +1,4 @@
-"""Parallels: joins, branches, policies, results, nesting, cancelling, and a state that is loaded in the middle."""
+"""Parallels: joins, branches, policies, results, nesting, cancellation, and reloaded states."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_inner_parallel_knows_its_own_join() -> None:
     assert found == {"p": "f", "q": "g"}
 
 
-def test_branches_that_never_meet_are_refused_with_the_place() -> None:
+def test_branches_that_never_meet_are_refused_with_their_position() -> None:
     with pytest.raises(Refused, match=r"<.*>:1:\d+: node p: its branches never meet again"):
         program_of("exit2 [shape=Msquare] p [shape=component] start -> p; p -> a -> exit; p -> b -> exit2")
 
@@ -84,7 +84,7 @@ def test_four_run_at_once_by_default() -> None:
     assert run.run().result == "done"
 
 
-def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> None:
+def test_a_branch_has_its_own_context_and_returns_its_writes() -> None:
     seen: dict[str, Any] = {}
 
     def work(place: Any) -> Outcome:
@@ -103,7 +103,7 @@ def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> Non
                                                                        {"mine": "b", "b": 1}]
 
 
-def test_branches_route_retry_and_loop_by_themselves() -> None:
+def test_branches_route_retry_and_loop_independently() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] a [max_retries=1] start -> p -> {a b} -> f -> exit
                   b -> fix [condition="fail"]; fix -> b""", {"a": [fail(), OK], "b": [fail("1"), fail("2"), OK]})
     assert run.result == "done"
@@ -224,7 +224,7 @@ def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
     assert (run.result, run.path) == ("done", "a b mend c")
 
 
-def test_a_branch_is_no_edge_for_the_failure_of_its_parallel() -> None:
+def test_an_edge_that_opens_a_branch_does_not_take_the_failure_of_its_parallel() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p; p -> a [condition="context.x=1"]; p -> b
                   {a b} -> f -> exit""", dict.fromkeys("ab", fail()), context={"x": 1})
     assert run.path == "a b"
@@ -242,7 +242,7 @@ def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
     (", join_policy=k_of_n, join_k=4", "needs join_k=1 to 3"), (", quorum=2", "not a fraction"),
     (", error_policy=x", "error_policy='x' is unknown; use continue"), (", max_parallel=many", "not a number"),
 ])
-def test_a_policy_that_means_nothing_is_refused(text: str, words: str) -> None:
+def test_an_invalid_policy_is_refused(text: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
         program_of(THREE % text)
 
@@ -300,7 +300,7 @@ def test_a_failure_within_fails_its_branch_alone() -> None:
     assert results(run) == [("q", FAIL), ("c", SUCCESS)]
 
 
-def test_cancelling_an_outer_branch_cancels_what_is_within() -> None:
+def test_cancelling_an_outer_branch_cancels_inner_ones() -> None:
     run = FlowRun(NESTED.replace("p [shape=component]", "p [shape=component, join_policy=first_success]"))
     change = run.finish(run.state.in_flight["p#1/c/c#1"])
     assert sorted(place.id for place in change.cancelled) == ["p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
@@ -339,14 +339,14 @@ AWAY = """p [shape=component, %s] f [shape=tripleoctagon] a [retry_target=%s] st
 
 
 @pytest.mark.parametrize("target", ["s", "p"])
-def test_a_retry_target_outside_gives_the_parallel_up(target: str) -> None:
+def test_a_retry_target_outside_cancels_the_parallel(target: str) -> None:
     run = drive(AWAY % ("", target), {"a": [fail("x"), OK]})
     assert (run.result, run.trace.count("s"), run.trace.count("a0")) == ("done", 1 + (target == "s"), 2)
     assert run.state.completed.count("p") == 1
     assert run.state.context()["last_failed_node"] == "a" and run.state.branches.keys() == {""}
 
 
-def test_what_is_at_work_in_a_parallel_that_is_given_up_is_cancelled() -> None:
+def test_running_nodes_of_a_cancelled_parallel_are_cancelled() -> None:
     run = FlowRun(AWAY % ("", "s"), {"a": [fail("x"), OK]})
     run.finish(run.state.in_flight["s#1"])
     run.finish(run.state.in_flight["p#1/a0/a0#1"])
@@ -357,7 +357,7 @@ def test_what_is_at_work_in_a_parallel_that_is_given_up_is_cancelled() -> None:
 
 @pytest.mark.parametrize("policy", ["join_policy=first_success", "join_policy=quorum", "join_policy=k_of_n, join_k=1",
                                     "error_policy=ignore"])
-def test_where_branches_may_fail_a_retry_target_outside_is_not_gone_to(policy: str) -> None:
+def test_a_policy_that_allows_failures_ignores_a_retry_target_outside(policy: str) -> None:
     assert drive(AWAY % (policy, "s"), {"a": [fail("x"), OK]}).trace.count("s") == 1
 
 
@@ -366,7 +366,7 @@ def test_a_retry_target_within_the_parallel_keeps_it() -> None:
     assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1)
 
 
-def test_a_retry_target_may_lead_out_of_several_parallels_but_not_further_than_it_must() -> None:
+def test_a_retry_target_leaves_only_as_many_parallels_as_needed() -> None:
     text = """p [shape=component] f [shape=tripleoctagon] q [shape=component] g [shape=tripleoctagon]
               a [retry_target=%s] start -> s -> p -> {t b}; t -> q -> {a c} -> g -> f; b -> f -> exit"""
     inner = drive(text % "t", {"a": [fail("x"), OK]})
@@ -404,7 +404,7 @@ def test_finished_branches_are_kept() -> None:
     assert state.context()["parallel.results"][0]["context"] == {"from": "a"}
 
 
-def test_a_parallel_that_failed_is_opened_again_as_often_as_it_says_itself() -> None:
+def test_a_failed_parallel_is_retried_as_often_as_its_max_retries() -> None:
     """Its own retries; the graph's default is for the nodes in it."""
     body = THREE % ", join_policy=all_success, max_retries=1" + "default_max_retries=0"
     run = drive(body, {"b": [fail("red"), OK]})
@@ -425,7 +425,7 @@ def test_a_parallel_that_failed_is_opened_again_as_often_as_it_says_itself() -> 
     ("c [shape=diamond] start -> a -> b -> c; c -> exit [condition=\"outcome=success\"]", "a b b"),
     ("flow=dag c [shape=diamond] start -> a -> b -> c; c -> exit [condition=\"outcome=success\"]", "a b b"),
 ])
-def test_who_passed_a_failure_on_is_not_what_is_tried_again(body: str, ran: str) -> None:
+def test_a_resume_retries_the_node_that_failed_not_the_one_that_passed_it_on(body: str, ran: str) -> None:
     """A fan-in that was visited again alone once took the branch that had succeeded for a success of all."""
     run = drive(body, {"b": [fail("red", "deterministic"), OK]})
     assert run.state.status == "failed"

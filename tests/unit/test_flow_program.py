@@ -1,4 +1,4 @@
-"""A graph made ready: what is resolved once, and what is refused before anything runs."""
+"""Compilation of a graph: what is resolved once, and what is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def refused(text: str) -> str:
     ('digraph { start -> "a/b" -> exit }', "g.dot:1:20: node id 'a/b' has a / or #; rename it"),
     ("digraph { flow=dag start -> a -> b -> a b -> exit }", "flow=dag, but"),
 ])
-def test_what_cannot_run_is_refused_in_one_line_with_its_place(text: str, line: str) -> None:
+def test_a_graph_that_cannot_run_is_refused_with_its_position(text: str, line: str) -> None:
     assert line in refused(text)
     assert re.match(r"g\.dot:\d+:\d+: ", refused(text))
 
 
-def test_edges_stand_in_the_order_in_which_they_are_tried() -> None:
+def test_edges_are_in_the_order_in_which_they_are_tried() -> None:
     unit = program_of("""start -> a; a -> z [weight=1]; a -> c; a -> b; a -> y [condition="fail", weight=2]
                          a -> x [condition="fail"]; a -> exit [condition=" true "]; {b c x y z} -> exit""").units["a"]
     assert [route.target for route in unit.plain] == ["z", "b", "c", "exit"]
@@ -49,7 +49,7 @@ def test_edges_stand_in_the_order_in_which_they_are_tried() -> None:
     assert [route.target for route in unit.routes] == ["z", "c", "b", "y", "x", "exit"]
 
 
-def test_the_run_wins_over_the_graph_and_the_graph_over_what_is_usual() -> None:
+def test_options_override_the_graph_which_overrides_defaults() -> None:
     program = program_of("max_pipeline_duration=2m; start -> exit")
     assert (program.flow, program.max_steps, program.max_seconds) == ("walk", 500, 120.0)
     program = program_of("flow=dag; max_steps=7; start -> exit", max_steps=9, flow="walk")
@@ -58,7 +58,7 @@ def test_the_run_wins_over_the_graph_and_the_graph_over_what_is_usual() -> None:
     assert program_of("max_steps=7; start -> exit", max_steps=0).max_steps == 0
 
 
-def test_the_digest_is_that_of_what_the_graph_says() -> None:
+def test_the_digest_depends_on_the_content_alone() -> None:
     one, same, other = (program_of(body).digest for body in (
         "start -> a -> exit", "start->a /* words */\n a->exit", "start -> b -> exit"))
     assert one == same != other

@@ -1,4 +1,4 @@
-"""What holds of every flow: random graphs with cycles, conditions, retries, gates, parallels and faults."""
+"""Properties of every flow: random graphs with cycles, conditions, retries, gates, parallels and faults."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_same_events_give_the_same_state(seed: int) -> None:
 
 @settings(max_examples=40)
 @given(SEEDS)
-def test_a_state_that_is_loaded_at_any_point_goes_on_as_if_it_were_not(seed: int) -> None:
+def test_a_reloaded_state_continues_the_same_way(seed: int) -> None:
     run = FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed))
     chance = random.Random(seed)
     state = begin(run.program)
@@ -188,7 +188,7 @@ def test_a_state_that_is_loaded_at_any_point_goes_on_as_if_it_were_not(seed: int
 
 @settings(max_examples=40)
 @given(SEEDS)
-def test_attempts_that_are_lost_change_nothing_but_their_number(seed: int) -> None:
+def test_lost_attempts_change_only_the_number_of_attempts(seed: int) -> None:
     """A driver that dies at any point and runs what was in flight again comes to the same end."""
     calm = FlowRun(random_program(seed), random_outcome(seed)).run(pick=pick_by(seed))
     run = FlowRun(calm.program, random_outcome(seed))
@@ -208,7 +208,7 @@ def test_attempts_that_are_lost_change_nothing_but_their_number(seed: int) -> No
 
 @settings(max_examples=30)
 @given(SEEDS, st.integers(1, 30))
-def test_a_run_that_ran_out_of_steps_and_got_more_ends_as_one_that_had_enough(seed: int, few: int) -> None:
+def test_a_run_resumed_with_more_steps_ends_as_one_with_enough(seed: int, few: int) -> None:
     text = Maker(random.Random(seed)).body()
     # One branch at a time: who finishes first must not depend on where the run was stopped.
     text = text.replace("shape=component", "shape=component, max_parallel=1")

@@ -1,4 +1,4 @@
-"""A walk, rule by rule: which edge is followed, where a failure goes, gates, restarts, and the context."""
+"""flow=walk: choice of edges, failures, gates, restarts, and the context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_matching_condition_wins_over_weight_and_label() -> None:
     assert done.path == "a c"
 
 
-def test_of_several_matching_conditions_weight_decides_then_the_id() -> None:
+def test_among_matching_conditions_weight_then_id_decides() -> None:
     edges = """start -> a; a -> z [condition="pass"%s]; a -> b [condition="pass"]; a -> c [condition="pass"]
                {b c z} -> exit"""
     assert drive(edges % ", weight=1").path == "a z"
@@ -69,12 +69,12 @@ def test_the_unconditional_edge_of_a_conditional_that_asks_for_the_outcome_is_it
 
 
 @pytest.mark.parametrize("condition", ['[condition="context.x=1"]', ""])
-def test_a_conditional_that_asks_for_something_else_lets_no_failure_pass(condition: str) -> None:
+def test_a_conditional_on_another_key_does_not_pass_a_failure(condition: str) -> None:
     done = drive(f"d [shape=diamond] start -> a -> d; d -> b {condition}; d -> c; {{b c}} -> exit", {"a": fail("x")})
     assert done.result == "failed: x"
 
 
-def test_on_error_continue_goes_on_as_if_it_were_a_success() -> None:
+def test_on_error_continue_treats_a_failure_as_a_success() -> None:
     done = drive("a [on_error=continue] start -> a; a -> b [weight=1]; a -> c; {b c} -> exit", {"a": fail()})
     assert (done.result, done.path) == ("done", "a b")
     assert done.state.outcomes["a"].status == FAIL
@@ -86,7 +86,7 @@ def test_a_failure_goes_back_to_the_retry_target_with_its_reason() -> None:
     assert [place.reason for change in done.changes for place in change.started] == ["", "", "b failed: red", ""]
 
 
-def test_a_node_that_is_visited_again_after_a_failure_is_told_why() -> None:
+def test_a_node_visited_again_after_a_failure_has_the_reason() -> None:
     done = drive("""d [shape=diamond] start -> a -> test -> d; d -> exit [condition="pass"]
                    d -> a [condition="fail"]""",
                 {"test": [fail("2 tests are red"), OK]})
@@ -94,7 +94,7 @@ def test_a_node_that_is_visited_again_after_a_failure_is_told_why() -> None:
     assert reasons == {"a#1": "", "test#1": "", "a#2": "test failed: 2 tests are red", "test#2": ""}
 
 
-def test_a_first_visit_is_told_nothing() -> None:
+def test_a_first_visit_has_no_reason() -> None:
     done = drive("""start -> a -> exit; a -> fix [condition="fail"]; fix -> exit""", {"a": fail("red")})
     assert [place.reason for change in done.changes for place in change.started] == ["", ""]
 
@@ -132,13 +132,13 @@ def test_label_then_suggestion_then_weight_then_id(outcome: Outcome, weight: int
 # ---- rule 4: nothing matches
 
 
-def test_nothing_matches() -> None:
+def test_no_matching_edge() -> None:
     done = drive("""start -> a; a -> exit [condition="context.ready"]""")
     assert done.result == "failed: no_matching_edge"
     assert done.state.node == "a"
 
 
-def test_a_dead_end_is_no_success() -> None:
+def test_a_dead_end_fails() -> None:
     assert drive("start -> a -> b; a -> exit [weight=-1]").result == "failed: no_matching_edge"
 
 
@@ -210,7 +210,7 @@ def test_three_redirects_are_the_limit() -> None:
     assert (done.result, done.path) == ("failed: goal_gate_unsatisfied", "g g g g")
 
 
-def test_where_a_gate_sends_to() -> None:
+def test_retry_targets_of_gates() -> None:
     text = """%s g [goal_gate=true%s] start -> a -> g; g -> exit; g -> exit [condition="fail"]; x -> exit; a -> x"""
     once = {"g": [fail(), OK]}
     assert drive(text % ("retry_target=a;", ""), once).path == "a g a g"
@@ -235,7 +235,7 @@ def test_a_gate_that_was_not_visited_does_not_count() -> None:
 # ---- loop_restart
 
 
-def test_loop_restart_begins_afresh_with_new_ids_and_the_first_context() -> None:
+def test_loop_restart_starts_over_with_new_ids_and_the_first_context() -> None:
     done = drive("""start -> a -> b; b -> exit [condition="context.round=done"]
                    b -> a [condition="outcome=success && context.round!=done", loop_restart=true]""",
                 lambda place: Outcome(SUCCESS, context_updates={f"{place.node}{place.visit}": 1} | (
@@ -257,7 +257,7 @@ def test_five_restarts_are_the_limit() -> None:
 # ---- status words of the graph
 
 
-def test_what_the_graph_calls_done_is_passed_by_once() -> None:
+def test_done_nodes_are_passed_through_once() -> None:
     done = drive("""a [status=validated] b [status=impl_complete] c [status=active]
                    start -> a -> b -> c; c -> a [condition="context.n!=2"]; c -> exit""",
                 lambda place: Outcome(SUCCESS, context_updates={"n": place.visit}))
@@ -265,17 +265,17 @@ def test_what_the_graph_calls_done_is_passed_by_once() -> None:
     assert done.state.completed[:4] == ["start", "a", "b", "c"]
 
 
-def test_the_status_of_a_node_that_needs_nobody_means_nothing() -> None:
+def test_the_status_of_an_automatic_node_has_no_effect() -> None:
     assert drive("""p [shape=component, status=validated] f [shape=tripleoctagon, status=failed]
                    start -> p -> {a b} -> f -> exit""").path == "a b"
 
 
-def test_what_the_graph_calls_failed_failed() -> None:
+def test_failed_nodes_of_the_graph_fail() -> None:
     assert drive("a [status=failed] start -> a -> exit").result == "failed: the graph marks it as failed"
     assert drive("""a [status=failed] start -> a -> exit; a -> b [condition="fail"]; b -> exit""").path == "b"
 
 
-def test_a_driver_may_know_better_than_the_graph() -> None:
+def test_a_driver_may_replace_the_statuses_of_the_graph() -> None:
     assert drive("a [status=validated] start -> a -> b -> exit", initial={}).path == "a b"
     assert drive("start -> a -> b -> exit", initial={"a": "validated"}).path == "b"
 
@@ -296,13 +296,13 @@ def test_a_place_finishes_once() -> None:
         run.apply(Finished("b#1", OK))
 
 
-def test_a_walk_may_begin_elsewhere() -> None:
+def test_a_walk_may_start_elsewhere() -> None:
     assert drive("start -> a -> b -> exit", at="b").path == "b"
     with pytest.raises(Refused, match="cannot start at zz: the graph has no such node"):
         FlowRun("start -> a -> exit", at="zz")
 
 
-def test_a_handler_that_says_nothing() -> None:
+def test_a_handler_without_a_status() -> None:
     run = FlowRun("start -> a -> exit")
     run.apply(Finished("a#1", None))
     assert run.result == "failed: the handler ended without a status; write one, or set auto_status=true"
@@ -311,7 +311,7 @@ def test_a_handler_that_says_nothing() -> None:
     assert run.result == "done"
 
 
-def test_a_change_tells_the_story_of_a_step() -> None:
+def test_a_change_lists_the_effects_of_a_step() -> None:
     run = FlowRun("""d [shape=diamond] start -> a -> d; d -> b [condition="pass"]; d -> exit; b -> exit""")
     change = run.finish(run.state.in_flight["a#1"])
     assert [(step.node, step.automatic) for step in change.finished] == [("a", False), ("d", True)]

@@ -1,4 +1,4 @@
-"""The life of a node's status, and what keeps a pending one from starting."""
+"""Transitions of a task's status, and the tasks that failures block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIAMOND = plan_of("start -> a -> {b c} -> d -> end")
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(TRANSITIONS, TRANSITIONS)))
-def test_the_table_allows_exactly_this(old: str, new: str) -> None:
+def test_allowed_transitions(old: str, new: str) -> None:
     if (old, new) in ALLOWED:
         assert check_transition(old, new) == new
     else:
@@ -32,30 +32,30 @@ def test_the_table_allows_exactly_this(old: str, new: str) -> None:
             check_transition(old, new, "node x")
 
 
-def test_an_unknown_status_goes_nowhere() -> None:
+def test_an_unknown_status_has_no_transitions() -> None:
     with pytest.raises(ForbiddenTransition):
         check_transition("lost", "active")
 
 
-def test_whom_a_failure_holds_up() -> None:
+def test_tasks_blocked_by_a_failure() -> None:
     assert blocked_by(DIAMOND, {"a": "failed"}) == {"b": ("a",), "c": ("a",), "d": ("a",)}
     assert blocked_by(DIAMOND, {"a": "validated", "c": "failed", "b": "failed"}) == {"d": ("b", "c")}
     assert blocked_by(DIAMOND, {"a": "active"}) == {}
 
 
-def test_what_was_begun_starts_first() -> None:
+def test_first_statuses() -> None:
     nodes = "a [status=pending] b [status=impl_complete] c [status=active] d [status=validated] e [status=failed]"
     plan = plan_of("start -> {a b c d e} -> end", nodes)
     status = first_status(plan)
     assert status == {"a": "pending", "b": "pending", "c": "pending", "d": "validated", "e": "failed"}
 
 
-def test_a_failure_that_has_an_edge_of_its_own_holds_up_nobody() -> None:
+def test_a_failure_with_its_own_edge_blocks_nothing() -> None:
     plan = plan_of("start -> a; a -> b; a -> c [condition=\"outcome=fail\"]; {b c} -> end; d [on_error=continue]; "
                    "start -> d -> e -> end")
     assert blocked_by(plan, {"a": "failed", "d": "failed"}) == {"b": ("a",)}
 
 
-def test_in_a_walk_nobody_waits_for_what_failed() -> None:
+def test_a_walk_has_no_blocked_tasks() -> None:
     plan = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a -> b -> end b -> a }"))
     assert blocked_by(plan, {"a": "failed"}) == {}

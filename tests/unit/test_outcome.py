@@ -1,4 +1,4 @@
-"""Outcomes: the words of a status, the JSON they are kept as, and what an agent may write."""
+"""Outcomes: status words, their JSON, and status files of agents."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from garrison.pipeline.outcome import (
     ("failed", FAIL), ("ERROR", FAIL), ("partial", PARTIAL), ("Partial-Success", PARTIAL), ("partial success", PARTIAL),
     ("retry", RETRY), ("skip", SKIPPED), ("yes", None), ("", None), (None, None), (3, None),
 ])
-def test_words_are_folded(word: object, status: str | None) -> None:
+def test_words_are_normalized(word: object, status: str | None) -> None:
     assert normalize_status(word) == status
 
 
-def test_an_outcome_folds_its_status_and_refuses_a_word_nobody_knows() -> None:
+def test_an_outcome_normalizes_its_status_and_refuses_unknown_words() -> None:
     assert Outcome("Passed") == Outcome(SUCCESS)
     with pytest.raises(UsageError, match="'perhaps' is not a status; write success, partial_success, retry, fail"):
         Outcome("perhaps")
@@ -68,7 +68,7 @@ def test_a_status_file_is_read_in_both_spellings() -> None:
                              "context_updates": {"x": 1}}) == Outcome(FAIL, "", ("a",), {"x": 1}, failure_reason="r")
 
 
-def test_a_word_of_the_agents_own_is_a_success_that_prefers_it() -> None:
+def test_an_unknown_word_of_an_agent_is_a_success_that_prefers_it() -> None:
     assert from_status_file({"outcome": "needs_review"}) == Outcome(SUCCESS, "needs_review")
 
 
@@ -77,13 +77,13 @@ def test_a_word_of_the_agents_own_is_a_success_that_prefers_it() -> None:
     ({"outcome": "ok", "suggested_next_ids": "a"}, "must be a list"),
     ({"outcome": "ok", "context_updates": [1]}, "must be an object"),
 ])
-def test_a_status_file_of_another_shape_is_refused_in_one_line(data: dict[str, Any], words: str) -> None:
+def test_an_invalid_status_file_is_refused(data: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words) as error:
         from_status_file(data)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])
-def test_what_json_cannot_keep_is_refused_by_its_key(value: object) -> None:
+def test_a_value_that_is_not_json_is_refused_with_its_key(value: object) -> None:
     with pytest.raises(UsageError, match=r"'result' .* cannot be stored as JSON"):
         check_json({"fine": {"a": [1, None, "x", 1.5]}, "result": value})

@@ -1,4 +1,4 @@
-"""Texts that nobody would write: the parser gives a graph or one DialectError, in time that grows with the text."""
+"""Random texts: the parser returns a graph or raises one DialectError, in linear time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_minute_of_texts() -> None:
     assert graphs > 5
 
 
-def test_a_refusal_that_nothing_knows_still_has_its_place() -> None:
+def test_an_unexplained_error_still_has_its_position() -> None:
     from lark import UnexpectedCharacters
 
     error = UnexpectedCharacters("ab\ncd", 4, 2, 2)

@@ -1,4 +1,4 @@
-"""Each lint rule finds its fault, at its place, and says nothing of a sound graph."""
+"""Each lint rule reports its problem at its position, and nothing about a valid graph."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_errors_come_before_warnings_and_name_edges() -> None:
     assert twice.as_json()["fix"] == "remove one of them"
 
 
-def test_find_cycle_gives_the_way_round() -> None:
+def test_find_cycle_returns_the_cycle_in_order() -> None:
     cycle = find_cycle(parse("digraph { a -> b -> c -> a; c -> d }"))
     assert cycle[0] == cycle[-1]
     assert all(f"{one}{other}" in ("ab", "bc", "ca") for one, other in pairwise(cycle))
@@ -190,7 +190,7 @@ def test_the_right_key_is_named(asked: str, fix: str) -> None:
     assert fix in found[0]
 
 
-def test_a_handler_of_somebody_else_may_write_any_key() -> None:
+def test_a_registered_handler_may_write_any_key() -> None:
     body = SOUND + ' b [type="shop.order"] a -> b b -> end [condition="context.paid"] b -> a'
     assert messages("context_key_unknown", body) == []
     assert "unknown type 'shop.order'" in messages("type_known", body)[0]
@@ -226,7 +226,7 @@ def test_too_many_cases_are_not_guessed() -> None:
     assert messages("conditions_not_exhaustive", f'{OPEN} a -> end [condition="{many}"]') == []
 
 
-def test_an_edge_that_is_never_followed_is_told() -> None:
+def test_an_edge_that_is_never_followed_is_reported() -> None:
     found = messages("ambiguous_edges", "flow=walk " + SOUND + " a -> b -> end b [label=B]")
     assert found == ["2 edges of a have no condition; only the one to b is followed, because its name comes first; "
                      "give them a condition, a label or a weight, or fan out with shape=component"]

@@ -1,4 +1,4 @@
-"""The text of the dialect: each rule of the grammar, each refusal with its line and column, and the limits."""
+"""The dialect: each rule of the grammar, each syntax error with its line and column, and the limits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_values(written: str, meant: str) -> None:
     assert parse(f"digraph {{ x={written}\n y=1 }}").attrs == {"x": meant, "y": "1"}
 
 
-def test_a_value_knows_its_place_however_it_is_written() -> None:
+def test_a_value_has_its_position_however_it_is_written() -> None:
     attrs = parse('digraph {\n a [one=1,two =\n  "2";three="3" + "3" four\n=4 five/**/=5] }').nodes["a"].attrs
     assert attrs == {"one": "1", "two": "2", "three": "33", "four": "4", "five": "5"}
     assert [position(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
@@ -96,7 +96,7 @@ def test_keywords_are_whole_words_in_any_case() -> None:
     assert graph.nodes["nodes"].attrs == {"x": "1"}
 
 
-def test_defaults_count_from_where_they_stand_and_within_their_block() -> None:
+def test_defaults_apply_after_their_statement_and_within_their_block() -> None:
     graph = parse('''digraph {
         before
         node [shape=box, timeout=1]
@@ -115,7 +115,7 @@ def test_defaults_count_from_where_they_stand_and_within_their_block() -> None:
     assert [dict(edge.attrs) for edge in graph.edges] == [{"weight": "3"}, {"label": "x"}, {"label": "y"}]
 
 
-def test_a_redeclared_node_merges_and_keeps_its_place() -> None:
+def test_a_redeclared_node_merges_and_keeps_its_position() -> None:
     graph = parse("digraph { a [x=1 y=1] b a [y=2 z=2] }")
     assert graph.nodes["a"].attrs == {"x": "1", "y": "2", "z": "2"}
     assert list(graph.nodes) == ["a", "b"]
@@ -135,7 +135,7 @@ def test_a_node_that_only_edges_name_is_not_declared() -> None:
     assert [node.id for node in graph.nodes.values() if not node.declared] == ["b"]
 
 
-def test_a_subgraphs_label_becomes_a_class_wherever_it_stands() -> None:
+def test_a_subgraphs_label_becomes_a_class_wherever_it_is() -> None:
     graph = parse('''digraph { label="Not a class"
         subgraph cluster_a { x; y [class="fast, own"]; subgraph { label="Inner!" z } graph [label="Big  Loop (1)"] }
         w
@@ -237,7 +237,7 @@ def test_too_many_nodes_and_edges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.untraced
-def test_blocks_within_blocks() -> None:
+def test_nested_blocks() -> None:
     assert list(parse("digraph " + "{" * 60 + "a" + "}" * 60).nodes) == ["a"]
     with pytest.raises(DialectError, match="nested deeper"):
         parse("digraph " + "{" * 50_000 + "}" * 50_000)
@@ -308,7 +308,7 @@ def test_the_type_comes_from_the_attribute() -> None:
 
 @pytest.mark.parametrize(("read", "value"), [(number, "many"), (number, "nan"), (number, "inf"), (flag, "maybe"),
                                              (seconds, "soon")])
-def test_a_type_conflict_names_its_place(read: object, value: str) -> None:
+def test_a_type_conflict_has_its_position(read: object, value: str) -> None:
     attrs = parse(f"digraph {{\n a [k={value}] }}").nodes["a"].attrs
     with pytest.raises(TypeConflict, match=f"line 2, column 7: k={value} is not") as caught:
         read(attrs, "k")  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""What a garrison run takes of a graph, and the one line with which it refuses the rest."""
+"""The plan of a garrison run, and the one line that refuses any other graph."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_one_line_without_a_flow_runs_as_it_is_and_labels_are_no_conditions() ->
     assert plan.tasks["impl_test"].prompt == "Test Task"
 
 
-def test_a_goal_is_taken_as_it_is_written() -> None:
+def test_a_goal_is_kept_as_written() -> None:
     plan = plan_run(parse(rf'digraph {{ goal="back\\1slash $goal" {ENDS} a [prompt="do $goal"] start -> a -> end }}'))
     assert plan.tasks["a"].prompt == r"do back\1slash $goal"
 
 
-def test_what_the_graph_brings_along() -> None:
+def test_attributes_and_statuses_of_the_graph() -> None:
     body = "a [status=accepted] b [status=validated] c [status=IMPL-COMPLETE] d [status=active] e [status=failed] f"
     graph = parse(f"digraph {{ {ENDS} start [status=validated] {body} start -> a -> b -> c -> d -> e -> f -> end }}")
     brought = {"a": "validated", "b": "validated", "c": "impl_complete", "d": "active", "e": "failed"}
@@ -96,7 +96,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize("body", TAKEN)
-def test_branches_loops_gates_and_parallels_are_taken(body: str) -> None:
+def test_branches_loops_gates_and_parallels_are_accepted(body: str) -> None:
     assert plan_run(parse(f"digraph {{ {body} }}")).program is not None
 
 

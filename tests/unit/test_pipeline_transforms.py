@@ -1,4 +1,4 @@
-"""What is done to a graph before it runs: variables, the model stylesheet, and transforms of somebody's own."""
+"""Transforms of a graph: variables, the model stylesheet, and custom transforms."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_sheet_is_read() -> None:
     ("* { } /* open", 1, 7, "comment is never closed"),
     ("llm_model: a;", 1, 10, "after the selector llm_model"),
 ])
-def test_a_sheet_is_refused_with_its_place(text: str, line: int, column: int, word: str) -> None:
+def test_an_invalid_sheet_is_refused_with_its_position(text: str, line: int, column: int, word: str) -> None:
     with pytest.raises(StylesheetSyntax) as caught:
         parse_stylesheet(text)
     assert (caught.value.line, caught.value.column) == (line, column)
@@ -65,7 +65,7 @@ def test_a_sheet_is_refused_with_its_place(text: str, line: int, column: int, wo
     assert "\n" not in str(caught.value)
 
 
-def test_the_more_particular_selector_wins_whatever_its_order() -> None:
+def test_the_more_specific_selector_wins_in_any_order() -> None:
     graph = sheet("#d { llm_model: id } .fast { llm_model: class } box { llm_model: shape } * { llm_model: any }",
                   "a [shape=hexagon] b c [class=fast] d [class=fast]")
     assert models(graph) == {"a": "any", "b": "shape", "c": "class", "d": "id"}
@@ -77,7 +77,7 @@ def test_among_equals_the_later_rule_wins() -> None:
     assert models(graph) == {"n": "two", "m": "four"}
 
 
-def test_a_rule_sets_only_what_it_says_and_the_rest_comes_from_less_particular_ones() -> None:
+def test_missing_properties_come_from_less_specific_rules() -> None:
     graph = sheet("* {llm_model: m; llm_provider: p} #n {reasoning_effort: high}", "n [label=N]")
     assert graph.nodes["n"].attrs == {"label": "N", "llm_model": "m", "llm_provider": "p", "reasoning_effort": "high"}
 
@@ -96,7 +96,7 @@ def test_a_subgraphs_class_is_a_class() -> None:
 
 @settings(database=None, deadline=None, max_examples=80)
 @given(st.text(alphabet="*#.{}:; \n/a\"'llm_model", max_size=40))
-def test_any_text_is_a_sheet_or_is_refused(text: str) -> None:
+def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
         parse_stylesheet(text)
     except StylesheetSyntax as error:
@@ -126,12 +126,12 @@ def test_a_graph_without_a_goal_has_an_empty_one() -> None:
     assert prepare(parse('digraph { n [prompt="[$goal]"] }')).nodes["n"].attrs["prompt"] == "[]"
 
 
-def test_an_expanded_value_keeps_its_place() -> None:
+def test_an_expanded_value_keeps_its_position() -> None:
     graph = prepare(parse('digraph { goal=g\n n [prompt="$goal"] }'))
     assert position(graph.nodes["n"].attrs["prompt"]) == (2, 12)
 
 
-def test_what_the_context_holds() -> None:
+def test_values_of_the_context() -> None:
     context = {"tool.output": "3 failed", "n": 3, "ok": True, "list": [1, 2]}
     told = expand_context("$context.tool.output. $context.n, $context.ok $context.list ${context.n}x $context.none",
                           context)
@@ -163,7 +163,7 @@ def test_transforms_run_in_the_order_given_after_the_built_in_ones() -> None:
     assert seen == ["g"]
 
 
-def test_a_graph_that_says_nothing_of_it_stays_the_same_object() -> None:
+def test_a_graph_without_changes_stays_the_same_object() -> None:
     graph = parse("digraph { a -> b [label=x] }")
     assert prepare(graph) is graph
 
@@ -173,7 +173,7 @@ def test_a_transform_must_return_a_graph() -> None:
         prepare(parse("digraph { a }"), [lambda graph: None])  # type: ignore[list-item,return-value]
 
 
-def test_installed_transforms_come_by_name_and_a_broken_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_transforms_are_sorted_and_a_broken_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     group = transforms.ENTRY_POINTS
     points = [EntryPoint("z", "garrison.pipeline.transforms:expand_goal", group),
               EntryPoint("a", "garrison.pipeline.transforms:apply_stylesheet", group)]

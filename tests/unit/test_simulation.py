@@ -1,4 +1,4 @@
-"""A simulation plays `NODE=STATUS:TIMES` in as many attempts of the whole run, wherever these are made."""
+"""Simulation: `NODE=STATUS:TIMES` counts attempts in the whole run, across resumes and forks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     (BRANCH, "x=fail:1", "x y x y"),  # a branch has a context of its own
     (BRANCH, "x=fail:2", "x y x y x y"),
 ])
-def test_times_are_those_of_the_whole_run(body: str, outcome: str, ran: str) -> None:
+def test_times_count_in_the_whole_run(body: str, outcome: str, ran: str) -> None:
     found = play(body, outcome)
     assert (found.status, " ".join(node for node in found.completed_nodes if len(node) == 1 and node not in "pj")) == (
         "success", ran)

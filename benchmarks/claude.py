@@ -26,8 +26,8 @@ from pathlib import Path
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.json_files import read_json
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.turn import Turn, say, use
 
 REPORT = "mcp__garrison__report_result"

@@ -19,8 +19,8 @@ from typing import Any
 import claude_agent_sdk as sdk
 
 from garrison.testing import isolation
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.turn import Fault, Turn, Usage, say, thinking, use
 from support import git, make_repository
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from garrison.testing.asked import Asked
+from garrison.testing.request import Asked
 from garrison.testing.turn import Fault, Turn, say, use
 
 TOOL = "mcp__garrison__"

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from garrison.agents.graph import SessionSpec
-from garrison.delegation.crew import Crew, read_crew
-from garrison.delegation.history import Conversation
-from garrison.delegation.orchestrator import AgentOrchestrator
+from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.conversation import Conversation
+from garrison.delegation.specialists import Crew, read_crew
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)  # a Thursday
 CREW = read_crew()

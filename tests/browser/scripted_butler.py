@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.graph import SessionSpec
-from garrison.delegation.crew import read_crew
-from garrison.delegation.history import Conversation
-from garrison.delegation.orchestrator import AgentOrchestrator
+from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.conversation import Conversation
+from garrison.delegation.specialists import read_crew
 from garrison.web.access import WRITE, load_tokens
 from garrison.web.server import Endpoint, serve
 

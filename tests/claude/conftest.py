@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer, Record
+from garrison.testing.request import Asked
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn
 from support import Place, load, processes

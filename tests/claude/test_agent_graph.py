@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from garrison.agents.graph import AgentFailure, AgentGraph
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.turn import Fault, say
 from support import processes
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.turn import say, use
 from support import DEADLINE, Place
 from web_support import site

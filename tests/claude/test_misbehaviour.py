@@ -12,7 +12,7 @@ import pytest
 
 from claude_scripts import TOOL, Player, again, report, steps, work
 from garrison.testing import wire
-from garrison.testing.asked import Asked
+from garrison.testing.request import Asked
 from garrison.testing.turn import Turn, Usage, say, use
 from support import git, processes, wait_for
 

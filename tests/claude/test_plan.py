@@ -8,8 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.turn import say
 from support import DEADLINE, Place
 

@@ -11,7 +11,7 @@ import pytest
 from claude_scripts import TOOL, Player, again, report, steps, work
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.testing.asked import Asked
+from garrison.testing.request import Asked
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from garrison.delegation.history import Conversation
+from garrison.delegation.conversation import Conversation
 from recorded_home import ARCHIVE, unpack
 from support import Place, git, load, wait_for
 

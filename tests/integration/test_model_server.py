@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
+from garrison.testing.request import Asked
 from garrison.testing.script import Player
 from garrison.testing.script_file import load, read
 from garrison.testing.turn import Fault, ScriptError, Turn, Usage, say, thinking, use

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from garrison.delegation.history import Conversation
+from garrison.delegation.conversation import Conversation
 from garrison.errors import UsageError
 from garrison.web import chat
 from scripted_crew import ScriptedCrew, delegation, delegations

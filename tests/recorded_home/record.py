@@ -28,8 +28,8 @@ sys.path[:0] = [str(CHECKOUT / "tests"), str(CHECKOUT / "tests/claude")]
 
 from claude.conftest import Scene  # noqa: E402
 from claude_scripts import report, steps, work  # noqa: E402
-from garrison.testing.asked import Asked  # noqa: E402
 from garrison.testing.model_server import ModelServer  # noqa: E402
+from garrison.testing.request import Asked  # noqa: E402
 from garrison.testing.turn import say, use  # noqa: E402
 from support import PROGRAM, Node, Place, git, make_repository, wait_for  # noqa: E402
 from support import work as work_of  # noqa: E402

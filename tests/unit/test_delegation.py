@@ -15,15 +15,24 @@ from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
 from garrison.agents.json_answer import extract_object
-from garrison.delegation import classify, context
-from garrison.delegation.crew import Crew, read_crew
+from garrison.delegation import context
+from garrison.delegation import prompts as classify
+from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.conversation import Conversation
 from garrison.delegation.events import OrderBroken
 from garrison.delegation.events import Sequence as Numbers
-from garrison.delegation.history import Conversation
-from garrison.delegation.models import AgentResult, DelegationContext, Order, Preference, Turn
-from garrison.delegation.orchestrator import AgentOrchestrator
-from garrison.delegation.states import TRANSITIONS, AgentState, step
-from garrison.delegation.times import intervals
+from garrison.delegation.models import (
+    TRANSITIONS,
+    AgentResult,
+    AgentState,
+    DelegationContext,
+    Order,
+    Preference,
+    Turn,
+    step,
+)
+from garrison.delegation.specialists import Crew, read_crew
+from garrison.delegation.time_phrases import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
 from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, delegations, summarize
 

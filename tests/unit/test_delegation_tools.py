@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from garrison.delegation.crew import Specialist, read_crew
 from garrison.delegation.preferences import MAX_KEPT, Preferences
-from garrison.delegation.tools import COMMANDS, MAX_SAID, Desk
+from garrison.delegation.specialist_tools import COMMANDS, MAX_SAID, Desk
+from garrison.delegation.specialists import Specialist, read_crew
 from garrison.errors import NotFound, RecordCorrupt, UsageError
 
 

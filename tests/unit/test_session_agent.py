@@ -21,9 +21,9 @@ from garrison.processes.orchestrator.session_attempt import (
     tools_of,
 )
 from garrison.session import Session, SessionState
+from garrison.session.adapters import LONG, Dispatch
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
-from garrison.session.tools import LONG, Dispatch
 from garrison.session.trust import read_tiers
 
 

@@ -19,8 +19,7 @@ from garrison.agents.json_files import append_line, read_json
 from garrison.agents.session_agent import ORDER, SessionAttempt
 from garrison.processes.orchestrator.session_attempt import SessionProgram
 from garrison.records.life_lock import LifeLock
-from garrison.session.adapters import remembering
-from garrison.session.tools import Dispatch
+from garrison.session.adapters import Dispatch, remembering
 
 
 class Programs:

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.session import Initiative, Session, SessionState
-from garrison.session.dialect import read_session_graph
+from garrison.session.graph_reader import read_session_graph
 from garrison.session.session import RunFailed
 
 TURN = """digraph Turn { graph [goal="one message"] start [shape=Mdiamond] done [shape=Msquare]

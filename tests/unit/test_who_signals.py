@@ -24,7 +24,7 @@ ALLOWED = {
     "system/failpoint.py:kill": (1, "itself, for tests"),
     "system/async_command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
     "pipeline/handlers/tool.py:kill": (1, "`Job.kill`"),
-    "workflow/tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
+    "workflow/builtin_tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
     "system/children.py:kill": (1, "itself: its starter is gone"),
     "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),

@@ -29,7 +29,7 @@ from garrison.workflow import (
 from garrison.workflow.executor import Progress
 from garrison.workflow.python_tools import load
 from garrison.workflow.references import references, resolve, split
-from garrison.workflow.validate import validate
+from garrison.workflow.validation import validate
 from support import DEADLINE
 
 

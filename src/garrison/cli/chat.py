@@ -18,8 +18,8 @@ from garrison.cli.output import print_message
 from garrison.config import find_home
 
 if TYPE_CHECKING:
+    from garrison.delegation.butler import AgentOrchestrator
     from garrison.delegation.events import Event
-    from garrison.delegation.orchestrator import AgentOrchestrator
 
 conversation_option = click.option("--conversation", "-c", metavar="ID", default="default", show_default=True,
                                    help="Conversation to continue; a new ID starts another.")
@@ -38,7 +38,7 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @home_option
 def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, home: str | None) -> None:
     """Ask the butler a question about this garrison; exit 1 if there is no answer."""
-    from garrison.delegation.desk import desk_of
+    from garrison.delegation.chat_service import desk_of
 
     place = find_home(home)
 
@@ -59,7 +59,7 @@ def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, 
 @home_option
 def chat(conversation: str, repo_root: Path | None, home: str | None) -> None:
     """Chat with the butler; the conversation continues where it was."""
-    from garrison.delegation.desk import desk_of
+    from garrison.delegation.chat_service import desk_of
 
     place = find_home(home)
 

@@ -171,7 +171,7 @@ def restore(name: str, workdir: Path, home: str | None) -> None:
 async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
                 heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
-    from garrison.delegation.desk import claude_node
+    from garrison.delegation.chat_service import claude_node
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session, read_state

@@ -60,7 +60,7 @@ def workflow() -> None:
 def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path, keep: bool, as_json: bool,
         home: str | None) -> None:
     """Run the workflow in FILE. Exit 1 if a critical step failed; the session can be resumed then."""
-    from garrison.workflow.files import read_value, read_workflow
+    from garrison.workflow.workflow_file import read_value, read_workflow
 
     inputs = {}
     for word in values:
@@ -110,7 +110,7 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
 def _read_session(home: Path, session: str) -> tuple[WorkflowState, Workflow]:
     """Return the state of a session and its workflow; StateLoadError if there is none."""
     from garrison.workflow.errors import StateLoadError
-    from garrison.workflow.state import StateManager
+    from garrison.workflow.state_manager import StateManager
 
     state = StateManager(home / "workflows").read(session)
     if state is None or state.workflow is None:
@@ -137,12 +137,12 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
                      flow: Workflow | None = None) -> dict[str, Any]:
     """Return the built-in tools, the tools of MCP `servers` (closed with `stack`), and the Python functions of `flow`.
     """
-    from garrison.workflow.tools import Toolbox
+    from garrison.workflow.builtin_tools import Toolbox
 
     tools: dict[str, Any] = dict(Toolbox(workdir).tools())
     if flow is not None:
-        from garrison.workflow.files import BASE
         from garrison.workflow.python_tools import python_tools
+        from garrison.workflow.workflow_file import BASE
 
         tools.update(python_tools(flow, Path(flow.metadata.get(BASE, "."))))
     if servers:
@@ -190,7 +190,7 @@ def _print_result(result: WorkflowResult, *, as_json: bool) -> None:
 @home_option
 def list_command(as_json: bool, home: str | None) -> None:
     """List the existing sessions: those that failed, died or are running."""
-    from garrison.workflow.state import StateManager
+    from garrison.workflow.state_manager import StateManager
 
     sessions = asyncio.run(StateManager(find_home(home) / "workflows").list_sessions())
     if as_json:
@@ -207,7 +207,7 @@ def list_command(as_json: bool, home: str | None) -> None:
 @home_option
 def show(session: str, as_json: bool, home: str | None) -> None:
     """Show a session: each step with its status and result."""
-    from garrison.workflow.state import StateManager
+    from garrison.workflow.state_manager import StateManager
 
     place = find_home(home)
     state, flow = _read_session(place, session)
@@ -228,8 +228,8 @@ def show(session: str, as_json: bool, home: str | None) -> None:
 @home_option
 def validate(file: Path, workdir: Path, home: str | None) -> None:
     """Check the workflow in FILE. Prints what each step waits for; MCP servers are started to list their tools."""
-    from garrison.workflow import validate as rules
-    from garrison.workflow.files import read_workflow
+    from garrison.workflow import validation as rules
+    from garrison.workflow.workflow_file import read_workflow
 
     flow, servers = read_workflow(file)
 
@@ -249,7 +249,7 @@ def validate(file: Path, workdir: Path, home: str | None) -> None:
 @home_option
 def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
     """List the built-in tools, and those of the servers that FILE names."""
-    from garrison.workflow.files import read_workflow
+    from garrison.workflow.workflow_file import read_workflow
 
     flow, servers = read_workflow(file) if file is not None else (None, {})
 
@@ -297,9 +297,9 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
     from garrison.agents.graph import AgentGraph
-    from garrison.delegation.desk import claude_node
-    from garrison.workflow import plan as prompts
-    from garrison.workflow.files import read_servers
+    from garrison.delegation.chat_service import claude_node
+    from garrison.workflow import planner as prompts
+    from garrison.workflow.workflow_file import read_servers
 
     specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})
     model, metadata = claude_node(home)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from garrison.delegation.models import DelegationContext, Order, Preference, Turn
-from garrison.delegation.times import intervals
+from garrison.delegation.time_phrases import intervals
 
 MAX_TOKENS = 4_000
 _QUOTED = re.compile(r"[\"“'`]([^\"”'`\n]{2,80})[\"”'`]")

@@ -1,7 +1,7 @@
-"""What a session reaches the world with: functions by name, each async or not. Profiles name sets of them.
+"""Adapters of a session: the named functions, async or not, through which it reaches the outside world.
 
     llm_call(messages, mode, options) -> {"content": text, "thinking": [..]} or {"tool_calls": [{id, name, arguments}]}
-    tool_dispatch(tool_calls, agent_id) -> [text of each result, in their order]
+    tool_dispatch(tool_calls, agent_id) -> [text of each result, in the order of the calls]
     memory_recall(agent_id, query) -> [memory, …]
     memory_update(agent_id, turn_data) -> None, or a mapping that becomes the working memory
     checkpoint(session_id, turn_count, snapshot) -> None
@@ -9,18 +9,21 @@
     route_actions(actions, agent_id) -> None
     update_goals(goal_updates, new_goals, agent_id) -> None
     emit_signal(name, data, agent_id) -> None
-    build_prompt(context) -> the messages that the model is given
+    build_prompt(context) -> messages for the model
 
-`FURTHER` ones are all asked alike, by nodes of the same name: NAME(data, agent_id) -> None, or a mapping of the session
-keys that change (`{"has_action_results": True}` is `session.has_action_results`).
+The adapters in `FURTHER` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
+change (`{"has_action_results": True}` sets `session.has_action_results`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Protocol, TypedDict
 
+from garrison.agents.base import Function
 from garrison.errors import UsageError
 
 
@@ -105,3 +108,55 @@ def remembering() -> dict[str, Callable[..., Any]]:
     return {"memory_recall": recall, "memory_update": update, "checkpoint": lambda *_: None,
             "background_checks": lambda _: {}, "route_actions": lambda *_: None, "update_goals": lambda *_: None,
             "emit_signal": lambda *_: None}
+
+
+LONG = 20_000
+"""Characters of a result that the conversation keeps."""
+
+
+class Dispatch:
+    """The adapter `tool_dispatch` over some tools. A tool that fails is told to the model, unless it is `fatal`."""
+
+    def __init__(self, tools: Mapping[str, Function], *, fatal: bool = False,
+                 on_call: Callable[[str, Mapping[str, Any]], None] | None = None,
+                 on_result: Callable[[str, str], None] | None = None) -> None:
+        self.tools, self._fatal, self._on_call, self._on_result = tools, fatal, on_call, on_result
+
+    async def __call__(self, calls: list[dict[str, Any]], _agent: str) -> list[str]:
+        """The text of each result, in the order of the calls."""
+        return [await self._one(str(one.get("name", "")), one.get("arguments") or {}) for one in calls]
+
+    async def _one(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if self._on_call is not None:
+            self._on_call(name, arguments)
+        said = await self._said(name, arguments)
+        if self._on_result is not None:
+            self._on_result(name, said)
+        return said
+
+    async def _said(self, name: str, arguments: Mapping[str, Any]) -> str:
+        tool = self.tools.get(name)
+        if tool is None:
+            return f"error: there is no tool {name!r:.60}; there are {', '.join(self.tools) or 'none'}"
+        try:
+            return shortened(await _called(tool.call, arguments))
+        except Exception as error:
+            if self._fatal:
+                raise
+            return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+
+
+async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a tool; one that blocks runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    found = await asyncio.to_thread(function, **arguments)
+    return await found if inspect.isawaitable(found) else found
+
+
+def shortened(value: Any) -> str:
+    """A result as text; the middle of a long one is left out."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= LONG:
+        return text
+    return f"{text[:LONG // 2]}\n… {len(text) - LONG} characters are left out …\n{text[-LONG // 2:]}"

@@ -22,7 +22,7 @@ from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Node
 from garrison.agents.graph.session import Event
-from garrison.session.tools import Dispatch
+from garrison.session.adapters import Dispatch
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given the conversation so far and answer its "
           "last message. In a heartbeat there is no message: you act of your own accord in the mode that is named, and "

@@ -26,7 +26,7 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.session import adapters as adapting
 from garrison.session import state as states
-from garrison.session.dialect import adapters_of, read_session_graph
+from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState
 from garrison.session.trust import Tier, read_tiers, tier_of

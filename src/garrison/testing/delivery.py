@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from garrison.testing import wire
-from garrison.testing.asked import Asked
+from garrison.testing.request import Asked
 from garrison.testing.script import Answer
 from garrison.testing.turn import MANY_BYTES, Fault, Turn, text
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from garrison.testing import delivery
-from garrison.testing.asked import Asked
 from garrison.testing.delivery import Plan
+from garrison.testing.request import Asked
 from garrison.testing.script import Answer, Player, Script
 from garrison.testing.script_file import load, read
 from garrison.testing.turn import ScriptError

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from garrison.testing.asked import Asked
+from garrison.testing.request import Asked
 from garrison.testing.turn import Fault, ScriptError, Turn, say
 
 Player = Callable[[Asked], "Turn | Fault | str"]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.delegation.crew import read_crew
-from garrison.delegation.history import check_id
+from garrison.delegation.conversation import check_id
 from garrison.delegation.models import BUTLER
+from garrison.delegation.specialists import read_crew
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -25,7 +25,7 @@ from garrison.records.run import Launch, RunFiles
 from garrison.web.sse import Client, as_json, encoded
 
 if TYPE_CHECKING:
-    from garrison.delegation.orchestrator import AgentOrchestrator
+    from garrison.delegation.butler import AgentOrchestrator
 
 KEPT = 2000
 """Events of a conversation that are kept in memory."""
@@ -41,7 +41,7 @@ OpenButler = Callable[[Path, str], "AgentOrchestrator"]
 
 def claude_butler(home: Path, conversation: str) -> AgentOrchestrator:
     """Open the home's own crew, which searches the repository of the youngest run."""
-    from garrison.delegation.desk import desk_of  # the SDK costs a second
+    from garrison.delegation.chat_service import desk_of  # the SDK costs a second
 
     launch = next((launch for run in reversed(run_records.list_runs(home)) if (
         launch := run_records.load(Launch, RunFiles(home, run).launch)) is not None), None)

@@ -21,7 +21,7 @@ from garrison.workflow.errors import (
 )
 from garrison.workflow.executor import WorkflowExecutor
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
-from garrison.workflow.state import StateManager
+from garrison.workflow.state_manager import StateManager
 
 __all__ = ["AgentConfig", "AgentError", "ResearchAgent", "StateLoadError", "StateManager", "StepStatus",
            "ToolNotFoundError", "Workflow", "WorkflowAgent", "WorkflowExecutionError", "WorkflowExecutor",

@@ -19,8 +19,8 @@ from garrison.records import atomic, log_retention
 from garrison.workflow.errors import StateLoadError, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
 from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
-from garrison.workflow.state import StateManager
-from garrison.workflow.validate import check_same
+from garrison.workflow.state_manager import StateManager
+from garrison.workflow.validation import check_same
 
 
 @dataclass

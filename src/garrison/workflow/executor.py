@@ -1,12 +1,13 @@
-"""`WorkflowExecutor`: a workflow's steps as nodes of an engine run; a result is journaled before anything follows.
+"""`WorkflowExecutor`: compile a workflow to a pipeline graph and run its steps; results are journaled first.
 
-How a step ends:
+The graph has `flow=dag` and one `tool` node per step. Nodes are called s1, s2, … in the workflow's order, since a step
+may have any name; the label is the step's name. How a step ends:
 
-    a result                      it is kept in the run's context, and the steps that wait for it begin
-    a failure, tries left         the engine tries again, later and later
-    a failure, not critical       it is kept as an error; what refers to the step is skipped, the rest goes on
-    a failure, critical           the step stays in flight and the run is suspended: what is under way ends, nothing new
-                                  begins, and a resume takes up just here
+    result                        kept in the run's context; the steps that wait for it start
+    failure, attempts left        the engine retries with backoff
+    failure, not critical         recorded as an error; steps that refer to it are skipped, the others continue
+    failure, critical             the step stays in flight and the run is suspended: running steps end, no other starts,
+                                  and a resume continues at this step
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
-from garrison.workflow import validate
-from garrison.workflow.calling import Caller, plain
-from garrison.workflow.compile import compile_workflow, node_id
+from garrison.workflow import validation
 from garrison.workflow.errors import (
     ANEW,
     LostReference,
@@ -36,7 +36,8 @@ from garrison.workflow.errors import (
 )
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
 from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
-from garrison.workflow.state import StateManager
+from garrison.workflow.state_manager import StateManager
+from garrison.workflow.tool_call import Caller, plain
 
 Tool = Callable[..., Any]
 _HOPELESS = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference, ToolNotFoundError)
@@ -79,7 +80,7 @@ class WorkflowExecutor:
 
         WorkflowValidationError or ToolNotFoundError before anything ran.
         """
-        waits = validate.validate(workflow, self.tools, os.environ)
+        waits = validation.validate(workflow, self.tools, os.environ)
         session = _Session(self, workflow, state, waits)
         return await session.run(resume=resume)
 
@@ -284,3 +285,29 @@ class _Unsaid(dict[str, str]):
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 500 else f"{text[:500]}…"
+
+
+START, EXIT, COMMAND = "start", "done", "workflow step"
+
+
+def node_id(index: int) -> str:
+    """The node of a step by its index, from 0."""
+    return f"s{index + 1}"
+
+
+def compile_workflow(workflow: Workflow, waits: Mapping[str, list[str]]) -> Graph:
+    """The graph; `waits` as `validate.dependencies` gives it. Retries are the engine's, failures of non-critical steps
+    lead on."""
+    ids = {step.name: node_id(index) for index, step in enumerate(workflow.steps)}
+    nodes = {START: Node(START, {"shape": "Mdiamond"}), EXIT: Node(EXIT, {"shape": "Msquare"})}
+    edges = []
+    for step in workflow.steps:
+        attrs = {"shape": "parallelogram", "label": step.name, "tool_command": COMMAND,
+                 "max_retries": str(step.retry_count)}
+        if not step.critical:
+            attrs["on_error"] = "continue"
+        nodes[ids[step.name]] = Node(ids[step.name], attrs)
+        edges += [Edge(ids[one], ids[step.name]) for one in waits[step.name]] or [Edge(START, ids[step.name])]
+    leading = {edge.source for edge in edges}
+    edges += [Edge(name, EXIT) for name in ids.values() if name not in leading]
+    return Graph("workflow", {"flow": "dag", "max_steps": str(10 * len(nodes) + 100)}, nodes, tuple(edges))

@@ -43,14 +43,13 @@ from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
-from garrison.session.adapters import remembering
+from garrison.session.adapters import Dispatch, remembering
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
-from garrison.session.tools import Dispatch
 from garrison.session.trust import Tier, read_tiers, working_tier
 from garrison.system.children import die_with_parent
 from garrison.system.terminal_text import clean_lines
-from garrison.workflow.tools import Toolbox
+from garrison.workflow.builtin_tools import Toolbox
 
 MAX_STEPS = 3_000
 """Visits of nodes in one turn: a task may need some hundred tool calls, each of three visits."""

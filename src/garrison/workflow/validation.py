@@ -1,16 +1,21 @@
-"""What a workflow means before it runs: who depends on whom, and what is wrong with it. Pure."""
+"""Workflow validation before a run: dependencies, references, tools and their arguments. Pure.
+
+A tool's parameters come from the signature of a Python function or from the schema of an MCP server. Types are
+compared only where both sides are plain: a value with a reference in it may become anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import inspect
+from collections.abc import Callable, Container, Mapping
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from garrison.pipeline.outcome import check_json
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
-from garrison.workflow.fitting import misfit
-from garrison.workflow.models import Workflow, WorkflowState, WorkflowStep, check_types
+from garrison.workflow.models import WORDS, Workflow, WorkflowState, WorkflowStep, check_types
 from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split, unclosed
 
 MAX_STEPS = 5_000
@@ -134,3 +139,74 @@ def _roots(workflow: Workflow, environment: Container[str] | None) -> None:
                 known = ", ".join(workflow.inputs) or "none"
                 raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}; give it with --set "
                                               f"{path[0] if path else 'NAME'}=VALUE (inputs: {known})")
+
+
+_JSON: Mapping[str, type] = {"string": str, "boolean": bool, "integer": int, "number": float, "array": list,
+                             "object": dict}
+Kinds = tuple[type, ...]
+"""The types that an argument may have; none: whatever."""
+
+
+def misfit(arguments: Mapping[str, Any], tool: Any) -> str:
+    """Why the arguments do not fit the tool; '' if they do, as far as can be seen before it runs."""
+    known, needed, open_ = _listed(tool.listed) if hasattr(tool, "listed") else _signed(tool)
+    unknown = [] if open_ else [name for name in arguments if name not in known]
+    if unknown:
+        near = get_close_matches(unknown[0], known.keys() - arguments.keys(), 1, 0.6)
+        meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known)) or 'nothing'}"
+        return f"takes no {unknown[0]}; {meant}"
+    if missing := sorted(needed - set(arguments)):
+        return f"needs {missing[0]}"
+    wrong = next((name for name, value in arguments.items() if not _may_be(value, known.get(name, ()))), None)
+    return f"takes {words(known[wrong])} as {wrong}, not {arguments[wrong]!r:.60}" if wrong is not None else ""
+
+
+def words(kinds: Kinds) -> str:
+    """Types in a person's words."""
+    return " or ".join(WORDS[kind] for kind in kinds)
+
+
+def _listed(tool: Any) -> tuple[dict[str, Kinds], set[str], bool]:
+    """Of a server's tool: its arguments with their types, those it needs, whether it takes others."""
+    schema = getattr(tool, "input_schema", None) or {}
+    properties = schema.get("properties", {})
+    known = {name: _of_schema(one) for name, one in properties.items()}
+    return known, set(schema.get("required", ())), schema.get("additionalProperties", True) is not False and not known
+
+
+def _of_schema(one: Any) -> Kinds:
+    kind = _JSON.get(str(one.get("type"))) if isinstance(one, Mapping) else None
+    return (kind,) if kind else ()
+
+
+def _signed(tool: Callable[..., Any]) -> tuple[dict[str, Kinds], set[str], bool]:
+    """Of a function, the same."""
+    try:
+        parameters = list(_signature(tool).parameters.values())
+    except (TypeError, ValueError):  # written in C, and says nothing of itself
+        return {}, set(), True
+    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    return ({one.name: _of_annotation(one.annotation) for one in named},
+            {one.name for one in named if one.default is one.empty},
+            any(one.kind is one.VAR_KEYWORD for one in parameters))
+
+
+def _signature(tool: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(tool, eval_str=True)
+    except (NameError, SyntaxError, AttributeError):  # an annotation that names what only a type checker loads
+        return inspect.signature(tool)
+
+
+def _of_annotation(annotation: Any) -> Kinds:
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = [get_origin(part) or part for part in parts if part is not NoneType]
+    return tuple(kinds) if all(kind in WORDS for kind in kinds) else ()
+
+
+def _may_be(value: Any, kinds: Kinds) -> bool:
+    if not kinds or value is None or (isinstance(value, str) and any(references(value))):
+        return True
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)

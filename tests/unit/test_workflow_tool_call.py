@@ -20,12 +20,12 @@ from garrison.workflow import (
     WorkflowResult,
     WorkflowStep,
     WorkflowValidationError,
-    calling,
+    tool_call,
 )
-from garrison.workflow.calling import plain
 from garrison.workflow.errors import UnkeptResult
-from garrison.workflow.files import read_workflow
 from garrison.workflow.mcp_tools import ServerSpec
+from garrison.workflow.tool_call import plain
+from garrison.workflow.workflow_file import read_workflow
 
 
 def run(folder: Path, tools: dict[str, Any], *steps: WorkflowStep) -> WorkflowResult:
@@ -67,7 +67,7 @@ def test_blocking_tools_begin_at_once_however_few_cores_there_are(tmp_path: Path
 
 
 def test_a_steps_clock_begins_with_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "AT_ONCE", 1)
+    monkeypatch.setattr(tool_call, "AT_ONCE", 1)
     never = threading.Event()
     result = run(tmp_path, {"t": never.wait}, *(WorkflowStep(f"s{number}", "t", timeout=0.05, critical=False)
                                                 for number in range(4)))

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from garrison.delegation.crew import read_crew
-from garrison.delegation.history import Conversation
-from garrison.delegation.orchestrator import AgentOrchestrator
-from garrison.delegation.tools import Desk
+from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.conversation import Conversation
+from garrison.delegation.specialist_tools import Desk
+from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused, UsageError
 from garrison.system.async_command import run_to_end
 

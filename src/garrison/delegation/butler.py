@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
-from garrison.delegation import classify, context, local, states
-from garrison.delegation.crew import Crew, Specialist
+from garrison.delegation import context, models, prompts, time_phrases
+from garrison.delegation.conversation import Conversation
 from garrison.delegation.events import Event
 from garrison.delegation.events import Sequence as Numbers
-from garrison.delegation.history import Conversation
 from garrison.delegation.models import (
     BUTLER,
     AgentResult,
+    AgentState,
     Classification,
     Delegated,
     DelegationContext,
@@ -30,7 +30,7 @@ from garrison.delegation.models import (
     Preference,
     Said,
 )
-from garrison.delegation.states import AgentState
+from garrison.delegation.specialists import Crew, Specialist
 from garrison.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class AgentOrchestrator:
                  tools: Tools = lambda _: (), preferences: Callable[[], Sequence[Preference]] = tuple,
                  known: Callable[[], Iterable[str]] = tuple, metadata: dict[str, Any] | None = None,
                  model: str | None = None,
-                 clock: Callable[[], datetime] = local.now,
+                 clock: Callable[[], datetime] = time_phrases.local_now,
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.crew = crew
         self.conversation = conversation if conversation is not None else Conversation()
@@ -183,13 +183,13 @@ class AgentOrchestrator:
 
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
         """What the butler wants delegated, and what went wrong with asking it."""
-        prompt = classify.question(self.crew, message, turns)
+        prompt = prompts.question(self.crew, message, turns)
         for _ in range(2):
             try:
                 said = await self._ask(BUTLER, prompt)
-                return classify.read(said, self.crew), ""
-            except classify.Unreadable as error:
-                prompt, why = classify.again(str(error)), f"the classification could not be read: {error}"
+                return prompts.read(said, self.crew), ""
+            except prompts.Unreadable as error:
+                prompt, why = prompts.again(str(error)), f"the classification could not be read: {error}"
             except Exception as error:
                 return Classification(), f"the classification failed: {error}"
         return Classification(), why
@@ -234,7 +234,7 @@ class AgentOrchestrator:
         self._begin(one.name)
         try:
             async with asyncio.timeout(one.timeout):
-                said = await self._ask(one.name, classify.handed_over(given), hear)
+                said = await self._ask(one.name, prompts.handed_over(given), hear)
         except TimeoutError:
             await self.graph.stop_agent(one.name)
             return self._failed(one, f"{one.name} had no answer within {one.timeout:.0f} s")
@@ -242,7 +242,7 @@ class AgentOrchestrator:
             return self._failed(one, f"{one.name} failed: {error}")
         self._move(one.name, S.COMPLETING)
         self._move(one.name, S.IDLE)
-        return classify.result_of(one.name, said, tools, sum(spent) or None)
+        return prompts.result_of(one.name, said, tools, sum(spent) or None)
 
     def _failed(self, one: Specialist, why: str) -> AgentResult:
         self._move(one.name, S.ERROR)
@@ -260,7 +260,7 @@ class AgentOrchestrator:
                 tell("text", agent=BUTLER, content=event["text"])
 
         try:
-            said = await self._ask(BUTLER, classify.to_answer(message, results), hear)
+            said = await self._ask(BUTLER, prompts.to_answer(message, results), hear)
         except Exception as error:
             found = "\n".join(f"{one.agent_type}: {one.summary}" for one in results)
             rest = f"I could not finish my answer: {error}" + (f"\nWhat was found:\n{found}" if found else "")
@@ -283,7 +283,7 @@ class AgentOrchestrator:
 
     def _move(self, name: str, new: AgentState) -> None:
         if self.states[name] is not new:
-            self.states[name] = states.step(name, self.states[name], new)
+            self.states[name] = models.step(name, self.states[name], new)
 
 
 def _tokens(usage: dict[str, Any]) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from garrison.agents.json_answer import extract_object
-from garrison.delegation.crew import Crew
 from garrison.delegation.models import AgentResult, Classification, DelegationContext, Turn
+from garrison.delegation.specialists import Crew
 
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FENCED = re.compile(r"```json\s*(\{.*?\})\s*```\s*\Z", re.DOTALL)

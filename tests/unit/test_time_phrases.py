@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from garrison.delegation import local
-from garrison.delegation.times import intervals
+from garrison.delegation import time_phrases
+from garrison.delegation.time_phrases import intervals
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 1, 14, 10, 30, tzinfo=BERLIN)
@@ -84,9 +84,9 @@ def test_what_is_no_time_is_none(text: str) -> None:
 def test_the_zone_here_has_its_summer_time_where_its_name_is_known(monkeypatch: pytest.MonkeyPatch,
                                                                    tmp_path: Path) -> None:
     monkeypatch.setenv("TZ", ":Europe/Berlin")
-    assert local.now().tzinfo == BERLIN
+    assert time_phrases.local_now().tzinfo == BERLIN
     monkeypatch.setenv("TZ", "No/Such")
-    assert local.now().utcoffset() is not None
+    assert time_phrases.local_now().utcoffset() is not None
     monkeypatch.delenv("TZ")
-    monkeypatch.setattr(local, "LOCALTIME", tmp_path / "none")
-    assert local.zone() is None
+    monkeypatch.setattr(time_phrases, "LOCALTIME", tmp_path / "none")
+    assert time_phrases.local_zone() is None

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.workflow.fitting import misfit
-from garrison.workflow.plan import question, read
-from garrison.workflow.tools import Toolbox
+from garrison.workflow.builtin_tools import Toolbox
+from garrison.workflow.planner import question, read
+from garrison.workflow.validation import misfit
 
 
 def body(**step: Any) -> str:

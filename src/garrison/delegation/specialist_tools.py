@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.base import Function
-from garrison.delegation.crew import Specialist
 from garrison.delegation.preferences import Preferences
+from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
 
 Run = Callable[[Sequence[str]], Awaitable[str]]

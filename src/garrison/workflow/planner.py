@@ -12,7 +12,7 @@ from garrison.agents.json_answer import extract_object
 from garrison.errors import GarrisonError
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.models import Workflow
-from garrison.workflow.validate import validate
+from garrison.workflow.validation import validate
 
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FORM = """{"name": "short-name", "description": "...", "inputs": {}, "steps": [{"name": "...", "tool": "...",

@@ -1,4 +1,4 @@
-"""The example crew really changes the example project: alone, merged in any order, and killed on the way."""
+"""The demonstration's agents really change its project: alone, merged in any order, and killed on the way."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def assert_green(project: Project, plan: RunPlan, *tasks: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_graph_runs_this_crew(plan: RunPlan) -> None:
+def test_the_pipeline_runs_these_agents(plan: RunPlan) -> None:
     assert set(plan.tasks) == {*TASKS, *MEETING}
     assert plan.flow == "dag"
     assert plan.predecessors["convert_report"] == ("add_currency",)
@@ -227,7 +227,7 @@ def test_a_task_waits_for_the_other_of_its_pair(project: Project) -> None:
 
 @pytest.mark.parametrize(
     "task", ["add_currency", "add_csv_export", "annotate_returns", "rename_between", "add_monthly"])
-def test_killed_after_its_first_commit_it_goes_on(
+def test_an_agent_killed_after_its_first_commit_continues(
     project: Project, task: str, killable: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     base = project.git("rev-parse", "HEAD")
@@ -249,7 +249,7 @@ def test_killed_after_its_first_commit_it_goes_on(
     assert (project.tree(), project.git("rev-list", "--count", "HEAD")) == (whole, commits)
 
 
-def test_leftovers_committed_by_somebody_else_are_no_obstacle(project: Project) -> None:
+def test_leftovers_committed_by_another_process_are_no_obstacle(project: Project) -> None:
     base = project.git("rev-parse", "HEAD")
     project.work("add_currency")
     whole = project.tree()
@@ -267,7 +267,7 @@ def test_a_second_run_changes_nothing(project: Project) -> None:
     assert project.git("rev-parse", "HEAD") == head
 
 
-def test_a_successor_repeats_what_it_is_told_and_leaves_notes(project: Project, tmp_path: Path) -> None:
+def test_a_successor_prints_its_prompt_and_leaves_notes(project: Project, tmp_path: Path) -> None:
     prompt, notes = tmp_path / "prompt.md", tmp_path / "notes"
     prompt.write_text("Do it.\n\n## RESUMPTION CONTEXT\nlast commit: abc\n", encoding="utf-8")
     output = project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt), GARRISON_NOTES_FILE=str(notes),
@@ -277,14 +277,14 @@ def test_a_successor_repeats_what_it_is_told_and_leaves_notes(project: Project, 
     assert len(notes.read_text(encoding="utf-8").splitlines()) == 3
 
 
-def test_an_attempt_repeats_why_the_one_before_was_not_good_enough(project: Project, tmp_path: Path) -> None:
+def test_an_attempt_prints_why_the_one_before_failed(project: Project, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.md"
     prompt.write_text("# Task\n\n## REWORK: attempt 2\n\nthe gate failed\n", encoding="utf-8")
     output = project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt))
     assert "I am told\nREWORK: attempt 2\n\nthe gate failed\n" in output
 
 
-def test_a_strange_project_is_refused_in_one_line(tmp_path: Path, project: Project) -> None:
+def test_an_unexpected_project_is_refused_in_one_line(tmp_path: Path, project: Project) -> None:
     amounts = project.path / "ledger" / "amounts.py"
     amounts.write_text(amounts.read_text(encoding="utf-8").replace("cents: int", "pennies: int"), encoding="utf-8")
     done = project.run(f"{sys.executable} {CREW}/add_currency.py")

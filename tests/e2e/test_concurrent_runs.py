@@ -23,11 +23,11 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     refused = place.command(*place.launch_arguments(graph, "r2"))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines() == [
-        "garrison: run r1 of this pipeline and repository is unfinished (0 of 2 done); "
-        "go on with --resume r1, or say --new"]
+        "garrison: run r1 of this pipeline and repository is unfinished (0 of 2 nodes landed); "
+        "continue it with --resume r1, or start another with --new"]
     taken = place.command(*place.launch_arguments(graph, "r1", "--new"))
     assert taken.returncode == 1
-    assert "there is a run r1 already" in taken.stderr
+    assert "run r1 exists already" in taken.stderr
 
     second = place.launch(graph, "r2", "--new")
     third = place.begin(*place.launch_arguments(graph, "r3", repo=other))
@@ -59,10 +59,10 @@ def two_resumes_make_one_launcher(place: Place) -> None:
     assert place.identity("launch")["incarnation"] == 2
     assert place.identity("launch")["pid"] in {one.pid for one in resumed if one not in ended}
     text = (place.root / f"resume{resumed.index(ended[0])}").read_text()
-    assert "looked after by its launcher already" in text or "is alive" in text, text
+    assert "has a launcher already" in text or "is alive" in text, text
     third = place.command("launch", "--resume", "r1")
     assert third.returncode == 1
-    assert "looked after by its launcher already" in third.stderr
+    assert "has a launcher already" in third.stderr
 
 
 def test_never_more_agents_at_work_than_allowed(place):

@@ -43,7 +43,7 @@ def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place,
     assert path.read_bytes() == b"\xff garbage\n"
     assert f"the last: corrupt record {path}" in (place.root / "out").read_text()
     no_traceback(place)
-    assert place.command("up").stdout == "", "what was given up waits for a person"
+    assert place.command("up").stdout == "", "what is parked waits for a person"
 
     path.rename(place.root / "quarantined")
     assert place.finish(place.resume()) == 0, place.told()

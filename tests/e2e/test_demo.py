@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_nothing(demo_place):
     wait_for("a guardian is back", lambda: "guardian-demo is back" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
-    assert "stopping run demo in order" in output_of(demo_place)
+    assert "stopping run demo gracefully" in output_of(demo_place)
     assert "run stopped" in output_of(demo_place)
     assert "had to be killed" not in output_of(demo_place)
     assert not demo_place.mine()

@@ -48,7 +48,7 @@ def test_events_metrics_and_a_notification_of_one_run(place):
     assert place.command("events", "--since", "soon").returncode == 2
     assert place.command("events", "rx").returncode == 1
     word, _, body = told.read_text().partition("|")
-    assert word.startswith("failed: run failed, 1 of 2 merged: b: ")
+    assert word.startswith("failed: run failed, 1 of 2 landed: b: ")
     assert json.loads(body)["event"] == "failed"
     numbers = _metrics(place.command("metrics").stdout)
     assert numbers["garrison_run_status", "failed", "r1"] == 1
@@ -97,7 +97,7 @@ def test_the_end_is_told_though_the_launcher_is_killed_while_it_tells_it(place):
     child.wait()
     place.free("teller")
     assert place.command("up").stdout == "r1\n", "who fails at night is told, whoever died meanwhile"
-    wait_for("it is told", lambda: told.exists() and "run failed, 0 of 1 merged: b: " in told.read_text())
+    wait_for("it is told", lambda: told.exists() and "run failed, 0 of 1 landed: b: " in told.read_text())
     wait_for("nothing is left", lambda: not place.mine())
     assert place.command("up").stdout == "", "once"
     assert place.identity("launch")["exit"] == 1
@@ -112,7 +112,7 @@ def test_a_guardian_given_up_is_told_though_the_launcher_dies_over_it(place):
     assert place.launch(place.graph(Node("a"))).wait() == -signal.SIGKILL
     assert place.identity("guardian-crew")["status"] == "parked"
     assert place.command("up").stdout == "r1\n", place.told()
-    wait_for("it is told", lambda: told.exists() and "guardian-crew@r1 was given up: 6 deaths" in told.read_text())
+    wait_for("it is told", lambda: told.exists() and "guardian-crew@r1 is parked: 6 deaths" in told.read_text())
     wait_for("nothing is left", lambda: not place.mine())
     assert place.command("up").stdout == "", "a person mends it, and resumes"
 

@@ -67,5 +67,5 @@ def test_an_agent_that_found_no_room_and_an_acceptance_that_a_signal_ended_begin
     assert {node["attempt"] for node in place.nodes().values()} == {1}
     assert place.deaths() == {"orchestrator-a": [1]}
     death = next(record for record in place.journal("r1", "runner-a") if record["kind"] == "death")
-    assert "no room was left on the disk of its tree" in death["data"]["why"]
+    assert "no space left on the disk of its worktree" in death["data"]["why"]
     place.check("a", "b")

@@ -89,7 +89,7 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
                           check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
     assert cron.returncode == 0, cron.stderr
     assert {one["name"] for one in json.loads(cron.stdout)} >= {"crew", "b"}
-    assert "run r1 is brought up: launcher " in cron.stderr
+    assert "run r1 is started: launcher " in cron.stderr
     for _ in range(3):
         again = place.command("up")
         assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

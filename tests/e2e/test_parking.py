@@ -57,7 +57,7 @@ def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(plac
     assert park["incarnation"] == 6 and probe["incarnation"] == 7
     assert 3 <= probe["monotonic"] - park["monotonic"] < 60
     assert [one["incarnation"] for one in facts(place, "heal", "runner-b")] == [7]
-    assert "orchestrator-b was given up: 6 deaths in 600 s, the limit is 5; the last: " in place.told()
+    assert "orchestrator-b is parked: 6 deaths in 600 s, the limit is 5; the last: " in place.told()
 
 
 def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: Place) -> None:
@@ -66,12 +66,12 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: 
     assert place.finish(child) == 1, place.told()
     assert place.status() == "failed" and lives(place, "a") == 6
     last = (place.root / "out").read_text().splitlines()[-1]
-    assert "run failed: 0 of 2 merged; a: parked: its agent was given up: 6 deaths in 600 s" in last
-    assert "mend that, then: garrison launch --resume r1" in last
+    assert "run failed: 0 of 2 landed; a: parked: its agent keeps failing: 6 deaths in 600 s" in last
+    assert "fix the cause, then: garrison launch --resume r1" in last
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "begun"
-    assert place.command("up").stdout == "", "what was given up waits for a person"
+    assert place.command("up").stdout == "", "what is parked waits for a person"
     told = told_of(place, "a")
-    assert told["parked"]["by"] == "policy" and told["doing"].startswith("parked: its agent was given up: 6 deaths")
+    assert told["parked"]["by"] == "policy" and told["doing"].startswith("parked: its agent keeps failing: 6 deaths")
     assert place.command("agents", "unpark", "a").returncode == 0
     assert place.finish(place.resume()) == 0, place.told()
     place.check("a", "b", history=False)

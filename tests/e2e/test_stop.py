@@ -31,7 +31,7 @@ def test_stopped_by_every_way_and_resumed(place):
     stop = place.command("stop", "r1")
     assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
     stopped(place)
-    assert place.command("up").stdout == "", "what a person stopped is not brought up"
+    assert place.command("up").stdout == "", "what a person stopped is not resumed"
 
     child = place.resume()
     place.arrived("a")
@@ -70,7 +70,7 @@ def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_was
     child = place.launch(graph)
     place.arrived("a")
     refused = place.command("launch", "--resume", "r1", "--max-steps", "7")
-    assert (refused.returncode, "is looked after by its launcher already" in refused.stderr) == (1, True)
+    assert (refused.returncode, "has a launcher already" in refused.stderr) == (1, True)
     said = [path.read_text() for path in (place.home / "signals/guardian-crew@r1").rglob("*.json")]
     assert not [text for text in said if "budget" in text], "what was refused has no effect"
     assert place.command("stop", "r1").returncode == 0

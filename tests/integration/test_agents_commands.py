@@ -117,11 +117,11 @@ def test_status_shows_who_parked_a_node_and_when_its_probe_is_due(
     body = json.loads(capfd.readouterr().out)
     nodes = {node["node"]: node for node in body["nodes"]}
     assert nodes["a"]["parked"] == {"by": "person", "why": "the API is down", "probe_at": None, "probe_in_s": None}
-    assert nodes["d"]["parked"] == {"by": "policy", "why": "its runner was given up: 6 deaths in 600 s", "probe_at": AT,
-                                    "probe_in_s": 0.0}
+    assert nodes["d"]["parked"] == {"by": "policy", "why": "its runner keeps failing: 6 deaths in 600 s",
+                                    "probe_at": AT, "probe_in_s": 0.0}
     assert (nodes["a"]["place"], nodes["d"]["place"], nodes["b"]["parked"]) == ("parked", "parked", None)
     assert body["counts"]["parked"] == 2 and body["counts"]["working"] == 0
     assert main(["status", "r1"]) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "parked by you: the API is down" in shown
-    assert "parked, probe due: its runner was given up: 6 deaths in 600 s" in shown
+    assert "parked, probe due: its runner keeps failing: 6 deaths in 600 s" in shown

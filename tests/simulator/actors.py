@@ -18,28 +18,51 @@ from garrison.merge import batch
 from garrison.merge.entry import MergeEntry, entry_id
 from garrison.merge.outcome_signals import to_signal
 from garrison.processes import run_state
-from garrison.processes.actions import Action, Decision, MergeStatus
+from garrison.processes.actions import Action, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.policy import GuardianView, advance_hook, implied_phase
-from garrison.processes.guardian.process import JOURNALED_EFFECTS
+from garrison.processes.guardian.policy import advance_hook, implied_phase
+from garrison.processes.guardian.view import GuardianView
 from garrison.processes.launcher import policy as launcher_policy
-from garrison.processes.launcher.policy import LauncherView
-from garrison.processes.merge_client import SIGNAL_GRACE
+from garrison.processes.launcher.policy import LauncherFacts, LauncherView
+from garrison.processes.merge_client import SIGNAL_GRACE, MergeStatus
 from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_state import RUN_TRANSITIONS, RunState
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.records import hook as hooks
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FactRecorded,
+    FlowAdvanced,
+    GateChanged,
+    GuardianSignal,
+    GuardianUnparked,
+    JobStarted,
+    LauncherEnded,
+    LauncherSignal,
+    NodeCancelled,
+    NodeChanged,
+    ProbeHealthy,
+    ProcessOpened,
+    RunChanged,
+    RunnerSignal,
+    SignalRefused,
+    decode,
+    encode,
+)
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher_key
+from garrison.records.payloads import Payload, RunnerExited
 from garrison.records.run import Result
 from garrison.records.signals import Signal, find_objection
 from garrison.supervise import hang_detector, lease, restart
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.lease import SpawnRequest
-from garrison.supervise.restart import Death, Policy
+from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
 
@@ -257,7 +280,7 @@ class Layer:
         """Read what earlier lives left."""
         self.open()
         yield None
-        self.log("open", {"incarnation": self.me.incarnation})
+        self.log(ProcessOpened(self.me.incarnation))
 
     def open(self) -> list[Entry]:
         """Open the own journal as its writer."""
@@ -273,26 +296,26 @@ class Layer:
     def fold(self, entry: Entry) -> None:
         """Fold an own record."""
 
-    def log(self, kind: str, data: dict[str, Any]) -> None:
+    def log(self, event: Any) -> None:
         """Append a record without waiting for the disk."""
-        self.fold(self.w.append(self.me, self.journal, kind, data, self.epoch))
+        self.fold(self.w.append(self.me, self.journal, event.kind, encode(event), self.epoch))
 
-    def log_sync(self, kind: str, data: dict[str, Any]) -> Does:
+    def log_sync(self, event: Any) -> Does:
         """Append a record and wait until it is on the disk."""
-        entry = self.w.append(self.me, self.journal, kind, data, self.epoch)
+        entry = self.w.append(self.me, self.journal, event.kind, encode(event), self.epoch)
         yield None
         self.journal.synced = len(self.journal.entries)
         self.fold(entry)
         yield None
 
-    def perform(self, acts: list[Action], view: Any) -> Does:
+    def perform(self, actions: list[Action], view: Any) -> Does:
         """Do the acts of a turn, as far as the end allows; whether anything was done."""
-        for act in acts:
+        for act in actions:
             yield from getattr(self, f"do_{act.kind}")(act, view)
             yield None
             if self.exiting:
                 break
-        if any(act.kind not in ("term", "stop_job") for act in acts):
+        if any(act.kind not in ("term", "stop_job") for act in actions):
             self.idle = TIMING.rescan
             return True
         return False
@@ -311,14 +334,12 @@ class Layer:
         assert view.identity is not None
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
-        data = {"full": identity.key.full, "incarnation": identity.incarnation,
-                "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id,
-                "why": identity.reason,
-                "class": identity.metadata.get("class", "crash")}
-        yield from self.tell_of_death(data)
-        yield from self.log_sync("death", data)
+        death = ChildDied(identity.key.full, identity.incarnation, self.w.mono, self.w.boot_id,
+                          self.attempt_of(identity.name), identity.reason, identity.metadata.get("class", "crash"))
+        yield from self.tell_of_death(death)
+        yield from self.log_sync(death)
 
-    def tell_of_death(self, data: dict[str, Any]) -> Does:
+    def tell_of_death(self, death: ChildDied) -> Does:
         """Say it upward, before it is recorded: once it is, nobody would."""
         yield from ()
 
@@ -333,16 +354,15 @@ class Layer:
 
         self.w.write_identity(self.me, view.identity.key, parked)
         yield None
-        yield from self.log_sync("park", {
-            "full": view.identity.key.full, "why": why, "attempt": self.attempt_of(view.identity.name),
-            "monotonic": self.w.mono,
-            "boot_id": self.w.boot_id, "incarnation": view.identity.incarnation})
+        yield from self.log_sync(ChildParked(view.identity.key.full, view.identity.incarnation, why, self.w.mono,
+                                             self.w.boot_id, self.attempt_of(view.identity.name)))
 
-    def begun(self, leased: Identity, act: Action) -> dict[str, Any]:
+    def begun(self, leased: Identity, act: Action) -> ChildSpawned:
         """What is journaled of a start."""
-        return {"full": leased.key.full, "incarnation": leased.incarnation,
-                "attempt": self.attempt_of(leased.name), "why": act.why} | (
-            {"probe": True, "monotonic": self.w.mono, "boot_id": self.w.boot_id} if act.kind == "probe" else {})
+        attempt = self.attempt_of(leased.name)
+        if act.kind != "probe":
+            return ChildSpawned(leased.key.full, leased.incarnation, attempt, act.why)
+        return ChildSpawned(leased.key.full, leased.incarnation, attempt, act.why, True, self.w.mono, self.w.boot_id)
 
     def term(self, view: ChildState) -> None:
         """SIGTERM through a verified pidfd."""
@@ -367,8 +387,7 @@ class Layer:
 
     def refuse(self, act: Action) -> None:
         """Out of the inbox, with a reason."""
-        assert act.posted is not None
-        self.w.take(self.key, str(act.posted.path), refused=True)
+        self.w.take(self.key, str(act.expect(ApplySignal).posted.path), refused=True)
 
     def end(self, reason: str) -> Does:
         """`terminated`, then the lock goes with the process."""
@@ -393,9 +412,7 @@ class Launcher(Layer):
     def __init__(self, w: World, proc: Process) -> None:
         super().__init__(w, proc)
         self.guardian = key_of("guardian", GUARDIAN, self.run.id)
-        self.deaths: list[Death] = []
-        self.applied: set[str] = set()
-        self.incarnation = 0
+        self.facts = LauncherFacts()
         self.state = RunState()
         self.read = self.seq = 0
         self.first: Entry | None = None
@@ -408,18 +425,12 @@ class Launcher(Layer):
         for entry in self.open():
             self.fold(entry)
         yield None
-        self.log("open", {"incarnation": self.me.incarnation})
+        self.log(ProcessOpened(self.me.incarnation))
 
     def fold(self, entry: Entry) -> None:
-        data = entry.data
-        if entry.kind == "death":
-            self.deaths.append(Death.of(data))
-        elif entry.kind == "signal":
-            self.applied.add(data["id"])
-        elif entry.kind == "lift":
-            self.deaths.clear()
-        elif entry.kind == "spawn":
-            self.incarnation = max(self.incarnation, data["incarnation"])
+        event = decode(entry)
+        assert event is not None
+        self.facts.apply(event)
 
     def turn(self) -> Does:
         entries = self.run.journal.entries
@@ -441,22 +452,24 @@ class Launcher(Layer):
             w.view(key).living for key in list(w.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
         status, to_resume = launcher_policy.resume_status(
-            self.state, launcher_policy.resume_id(self.run.id, self.me.incarnation), said=self.lifts,
-            asked=self.to_resume and not self.state.over)
+            self.state, launcher_policy.resume_id(self.run.id, self.me.incarnation), sent=self.lifts,
+            wanted=self.to_resume and not self.state.over)
         view = LauncherView(
-            now, w.boot_id, run_status=status, guardian=self.watch.look(w.view(self.guardian)), deaths=self.deaths,
-            inbox=w.pending(self.key), applied=frozenset(self.applied), stopping=self.stopping, overdue=overdue,
+            now, w.boot_id, run_status=status, guardian=self.watch.look(w.view(self.guardian)),
+            deaths=self.facts.deaths,
+            inbox=w.pending(self.key), applied=frozenset(self.facts.applied), stopping=self.stopping, overdue=overdue,
             others_living=others, to_resume=to_resume)
         yield None
         self.decision = launcher_policy.decide(view, self.policy)
-        return (yield from self.perform(self.decision.acts, view))
+        return (yield from self.perform(self.decision.actions, view))
 
     def do_take(self, act: Action, view: LauncherView) -> Does:
-        assert act.posted is not None and act.posted.signal is not None
-        signal = act.posted.signal
-        if signal.id not in self.applied:
-            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type})
-        self.w.take(self.key, str(act.posted.path))
+        posted = act.expect(ApplySignal).posted
+        assert posted.signal is not None
+        if posted.signal.id not in self.facts.applied:
+            yield from self.log_sync(LauncherSignal(posted.signal.id, posted.signal.signal_type,
+                                                    posted.signal.payload))
+        self.w.take(self.key, str(posted.path))
 
     def do_refuse(self, act: Action, view: LauncherView) -> Does:
         self.refuse(act)
@@ -464,7 +477,7 @@ class Launcher(Layer):
 
     def do_resume(self, act: Action, view: LauncherView) -> Does:
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
-            self.log("lift", {"full": self.guardian.full})
+            self.log(GuardianUnparked(self.guardian.full))
             yield None
             self.w.write_identity(self.me, self.guardian, lambda old: mark_ended(_there(old), "terminated", self.w.now,
                                                                            "stopped")
@@ -485,12 +498,12 @@ class Launcher(Layer):
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
-        wish = SpawnRequest(self.guardian, self.key, journal_incarnation=self.incarnation)
+        wish = SpawnRequest(self.guardian, self.key, journal_incarnation=self.facts.incarnation)
         try:
             leased = yield from start_life(self.w, self.me, wish, Guardian.body)
         except (AlreadyAlive, Refused, Fenced):
             return
-        self.log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation})
+        self.log(ChildSpawned(leased.key.full, leased.incarnation))
 
     def do_replace(self, act: Action, view: LauncherView) -> Does:
         yield from self.replace(view.guardian, act.why)
@@ -520,9 +533,13 @@ class Launcher(Layer):
         yield None
 
     def do_end(self, act: Action, view: LauncherView) -> Does:
-        self.log("end", {"status": act.who, "reason": act.why})
+        self.log(LauncherEnded(act.target, act.why))
         yield None
-        yield from self.end(act.who)
+        yield from self.end(act.target)
+
+
+def _death_class(act: Action) -> str:
+    return act.payload.death_class if isinstance(act.payload, ReplaceChild) else restart.CRASH
 
 
 RESUME = -100
@@ -547,7 +564,7 @@ class Guardian(Layer):
         for entry in self.open():
             self.state.apply(entry)
         yield None
-        self.log("open", {"incarnation": self.me.incarnation})
+        self.log(ProcessOpened(self.me.incarnation))
 
     def fold(self, entry: Entry) -> None:
         self.state.apply(entry)
@@ -594,10 +611,10 @@ class Guardian(Layer):
         yield None
         self.decision = guardian_policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
                                                self.run.max_rework)
-        if not self.decision.acts and self.state.status == "running" and not self.stopping:
+        if not self.decision.actions and self.state.status == "running" and not self.stopping:
             for full, circuit in self.state.circuits.items():
                 self.w.check.probed(self.me, full, circuit, view.now, awaited=self._awaited(full))
-        again = yield from self.perform(self.decision.acts, view)
+        again = yield from self.perform(self.decision.actions, view)
         if not self.exiting and self.w.rng.random() < 0.02:
             self.w.compact(self.me, self.journal, run_state.to_snapshot(self.state), self.epoch)
             yield None
@@ -616,86 +633,83 @@ class Guardian(Layer):
         return self.state.nodes[key.name].status in ("active", "impl_complete") and key.name not in self.state.held
 
     def do_take(self, act: Action, view: GuardianView) -> Does:
-        assert act.posted is not None and act.posted.signal is not None
-        signal = act.posted.signal
-        if signal.id not in self.state.applied:
-            data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
-            data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
-            data |= {name: act.data[name] for name in JOURNALED_EFFECTS if name in act.data}
-            if act.data.get("stuck"):
-                self._escalate(f"orchestrator-{signal.node_id}", act.data["stuck"]["why"], signal.node_id,
-                               f"{signal.id}-up")
+        posted, event = act.expect(ApplySignal).posted, act.expect(ApplySignal).event
+        signal = posted.signal
+        if signal is not None and isinstance(event, GuardianSignal):
+            if event.stuck is not None:
+                self._escalate(f"orchestrator-{signal.node_id}", event.stuck.why, signal.node_id, f"{signal.id}-up")
                 yield None
-            if "answer" in act.data and signal.node_id:
+            if event.answer and signal.node_id:
                 self.pass_on(self._runner(signal.node_id), signal)
                 yield None
-            for node in [*act.data.get("unparked", []), act.data.get("unhold", "")]:
+            for node in [*event.unparked, event.unhold or ""]:
                 if node in self.state.nodes:
                     self.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
                               id_=f"{signal.id}-{node}")
                     yield None
-            yield from self.log_sync("signal", data)
-            if "resume" in act.data:
+            yield from self.log_sync(event)
+            if event.resume is not None:
                 self.stopping, self.leaving_since = False, None
-            if "stop" in act.data:
+            if event.stop:
                 self.stopping = True
-        self.w.take(self.key, str(act.posted.path))
+        self.w.take(self.key, str(posted.path))
 
     def do_refuse(self, act: Action, view: GuardianView) -> Does:
-        self.log("refused", {"why": act.why})
+        self.log(SignalRefused(str(act.expect(ApplySignal).posted.path), act.why))
         yield None
         self.refuse(act)
 
     def do_node(self, act: Action, view: GuardianView) -> Does:
-        yield from self.log_sync("node", act.data)
+        yield from self.log_sync(act.expect(NodeChanged))
 
     def do_flow(self, act: Action, view: GuardianView) -> Does:
-        yield from self.log_sync("flow", act.data)
+        yield from self.log_sync(act.expect(FlowAdvanced))
 
     def do_gate(self, act: Action, view: GuardianView) -> Does:
-        yield from self.log_sync("gate", act.data)
+        yield from self.log_sync(act.expect(GateChanged))
 
     def do_cancel(self, act: Action, view: GuardianView) -> Does:
-        attempt = self.attempt_of(act.who)
-        self.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
-                  attempt=attempt, id_=f"{self.run.id}-{act.who}-{attempt}-cancel")
+        attempt = self.attempt_of(act.target)
+        self.tell(self._runner(act.target), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.target,
+                  attempt=attempt, id_=f"{self.run.id}-{act.target}-{attempt}-cancel")
         yield None
-        yield from self.log_sync("cancel", {"node": act.who, "attempt": attempt})
+        yield from self.log_sync(NodeCancelled(act.target, attempt, act.why))
 
     def do_start(self, act: Action, view: GuardianView) -> Does:
-        key, body = (self.processor, Processor.body) if act.who == "processor" else (self._runner(act.who), Runner.body)
-        previous = self._lives(act.who, view).identity
+        key, body = (self.processor, Processor.body) if act.target == "processor" else (self._runner(act.target),
+                                                                                        Runner.body)
+        previous = self._lives(act.target, view).identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
-        wish = SpawnRequest(key, self.key, metadata={"attempt": self.attempt_of(act.who)},
+        wish = SpawnRequest(key, self.key, metadata={"attempt": self.attempt_of(act.target)},
                     journal_incarnation=self.state.incarnations.get(key.full, 0))
         try:
             leased = yield from start_life(self.w, self.me, wish, body)
         except (AlreadyAlive, Refused, Fenced):
             return
-        self.log("spawn", self.begun(leased, act))
+        self.log(self.begun(leased, act))
 
     do_probe = do_start
 
     def do_heal(self, act: Action, view: GuardianView) -> Does:
-        full = (self.processor if act.who == "processor" else self._runner(act.who)).full
-        self.log("heal", {"full": full, "incarnation": self.state.circuit(full).probe})
+        full = (self.processor if act.target == "processor" else self._runner(act.target)).full
+        self.log(ProbeHealthy(full, self.state.circuit(full).probe))
         yield None
 
     def _lives(self, who: str, view: GuardianView) -> ChildState:
         return view.processor if who == "processor" else view.runners.get(who, ChildState())
 
     def do_replace(self, act: Action, view: GuardianView) -> Does:
-        yield from self.replace(self._lives(act.who, view), act.why, act.data.get("class", restart.CRASH))
+        yield from self.replace(self._lives(act.target, view), act.why, _death_class(act))
 
     def do_record(self, act: Action, view: GuardianView) -> Does:
-        yield from self.death(self._lives(act.who, view))
+        yield from self.death(self._lives(act.target, view))
 
     def do_park(self, act: Action, view: GuardianView) -> Does:
-        life = self._lives(act.who, view)
+        life = self._lives(act.target, view)
         assert life.identity is not None
         full = life.identity.key.full
-        self._escalate(full, act.why, act.who, f"{full}-parked-{life.identity.incarnation}")
+        self._escalate(full, act.why, act.target, f"{full}-parked-{life.identity.incarnation}")
         yield None
         yield from self.park(life, act.why)
 
@@ -703,20 +717,20 @@ class Guardian(Layer):
         self.tell(key_of("launch", "launch", self.run.id), "ESCALATE", {"who": who, "why": why}, node=node, id_=id_)
 
     def do_term(self, act: Action, view: GuardianView) -> Does:
-        self.term(self._lives(act.who, view))
+        self.term(self._lives(act.target, view))
         yield None
 
     def do_stray(self, act: Action, view: GuardianView) -> Does:
-        yield from self.replace(view.strays[act.who], act.why, restart.STOP)
+        yield from self.replace(view.strays[act.target], act.why, restart.STOP)
 
     def do_run(self, act: Action, view: GuardianView) -> Does:
-        if act.who not in RUN_TRANSITIONS[self.state.status]:
-            raise AssertionError(f"run {self.state.status} -> {act.who}")
-        if act.who in ("done", "failed"):
+        if act.target not in RUN_TRANSITIONS[self.state.status]:
+            raise AssertionError(f"run {self.state.status} -> {act.target}")
+        if act.target in ("done", "failed"):
             self.tell(key_of("launch", "launch", self.run.id), "PIPELINE_COMPLETE",
-                      {"status": act.who, "reason": act.why}, id_=f"{self.run.id}-complete")
+                      {"status": act.target, "reason": act.why}, id_=f"{self.run.id}-complete")
             yield None
-        yield from self.log_sync("run", {"status": act.who, "reason": act.why})
+        yield from self.log_sync(RunChanged(act.target, act.why))
 
     def do_end(self, act: Action, view: GuardianView) -> Does:
         yield from self.move_hook()
@@ -762,7 +776,7 @@ class Runner(Layer):
             self.fold(entry)
         self.phase = self.w.hooks[self.key].phase
         yield None
-        self.log("open", {"incarnation": self.me.incarnation})
+        self.log(ProcessOpened(self.me.incarnation))
 
     def fold(self, entry: Entry) -> None:
         self.facts.apply(entry, self.task.attempt)
@@ -786,14 +800,15 @@ class Runner(Layer):
         overdue = self.stopping_since is not None and now - self.stopping_since > TIMING.stop_orchestrator
         view = RunnerView(
             self.task, self.phase, now, w.boot_id, inbox=inbox, orchestrator=life, result=result, merge=merge,
-            merge_told=self._merge_told(merge, now), tree_ready=self.tree_ready, job=self.job_name if self.job else "",
+            merge_reported=self._merge_told(merge, now), worktree_ready=self.tree_ready,
+            job=self.job_name if self.job else "",
             stopping=self.stopping, overdue=overdue, orphaned_for=self._alone(now), orphan_grace=TIMING.orphan_grace)
         yield None
         self.decision = runner_policy.decide(self.facts, view, self.policy)
-        if not self.decision.acts and not self.stopping and not self.facts.failed and view.phase == "executing" \
+        if not self.decision.actions and not self.stopping and not self.facts.failed and view.phase == "executing" \
                 and result is None and not self.job and not life.living:
             w.check.probed(self.me, self.orchestrator.full, self.facts.circuit, now)
-        return (yield from self.perform(self.decision.acts, view))
+        return (yield from self.perform(self.decision.actions, view))
 
     def _merge(self) -> MergeStatus | None:
         if self.phase not in ("validating", "impl_complete"):
@@ -803,8 +818,8 @@ class Runner(Layer):
         return MergeStatus(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
 
     def _merge_told(self, merge: MergeStatus | None, now: float) -> bool:
-        if self.facts.merge_told or merge is None or merge.status != "landed":
-            return self.facts.merge_told
+        if self.facts.merge_reported or merge is None or merge.status != "landed":
+            return self.facts.merge_reported
         if self.landed_since is None:
             self.landed_since = now
         return now - self.landed_since > SIGNAL_GRACE
@@ -830,18 +845,17 @@ class Runner(Layer):
         yield from self._fact(name, value)
 
     def _fact(self, name: str, value: str | int, kind: str = "") -> Does:
-        yield from self.log_sync("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt})
+        yield from self.log_sync(FactRecorded(name, value, self.task.attempt, kind))
 
     def do_take(self, act: Action, view: RunnerView) -> Does:
-        assert act.posted is not None and act.posted.signal is not None
-        signal = act.posted.signal
-        if signal.id not in self.facts.applied:
-            if where := act.data.get("forward"):
-                self.pass_on(self.guardian if where == "up" else self.orchestrator, signal)
+        posted, event = act.expect(ApplySignal).posted, act.expect(ApplySignal).event
+        signal = posted.signal
+        if signal is not None and isinstance(event, RunnerSignal) and signal.id not in self.facts.applied:
+            if event.forward:
+                self.pass_on(self.guardian if event.forward == "up" else self.orchestrator, signal)
                 yield None
-            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type,
-                                                "attempt": signal.attempt, **act.data})
-        self.w.take(self.key, str(act.posted.path))
+            yield from self.log_sync(event)
+        self.w.take(self.key, str(posted.path))
 
     def do_again(self, act: Action, view: RunnerView) -> Does:
         self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.reopen(_there(old), self.w.now),
@@ -849,13 +863,13 @@ class Runner(Layer):
         yield None
 
     def do_refuse(self, act: Action, view: RunnerView) -> Does:
-        self.log("refused", {"why": act.why})
+        self.log(SignalRefused(str(act.expect(ApplySignal).posted.path), act.why))
         yield None
         self.refuse(act)
 
     def do_tree(self, act: Action, view: RunnerView) -> Does:
         w, key = self.w, (self.run.id, self.node)
-        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.facts.tree and key in w.trees:
+        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.facts.has_worktree and key in w.trees:
             w.check.left_over(self.me, key)
             w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
             w.trees.discard(key)
@@ -867,19 +881,19 @@ class Runner(Layer):
         w.trees.add(key)
         w.made_for[key] = self.task.attempt
         yield None
-        if self.task.attempt > 1 and not self.facts.tree:
+        if self.task.attempt > 1 and not self.facts.has_worktree:
             yield from self._fact("tree", "made")
         self.tree_ready = True
         yield None
 
     def do_job(self, act: Action, view: RunnerView) -> Does:
-        self.log("job", {"name": act.who, "attempt": self.task.attempt})
+        self.log(JobStarted(act.target, "", self.task.attempt))
         yield None
-        self.job_name = act.who
+        self.job_name = act.target
         self.job = self.w.spawn("job", self.key, self.me.incarnation, job)
 
     def do_fact(self, act: Action, view: RunnerView) -> Does:
-        yield from self._fact(act.who, act.data["value"], act.data.get("kind", ""))
+        yield from self.log_sync(act.expect(FactRecorded))
 
     def abandon(self) -> Does:
         if self.job is not None:
@@ -893,7 +907,7 @@ class Runner(Layer):
 
     def do_move(self, act: Action, view: RunnerView) -> Does:
         self.phase = self.w.write_hook(self.me, self.key,
-                                       lambda old: hooks.change_phase(_there(old), act.who, self.w.now),
+                                       lambda old: hooks.change_phase(_there(old), act.target, self.w.now),
                                        incarnation=self.me.incarnation).phase
         yield None
 
@@ -909,13 +923,12 @@ class Runner(Layer):
             leased = yield from start_life(self.w, self.me, wish, Orchestrator.body)
         except (AlreadyAlive, Refused, Fenced):
             return
-        self.log("spawn", self.begun(leased, act))
+        self.log(self.begun(leased, act))
 
     do_probe = do_start
 
     def do_heal(self, act: Action, view: RunnerView) -> Does:
-        self.log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe,
-                          "attempt": self.task.attempt})
+        self.log(ProbeHealthy(self.orchestrator.full, self.facts.circuit.probe, act.why, self.task.attempt))
         yield None
 
     def do_keep(self, act: Action, view: RunnerView) -> Does:
@@ -934,14 +947,14 @@ class Runner(Layer):
                       node=self.node, attempt=self.task.attempt,
                       id_=f"{self.orchestrator.full}-{identity.incarnation}-stuck")
             yield None
-        yield from self.replace(view.orchestrator, act.why, act.data.get("class", restart.CRASH))
+        yield from self.replace(view.orchestrator, act.why, _death_class(act))
 
     def do_record(self, act: Action, view: RunnerView) -> Does:
         yield from self.death(view.orchestrator)
 
-    def tell_of_death(self, data: dict[str, Any]) -> Does:
-        self.tell(self.guardian, "ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"]}, node=self.node,
-                  attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+    def tell_of_death(self, death: ChildDied) -> Does:
+        self.tell(self.guardian, "ORCHESTRATOR_CRASHED", {"incarnation": death.incarnation}, node=self.node,
+                  attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{death.incarnation}-crashed")
         yield None
 
     def do_park(self, act: Action, view: RunnerView) -> Does:
@@ -973,9 +986,12 @@ class Runner(Layer):
         yield None
 
     def do_say(self, act: Action, view: RunnerView) -> Does:
-        stem = f"{self.run.id}-{self.node}-{self.task.attempt}-{act.who}-{act.data.get('again', '')}"
-        self.tell(self.guardian, act.who, {"node_id": self.node, **act.data}, node=self.node,
-                  attempt=self.task.attempt, id_=stem)
+        message = act.expect(SendSignal)
+        yield from self._report(message.payload, message.suffix)
+
+    def _report(self, payload: Payload, suffix: str = "") -> Does:
+        stem = f"{self.run.id}-{self.node}-{self.task.attempt}-{payload.type}-{suffix}"
+        self.tell(self.guardian, payload.type, payload.to_data(), node=self.node, attempt=self.task.attempt, id_=stem)
         yield None
 
     def do_give_up(self, act: Action, view: RunnerView) -> Does:
@@ -985,8 +1001,7 @@ class Runner(Layer):
         self.w.rescued.setdefault(key, set()).update(self.w.branches.get(key, []))
         self.w.trees.discard(key)
         yield None
-        yield from self.do_say(Action("say", "RUNNER_EXITED", data={"status": "failed", "kind": act.who,
-                                                                 "reason": act.why}), view)
+        yield from self._report(RunnerExited(self.node, self.node, "failed", act.target, act.why))
 
     def do_tidy(self, act: Action, view: RunnerView) -> Does:
         self._close_session()

@@ -418,7 +418,7 @@ class Check:
             return True  # somebody killed its gate again and again
         roles = {"runner": f"runner-{name}", "orchestrator": f"orchestrator-{name}", "merge processor": "processor"}
         for role, stem in roles.items():
-            if f"{role} was given up" in reason:
+            if f"{role} failed too often" in reason:
                 died = [count for key, count in self.died.items()
                         if key.run == run.id and key.full.startswith(stem)]
                 return max(died, default=0) >= LIVES

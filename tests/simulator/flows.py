@@ -165,8 +165,8 @@ def answer(world: World, run: str) -> None:
 
 def answer_agents(world: World, run: str) -> None:
     """A person answers whatever agents of a run ask, as its guardian tells it."""
-    for node, asked in world.check.shadows[run].questions.items():
-        _say(world, run, "INPUT_RESPONSE", node, {"question_id": asked["id"], "text": "yes"})
+    for node, question in world.check.shadows[run].questions.items():
+        _say(world, run, "INPUT_RESPONSE", node, {"question_id": question.id, "text": "yes"})
 
 
 def _say(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:

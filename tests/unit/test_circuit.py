@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from garrison.agents.claude import failures
 from garrison.agents.claude import policy as claude
+from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeHealthy, decode_data
 from garrison.records.identity import Identity
 from garrison.supervise import circuit, restart
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -49,7 +50,9 @@ def test_a_session_takes_its_classes_from_the_same_table() -> None:
 
 
 def test_a_death_of_an_older_journal_is_a_crash() -> None:
-    old = Death.of({"incarnation": 2, "monotonic": 3.0, "boot_id": "b"})
+    record = decode_data("death", {"full": "runner-a@r", "incarnation": 2, "monotonic": 3.0, "boot_id": "b"})
+    assert isinstance(record, ChildDied)
+    old = Death.of(record)
     assert old == Death(2, 3.0, "b", "", "crash") and old.counts
 
 
@@ -119,12 +122,11 @@ SIX = [Death(number, NOW, BOOT) for number in range(1, 7)]
 
 
 def park(known: Circuit = CLOSED, at: float = NOW, life: int = 6) -> Circuit:
-    return circuit.apply_event(known, "park",
-                               {"why": "6 deaths", "monotonic": at, "boot_id": BOOT, "incarnation": life})
+    return circuit.apply_event(known, ChildParked("runner-a@r", life, "6 deaths", at, BOOT))
 
 
 def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
-    return circuit.apply_event(known, "spawn", {"probe": True, "monotonic": at, "boot_id": BOOT, "incarnation": life})
+    return circuit.apply_event(known, ChildSpawned("runner-a@r", life, probe=True, monotonic=at, boot_id=BOOT))
 
 
 def seen(status: str, incarnation: int, state: str = "ended") -> ChildState:
@@ -176,7 +178,7 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     probing = probe(park(), NOW + 600)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 660, probing)[0] == "heal"
-    healed = circuit.apply_event(probing, "heal", {"incarnation": 7})
+    healed = circuit.apply_event(probing, ProbeHealthy("runner-a@r", 7))
     assert healed == Circuit(forgiven=6)
     late = [*SIX, Death(7, NOW + 661, BOOT)]
     assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"
@@ -195,10 +197,9 @@ def test_a_person_empties_the_window_and_lets_the_name_go_on() -> None:
     assert kind(seen("parked", 6), SIX, NOW, lifted)[0] == "start"
 
 
-def test_other_records_leave_a_circuit_as_it_is() -> None:
+def test_a_start_that_is_no_probe_leaves_a_circuit_as_it_is() -> None:
     for known in (CLOSED, park()):
-        assert circuit.apply_event(known, "spawn", {"incarnation": 9}) == known
-        assert circuit.apply_event(known, "death", {"incarnation": 9}) == known
+        assert circuit.apply_event(known, ChildSpawned("runner-a@r", 9)) == known
 
 
 def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:

@@ -132,11 +132,11 @@ LAUNCH = Launch("r", "p", "/repo", "main", "2026-01-01T00:00:00.000000Z", "/tree
 @pytest.mark.parametrize(("standing", "over", "says"), [
     (RunStatus("r", "done", LAUNCH), True, ""), (RunStatus("r", "failed", LAUNCH), True, ""),
     (RunStatus("r", "stopped", LAUNCH), False, "--resume"), (RunStatus("r", "running", LAUNCH), False, "--resume"),
-    (RunStatus("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can go on"),
+    (RunStatus("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can continue"),
     (RunStatus("r", "unreadable"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
     (RunStatus("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True)), True, ""),
-    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), known=False), False, "--resume"),
+    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), was_registered=False), False, "--resume"),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True), waiting=("a-1",)), False, "merge-queue")])
 def test_only_a_run_that_is_over_may_be_removed(standing: RunStatus, over: bool, says: str) -> None:
     assert standing.over is over

@@ -1,4 +1,4 @@
-"""What a run's flow and its nodes say to each other, rule by rule. Pure."""
+"""Flow and nodes of a run are brought into agreement, rule by rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.actions import Action
+from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.guardian import flow_policy, parking, policy
-from garrison.processes.guardian.policy import GuardianView
+from garrison.processes.guardian.view import GuardianView
 from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_plan import build_task
-from garrison.processes.run_state import RunState, replay_run, to_snapshot
+from garrison.processes.run_state import NodeOutcome, RunState, replay_run, to_snapshot
+from garrison.records.events import Event, FlowAdvanced, GuardianSignal, NodeCancelled, encode
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
+from garrison.records.payloads import ResumeRun, SendPipelineSignal, SetBudget
 from garrison.records.run import Launch, Result
 from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise.decisions import ChildState
@@ -61,6 +63,9 @@ class Story:
         self.state.apply(self.entries[-1])
         return self
 
+    def record(self, event: Event) -> Story:
+        return self.tell(event.kind, encode(event))
+
     def node(self, name: str, *statuses: str, **more: Any) -> Story:
         for status in statuses:
             self.tell("node", {"node": name, "status": status, "attempt": self.state.nodes[name].attempt, **more})
@@ -76,14 +81,14 @@ class Story:
     def settle(self, **seen: Any) -> Story:
         """Do all they owe each other."""
         while act := self.act(**seen):
-            self.tell("cancel" if act.kind == "cancel" else act.kind, act.data or {"node": act.who})
+            self.record(NodeCancelled(act.target) if act.kind is ActionKind.CANCEL_NODE else act.payload)
         return self
 
     def begin(self) -> list[str]:
         """Let all that may start become active; their names."""
         names = flow_policy.startable(self.plan, self.state, self.view())
         for name in names:
-            self.tell("node", flow_policy.node_activation(self.state, name, self.plan.tasks[name].kind))
+            self.record(flow_policy.node_activation(self.state, name, self.plan.tasks[name].kind))
         return names
 
     def land(self, name: str) -> Story:
@@ -91,6 +96,15 @@ class Story:
 
     def fail(self, name: str, reason: str = "red", **seen: Any) -> Story:
         return self.node(name, "failed", reason=reason).settle(**seen)
+
+
+GUIDANCE = GuardianSignal("s2", "GUIDANCE")
+
+
+def body(action: Action | None) -> dict[str, Any]:
+    """Return the flow event that an action journals."""
+    assert action is not None
+    return action.expect(FlowAdvanced).body
 
 
 def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[str, ChildState]:
@@ -110,8 +124,9 @@ def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
     assert story.land("work").begin() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
-    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Action("run", "done")]
-    assert story.state.outcomes["test"] == {"status": "success", "place": "test#2", "ends": 2}
+    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).actions == [Action(ActionKind.CHANGE_RUN,
+                                                                                          "done")]
+    assert story.state.outcomes["test"] == NodeOutcome("success", place="test#2", ends=2)
 
 
 @pytest.mark.parametrize(("runner", "waits"), [
@@ -140,7 +155,7 @@ def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
 
 
 @pytest.mark.parametrize(("kind", "said", "again"), [
-    ("", {}, True), (flow_policy.GIVEN_UP, {}, False), ("", {"failure_class": "deterministic"}, False),
+    ("", {}, True), (flow_policy.RESTARTS_EXHAUSTED, {}, False), ("", {"failure_class": "deterministic"}, False),
     ("gate", {"status": "retry"}, True)])
 def test_what_cannot_help_is_not_tried_again(kind: str, said: dict[str, Any], again: bool) -> None:
     story = Story(RETRY)
@@ -156,7 +171,7 @@ def test_what_an_agent_says_reaches_the_flow() -> None:
     said = {"status": "partial_success", "preferred_label": "x", "context_updates": {"k": 1}, "notes": "n"}
     act = story.node("work", "impl_complete", "validated").act(
         results={"work": Result(RUN, "work", 1, 1, "success", AT, said=said)})
-    assert act is not None and act.data["outcome"] == {
+    assert act is not None and body(act)["outcome"] == {
         "status": "partial_success", "preferred_label": "x", "context_updates": {
             "last_stage": "work", "last_response": "n", "k": 1}, "notes": "n"}
     lied = flow_policy.task_outcome("codergen", replace(story.state.nodes["work"], status="failed", reason="red"),
@@ -207,15 +222,16 @@ def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() ->
     assert story.begin() == ["a", "b"]
     story.node("a", "impl_complete", "validated")
     assert [story.act().kind] == ["flow"]
-    story.tell("flow", story.act().data)
-    assert (story.act().kind, story.act().who) == ("cancel", "b")
+    story.record(story.act().payload)
+    assert (story.act().kind, story.act().target) == ("cancel", "b")
     story.settle()
     assert story.state.cancelled == {"b"} and story.act() is None
     assert policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
-                                  Policy()).acts == []
+                                  Policy()).actions == []
     story.node("b", "failed", reason="cancelled", kind="cancelled")
     assert story.state.cancelled == set()
-    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Action("run", "done")]
+    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).actions == [Action(ActionKind.CHANGE_RUN,
+                                                                                          "done")]
 
 
 # ---- gates
@@ -226,10 +242,10 @@ def asked() -> Story:
 
 
 def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Action:
-    body = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
+    sent = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
-    view = story.view(inbox=[PostedSignal("s1.json", body)])  # type: ignore[arg-type]
-    return policy.decide(ASK, story.state, view, 2, Policy()).acts[0]
+    view = story.view(inbox=[PostedSignal("s1.json", sent)])  # type: ignore[arg-type]
+    return policy.decide(ASK, story.state, view, 2, Policy()).actions[0]
 
 
 def test_a_gate_is_journaled_and_waits() -> None:
@@ -237,7 +253,7 @@ def test_a_gate_is_journaled_and_waits() -> None:
     gate = story.state.gates["ask#1"]
     assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
-    assert policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
+    assert policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
     assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
     assert replay_run(story.entries).gates == story.state.gates, "who has no graph sees the same"
 
@@ -247,7 +263,7 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
     story = asked()
     act = answer(story, text)
     assert act.kind == "take"
-    story.tell("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "ask", **act.data})
+    story.record(act.expect(ApplySignal).event)
     assert [place.node for place in story.state.flow.places.values()] == [to]
     assert "ask#1" not in story.state.gates
     late = answer(story, "Yes")
@@ -256,23 +272,23 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
 
 def test_what_is_no_answer_is_refused_with_the_options() -> None:
     assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
-    assert "does not wait" in answer(asked(), "Yes", "ask#2").why
+    assert "waits for no answer" in answer(asked(), "Yes", "ask#2").why
     assert "waits for the signal" in replace(asked().state.gates["ask#1"], kind="signal", signal="x").rejection("y")
 
 
 def test_a_gate_that_nobody_can_answer_fails_at_once() -> None:
     plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
     story = Story(plan).settle()
-    assert story.state.outcomes["a"]["reason"] == "gate a has no edges to choose from; add some"
+    assert story.state.outcomes["a"].reason == "gate a has no edges to choose from; add some"
     assert story.begin() == ["b"]
 
 
 def test_time_and_the_launch_answer_for_a_person() -> None:
     story = asked()
     assert flow_policy.wake_at(ASK, story.state, story.view()) == 5000 + 3600
-    assert story.act(auto_approve=True).data["outcome"]["context_updates"]["human.gate.label"] == "Yes"
+    assert body(story.act(auto_approve=True))["outcome"]["context_updates"]["human.gate.label"] == "Yes"
     story.wall += 3600
-    assert story.act().data["outcome"]["context_updates"]["human.gate.selected"] == "Y"
+    assert body(story.act())["outcome"]["context_updates"]["human.gate.selected"] == "Y"
     gate = story.state.gates["ask#1"]
 
     def with_default(default: str) -> OpenGate:
@@ -285,9 +301,8 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
 
 def test_a_signal_is_kept_for_the_first_who_waits_for_it() -> None:
     story = asked()
-    heard = flow_policy.flow_guidance(story.state, {"action": "signal", "name": "ready", "value": 7})
-    story.tell("signal", {"id": "s2", "type": "GUIDANCE", "node": None, **heard})
-    story.tell("signal", {"id": "s3", "type": "INPUT_RESPONSE", "node": "ask", **answer(story, "Yes").data}).settle()
+    story.record(flow_policy.apply_flow_guidance(SendPipelineSignal("ready", 7), GUIDANCE))
+    story.record(answer(story, "Yes").expect(ApplySignal).event).settle()
     assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
     assert story.state.flow.state.context()["signal.ready"] == 7
 
@@ -300,14 +315,13 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     story = Story(plan)
     story.begin()
     story.land("a")
-    (act,) = policy.decide(plan, story.state, story.view(), 2, Policy()).acts
-    assert (act.kind, act.who) == ("run", "stopped") and "max_steps" in act.why
+    (act,) = policy.decide(plan, story.state, story.view(), 2, Policy()).actions
+    assert (act.kind, act.target) == ("run", "stopped") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
-    story.tell("signal", {"id": "b", "type": "GUIDANCE", "node": None,
-                          **flow_policy.flow_guidance(story.state, {"action": "budget", "max_steps": 9})})
-    effect = parking.apply_guidance(story.state, story.view(), {"action": "resume"})
-    assert effect["flow"] == {"event": "resumed", "max_steps": 9}
-    story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
+    story.record(flow_policy.apply_flow_guidance(SetBudget(9), GUIDANCE))
+    event = parking.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE)
+    assert event.flow == FlowAdvanced({"event": "resumed", "max_steps": 9})
+    story.record(replace(GUIDANCE, flow=event.flow))
     story.tell("run", {"status": "running"})
     assert story.begin() == ["b"]
 
@@ -317,17 +331,18 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     story.begin()
     story.fail("a", "red").tell("run", {"status": "failed"})
     assert story.state.over
-    assert "flow" not in parking.apply_guidance(story.state, story.view(), {"action": "resume"})
-    effect = parking.apply_guidance(story.state, story.view(), {"action": "resume", "again": True})
-    assert effect["flow"] == {"event": "resumed", "again": True}
-    story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
+    assert parking.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE).flow is None
+    event = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    assert event.flow == FlowAdvanced({"event": "resumed", "again": True})
+    story.record(replace(GUIDANCE, flow=event.flow))
     assert story.state.status == "running", "a guardian that dies now has no run that is over"
     story.settle()
     node = story.state.nodes["a"]
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
     assert story.begin() == ["a"]
     assert story.land("a").begin() == ["b"]
-    assert parking.apply_guidance(story.state, story.view(), {"action": "resume", "again": True}).get("flow") is None
+    retried = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    assert retried.flow is None
 
 
 def test_a_run_that_lasts_too_long_stops() -> None:
@@ -336,8 +351,8 @@ def test_a_run_that_lasts_too_long_stops() -> None:
     story.begin()
     assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 3600
     story.wall += 3600
-    assert story.act().data == {"event": "timed_out"}
-    story.tell("flow", story.act().data)
+    assert body(story.act()) == {"event": "timed_out"}
+    story.record(story.act().payload)
     assert story.act().kind == "cancel"
 
 
@@ -364,7 +379,7 @@ def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
     for text, node in (("again", "sub__t"), ("yes", "good")):
         event, wrong = flow_policy.answer_gate(story.state, "sub__ask", next(iter(story.state.gates)), text)
         assert not wrong
-        story.tell("flow", event).settle()
+        story.record(event).settle()
         copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
                           plan.children)
         assert to_snapshot(copy) == to_snapshot(story.state)
@@ -394,12 +409,12 @@ def managed(attributes: str = "") -> RunPlan:
 def test_a_manager_looks_at_its_child_once_a_cycle_and_ends_with_it() -> None:
     plan = managed()
     story = Story(plan).settle()
-    assert story.state.managers["m#1"]["cycle"] == 1
+    assert story.state.managers["m#1"].cycle == 1
     assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 30
     assert story.begin() == ["m__t"]
     assert flow_policy.task_context(story.state, "m__t", "codergen")[0]["speed"] == "3"
     story.wall += 30
-    assert story.settle().state.managers["m#1"]["cycle"] == 2
+    assert story.settle().state.managers["m#1"].cycle == 2
     for name in ("m__t", "m__u", "m__v"):
         story.begin()
         copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
@@ -423,7 +438,7 @@ def test_a_manager_ends_its_child_in_the_middle(attributes: str, ends: tuple[str
     assert story.begin() == ["m__u"]
     assert story.state.flow.over == ""
     story.wall += 30
-    outcome = story.act().data["outcome"]
+    outcome = body(story.act())["outcome"]
     assert (outcome["status"], outcome.get("notes") or outcome["failure_reason"]) == ends
     assert outcome["context_updates"]["stack.child.current_node"] == "u"
     story.settle()

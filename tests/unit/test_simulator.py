@@ -15,8 +15,10 @@ from garrison.processes import run_state
 from garrison.processes.actions import Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
+from garrison.processes.guardian import view as guardian_view
 from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
+from garrison.records.events import GuardianSignal, NodeChanged
 from garrison.supervise import hang_detector, lease, restart, verdict
 from garrison.supervise.decisions import ChildState, RestartDecision
 from garrison.supervise.restart import Policy
@@ -142,8 +144,8 @@ def _gives_up_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _applied_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run_state.RunState, "_on_signal",
-                  lambda self, data, at: self._on_node(data["effect"], at) if data.get("effect") else None)
+    patch.setitem(run_state._APPLY, GuardianSignal,
+                  lambda self, event, at: self._apply_node(event.effect, at) if event.effect else None)
 
 
 def _runner_forgets_applied(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +202,7 @@ def _validated_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _merge_journal_unread(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "_landed", lambda *rest: [])
+    patch.setattr(guardian_policy, "_apply_merges", lambda *rest: [])
 
 
 def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
@@ -210,20 +212,22 @@ def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
     real = guardian_policy.needs_runner
-    patch.setattr(guardian_policy, "needs_runner", lambda state, view, name:
-                  (real(state, view, name) and name not in view.runners) or (state.nodes[name].status == "active"
-                  and (view.runners[name].identity is None)))
+    for module in (guardian_policy, flow_policy):
+        patch.setattr(module, "needs_runner", lambda state, view, name:
+                      (real(state, view, name) and name not in view.runners) or (state.nodes[name].status == "active"
+                      and (view.runners[name].identity is None)))
 
 
 def _order_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flow_policy, "startable", lambda plan, state, view: [
         name for name, node in state.nodes.items() if node.status == "pending"])
-    patch.setattr(flow_policy, "node_activation", lambda state, name, *rest: {
-        "node": name, "status": "active", "attempt": state.nodes[name].attempt})
+    patch.setattr(flow_policy, "node_activation", lambda state, name, *rest: NodeChanged(
+        name, "active", state.nodes[name].attempt))
 
 
 def _orphans_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "may_start_again", lambda state, identity: False)
+    for module in (guardian_policy, guardian_view):
+        patch.setattr(module, "may_start_again", lambda state, identity: False)
 
 
 def _queue_starts_over(patch: pytest.MonkeyPatch) -> None:
@@ -238,9 +242,9 @@ def _entry_blamed_at_once(patch: pytest.MonkeyPatch) -> None:
 def _unforwarded(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
     """What an agent asks, or is answered, that its runner takes and does not pass on."""
     def broken(patch: pytest.MonkeyPatch) -> None:
-        real = runner_policy._effect
-        patch.setattr(runner_policy, "_effect", lambda signal, *rest, **more: {} if signal.signal_type == kind
-                      else real(signal, *rest, **more))
+        real = runner_policy._apply
+        patch.setattr(runner_policy, "_apply", lambda signal, *rest: replace(real(signal, *rest), forward="")
+                      if signal.signal_type == kind else real(signal, *rest))
 
     broken.__name__ = f"_unforwarded_{kind}"
     return broken
@@ -274,7 +278,8 @@ def _blocked_is_silent(patch: pytest.MonkeyPatch) -> None:
 
 def _reworked_for_ever(patch: pytest.MonkeyPatch) -> None:
     real = guardian_policy._after_failure
-    patch.setattr(guardian_policy, "_after_failure", lambda signal, node, limit: real(signal, node, 10**9))
+    patch.setattr(guardian_policy, "_after_failure", lambda name, node, kind, why, limit: real(
+        name, node, kind, why, 10**9))
 
 
 def _never_reworked(patch: pytest.MonkeyPatch) -> None:
@@ -336,17 +341,17 @@ def _failures_pass(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gates_unasked(patch: pytest.MonkeyPatch) -> None:
-    real = flow_policy._of_gate
+    real = flow_policy._gate
 
     def of_gate(plan: Any, state: Any, view: Any, place: Any) -> Any:
         act = real(plan, state, view, place)
         return None if act and act.kind == "gate" else act
 
-    patch.setattr(flow_policy, "_of_gate", of_gate)
+    patch.setattr(flow_policy, "_gate", of_gate)
 
 
 def _answers_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run_state.RunState, "_hear", lambda *rest: None)
+    patch.setattr(run_state.RunState, "_apply_to_flow", lambda *rest: None)
 
 
 def _merged_for_good(patch: pytest.MonkeyPatch) -> None:
@@ -355,8 +360,8 @@ def _merged_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def _rework_without_end(patch: pytest.MonkeyPatch) -> None:
     real = guardian_policy._after_failure
-    patch.setattr(guardian_policy, "_after_failure", lambda signal, node, limit: real(
-        signal, replace(node, first=node.attempt), limit))
+    patch.setattr(guardian_policy, "_after_failure", lambda name, node, kind, why, limit: real(
+        name, replace(node, first=node.attempt), kind, why, limit))
 
 
 def _flow_forgotten(patch: pytest.MonkeyPatch) -> None:

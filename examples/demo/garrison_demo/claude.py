@@ -192,9 +192,9 @@ class ClaudeSessions:
     def answer_questions(self) -> None:
         """Answer open questions with the command that a person would use."""
         for node, question in list(self.sandbox.state.questions.items()):
-            if question["id"] in self.answered:
+            if question.id in self.answered:
                 continue
-            self.answered[question["id"]] = node
+            self.answered[question.id] = node
             text = ANSWER if node == "date_order" else OTHER_ANSWER
             click.secho(f'          garrison answer {node} "{text}"', fg="green")
             self.sandbox.command("answer", node, text)

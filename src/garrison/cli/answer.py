@@ -57,4 +57,4 @@ def _open_question(state: RunState, node: str, text: str) -> str | None:
             raise Refused(rejection)
         return gate.place
     question = state.questions.get(node)
-    return question["id"] if question else None
+    return question.id if question else None

@@ -18,7 +18,7 @@ from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.processes.run_status import RunStatus, run_statuses
 from garrison.processes.runtime import Runtime
-from garrison.processes.temp_files import remove_abandoned_files
+from garrison.processes.temp_files import remove_abandoned
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
 
@@ -66,7 +66,7 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
         raise UsageError("--include-unlanded goes with --archives or --rescues")
     runtime = Runtime.real(find_home(home))
     if yes and not dry_run:
-        remove_abandoned_files(runtime.home, runtime.clock.time())  # also those of a clean that was killed
+        remove_abandoned(runtime.home, runtime.clock.time())  # also those of a clean that was killed
     plans = [cleanup.plan_cleanup(runtime, status, CleanupOptions(archives, rescues, include_unlanded))
              for status in _select_runs(runtime, run, older_than, force=force)]
     if not as_json:
@@ -75,7 +75,7 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
         _confirm(len(plans))
     failures = [] if dry_run else [failure for plan in plans if (failure := _remove(runtime, plan, quiet=as_json))]
     if plans and not dry_run:
-        remove_abandoned_files(runtime.home, runtime.clock.time())  # only once: it scans the whole home
+        remove_abandoned(runtime.home, runtime.clock.time())  # only once: it scans the whole home
     if as_json:
         print_json([plan.body() for plan in plans])
     if failures:

@@ -24,9 +24,10 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
-from garrison.processes.merge_client import foreign_entries_note
+from garrison.processes.launch import foreign_entries_note
 from garrison.processes.preflight import LaunchRequest, PreparedLaunch
 from garrison.processes.resume_all import UNREMARKABLE, resume_all
+from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -103,7 +104,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN takes no PIPELINE and no --target-dir: the run keeps its own")
-        resumed = preflight.check_resume(runtime, resume, onto=accept_rewritten_target, again=retry_failed)
+        resumed = preflight.check_resume(runtime, resume, accept_rewritten_target=accept_rewritten_target,
+                                         retry_failed=retry_failed)
         if not original_graph:
             preflight.check_graph_unchanged(runtime, resumed)
         _print_foreign_entries(runtime, resumed)
@@ -241,7 +243,7 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     if not _wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and repeat `garrison stop` to hurry")
-    status = "stopped" if launch_.adhoc else preflight.read_run_state(runtime, run).status
+    status = "stopped" if launch_.adhoc else read_run_state(runtime, run).status
     click.echo(f"run {run}: {status}")
 
 
@@ -268,7 +270,7 @@ class _GracefulStop:
             if identity and runtime.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
                 runtime.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
                 return identity.agent_id
-        status = preflight.read_run_state(runtime, run).status
+        status = read_run_state(runtime, run).status
         if status in ("done", "failed", "stopped") and not _living(runtime, run):
             raise Refused(f"run {run} is already {status}")
         launching.spawn_launcher(runtime, self.launch, ["--stop"])

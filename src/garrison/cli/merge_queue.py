@@ -249,7 +249,7 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
 
 def _running_runs(home: str | None) -> set[str]:
-    from garrison.processes.merge_client import running_runs
+    from garrison.processes.run_status import running_runs
     from garrison.processes.runtime import Runtime
 
     return running_runs(Runtime.real(find_home(home)))

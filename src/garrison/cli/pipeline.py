@@ -32,7 +32,7 @@ from garrison.pipeline.plan import plan_run, with_installed_transforms
 from garrison.pipeline.run_directory import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run, load_from_source
 from garrison.pipeline.transforms import apply_installed
-from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.run_state import NodeOutcome, RunState, replay_run
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
@@ -253,9 +253,8 @@ def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
     for gate in state.gates.values():
         bodies[gate.node] = {"status": "waiting", "reason": gate.summary()}
     for name, body in bodies.items():
-        outcome = state.outcomes.get(name, {})
-        body |= {"outcome": outcome.get("status", ""), "label": outcome.get("label", ""),
-                 "visits": outcome.get("ends", 0)}
+        outcome = state.outcomes.get(name, NodeOutcome("", ends=0))
+        body |= {"outcome": outcome.status, "label": outcome.label, "visits": outcome.ends}
     return bodies
 
 
@@ -266,7 +265,7 @@ def _subpipeline_statuses(files: RunFiles, graph: Graph, entries: list[Entry]) -
         flow = replay_run(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
     except GarrisonError:  # the graph was changed by hand; the other nodes are in the journal
         return {}
-    return {} if flow is None else flow.nests()
+    return {} if flow is None else flow.nested_nodes()
 
 
 def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import history
 from garrison.processes.rescue_refs import has_landed
-from garrison.processes.worktree import OrphanedWorktree, orphaned_worktrees, run_repository, save_and_remove
+from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, launcher_key
@@ -88,7 +88,7 @@ def plan_cleanup(world: Runtime, standing: RunStatus, wanted: CleanupOptions) ->
         return found
     try:
         git = run_repository(standing.launch)
-        found.trees = orphaned_worktrees(git, standing.launch)
+        found.trees = find_worktrees(git, standing.launch)
         _refs(git, standing, wanted, found)
     except GarrisonError as error:
         found.note = f"what it left in {standing.launch.repo} stays: {error}"

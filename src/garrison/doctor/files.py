@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from garrison.doctor.findings import NOTE, WARNING, FileFact, Finding
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.merge.slots import is_job_alive
-from garrison.processes.temp_files import FOLDERS, abandoned_files
-from garrison.processes.worktree import orphan_holds_work, orphaned_worktrees, run_repository
+from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
+from garrison.processes.worktree import find_worktrees, orphan_has_work, run_repository
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -54,7 +54,7 @@ def file_facts(world: Runtime) -> Iterator[FileFact]:
             yield replace(fact, advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(ProcessTerminal(world.home).find, path.stem))
-    for path in abandoned_files(world.home):
+    for path in find_abandoned(world.home):
         what, done = ("removal", "removed") if path.is_dir() else ("half", "written")
         yield FileFact(str(path), what, f"half {done} by a process that is gone")
 
@@ -110,7 +110,7 @@ def _journal(path: Path, *, held: bool, movable: bool) -> Iterator[FileFact]:
 
 def open_findings(world: Runtime) -> Iterator[Finding]:
     """What anybody on the machine may write: whoever can write there tells the layers what to do."""
-    for path in (world.home, *(world.home / name for name in (*FOLDERS, "config.toml"))):
+    for path in (world.home, *(world.home / name for name in (*RECORD_FOLDERS, "config.toml"))):
         if path.exists() and path.stat().st_mode & stat.S_IWOTH:
             yield Finding("files", WARNING, f"{path} may be written by everybody", "close_off", about=str(path))
 
@@ -163,7 +163,7 @@ def tree_findings(world: Runtime, runs: Mapping[str, RunStatus], repo: Path | No
 
 
 def _trees(world: Runtime, git: Git, standing: RunStatus, launch: Launch) -> Iterator[Finding]:
-    for left in orphaned_worktrees(git, launch):
+    for left in find_worktrees(git, launch):
         if standing.over:
             work = "with work that no ref has" if _tried_work(git, left) else "with nothing that is not kept"
             yield Finding("worktrees", WARNING, f"{left.path} is left of run {standing.run}, {work}", "give_back",
@@ -178,7 +178,7 @@ def _trees(world: Runtime, git: Git, standing: RunStatus, launch: Launch) -> Ite
 
 def _tried_work(git: Git, left: object) -> bool:
     try:
-        return orphan_holds_work(git, left)  # type: ignore[arg-type]
+        return orphan_has_work(git, left)  # type: ignore[arg-type]
     except (GarrisonError, OSError):
         return True
 

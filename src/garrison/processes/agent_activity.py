@@ -1,7 +1,7 @@
-"""The signs that a node's agent leaves behind, for its runner and for `status`: stamps of files, nothing is written.
+"""Activity of a node's agent: what its files tell, for its runner's hang detection and for `status`. Reads only.
 
 Output, stream events, transcripts, notes and HEAD are a `stat` each; the worktree is walked only when asked, and not
-farther than `MOST` entries.
+farther than `MAX_ENTRIES`.
 """
 
 from __future__ import annotations
@@ -20,41 +20,43 @@ if TYPE_CHECKING:
     Stamp = tuple[int, int] | None
 
 MAX_ENTRIES = 5000
-"""Entries of a worktree that are looked at."""
+"""Entries of a folder that are counted."""
 
 
 class AgentActivity:
-    """The signs of one attempt, in its folder and its worktree."""
+    """The activity of one attempt, in its folder and its worktree."""
 
-    def __init__(self, folder: Path, tree: Path, task: Task | None = None) -> None:
-        self.folder, self.tree = folder, tree
+    def __init__(self, folder: Path, worktree: Path, task: Task | None = None) -> None:
+        self.folder, self.worktree = folder, worktree
         self.silence = task.silence_s if task is not None else None
 
     def stamps(self, *, deep: bool = False) -> dict[str, Stamp]:
-        """Kind of sign → (time in ns, size) of its file; None where there is none."""
+        """Return for each kind of activity the (modification time in ns, size) of its file, None where there is none;
+        `deep` includes the worktree."""
         claude = self.folder / "claude"
-        found = {"output": stat_stamp(self.folder / "output.log"), "notes": stat_stamp(self.folder / "notes.txt"),
-                 "head": self._head()}
+        stamps = {"output": stat_stamp(self.folder / "output.log"), "notes": stat_stamp(self.folder / "notes.txt"),
+                  "head": self._head()}
         if claude.is_dir():
-            found |= {"stream": stat_stamp(claude / "stream.jsonl"), "transcript": newest_entry(claude / "transcripts")}
+            stamps |= {"stream": stat_stamp(claude / "stream.jsonl"),
+                       "transcript": newest_entry(claude / "transcripts")}
         if deep:
-            found["worktree"] = newest_entry(self.tree)
-        return found
+            stamps["worktree"] = newest_entry(self.worktree)
+        return stamps
 
     def _head(self) -> Stamp:
-        """The reflog of the worktree's HEAD; its `.git` is a file that names the directory."""
+        """Return the stamp of the worktree's reflog; its `.git` is a file that names the directory."""
         try:
-            named = (self.tree / ".git").read_text().removeprefix("gitdir:").strip()
+            git_dir = (self.worktree / ".git").read_text().removeprefix("gitdir:").strip()
         except OSError:
             return None
-        return stat_stamp(self.tree / named / "logs" / "HEAD")
+        return stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
 
     def tool(self) -> tuple[str, float] | None:
-        """A Claude session's tool under way, and the seconds it may be silent."""
+        """Return the tool of a Claude session that is running, and the seconds it may be silent."""
         return tool_in_flight(self.folder)
 
     def waiting(self) -> str:
-        """What the session says it waits for."""
+        """Return what the session says it waits for."""
         try:
             return (self.folder / "claude" / "waiting").read_text(errors="replace").strip()
         except OSError:
@@ -62,33 +64,33 @@ class AgentActivity:
 
 
 def stat_stamp(path: Path) -> Stamp:
-    """(modification time in ns, size); None while there is no such file."""
+    """Return (modification time in ns, size); None while there is no such file."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def newest_entry(folder: Path) -> Stamp:
-    """(newest modification time in ns, entries) of what is below `folder`, up to `MOST`; None if there is nothing."""
-    times = [0, 0]
-    for entry in _entries(folder):
-        times[0] = max(times[0], entry)
-        times[1] += 1
-        if times[1] >= MAX_ENTRIES:
+    """Return (newest modification time in ns, entries) below `folder`, up to `MAX_ENTRIES`; None if it is empty."""
+    newest, count = 0, 0
+    for modified in _walk(folder):
+        newest, count = max(newest, modified), count + 1
+        if count >= MAX_ENTRIES:
             break
-    return (times[0], times[1]) if times[1] else None
+    return (newest, count) if count else None
 
 
-def _entries(folder: Path) -> Iterator[int]:
-    waiting = [str(folder)]
-    while waiting:
+def _walk(folder: Path) -> Iterator[int]:
+    """Yield the modification times of all entries below `folder`."""
+    folders = [str(folder)]
+    while folders:
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     yield entry.stat(follow_symlinks=False).st_mtime_ns
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:  # it went while we looked
+                        folders.append(entry.path)
+        except OSError:  # it was removed meanwhile
             continue

@@ -1,6 +1,6 @@
-"""The layers as an agent graph: who directs whom in a run, and in what. Pure.
+"""The processes of a run as an agent graph: which one controls which, and in what. Pure.
 
-One table says it, for the prompts of the agents and for `garrison agents graph`.
+One table, for the prompts of the agents and for `garrison agents graph`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ CONTROL_KINDS: Mapping[tuple[str, str], str] = {
     ("guardian", "orchestrator"): "coordinates the run",
     ("runner", "orchestrator"): "supervises this node",
 }
-"""(role of the controller, role of the subordinate) → what it directs."""
+"""(role of the controller, role of the subordinate) → kind of control."""
 
 
 def control_graph(identities: Iterable[Identity]) -> ControlGraph:
-    """The layers of these identities: each with its parent, and a guardian with its run's orchestrators too.
+    """Return the graph of these identities: each with its parent, and a guardian with its run's orchestrators, too.
 
-    A parent without an identity of its own is left out: nobody is there to direct.
+    A parent without an identity of its own is left out.
     """
     graph = ControlGraph("layers")
     by_key = {identity.key: identity for identity in identities}
     for key in by_key:
         graph.add_node(key.full)
     for key, identity in by_key.items():
-        for above in _above(by_key, identity):
-            kind = CONTROL_KINDS.get((above.role, key.role))
-            if kind is not None and not graph.is_controller(above.full, key.full):
-                graph.add_edge(Edge(above.full, key.full, control_type=kind))
+        for controller in _controllers(by_key, identity):
+            kind = CONTROL_KINDS.get((controller.role, key.role))
+            if kind is not None and not graph.is_controller(controller.full, key.full):
+                graph.add_edge(Edge(controller.full, key.full, control_type=kind))
     return graph
 
 
-def _above(by_key: Mapping[Key, Identity], identity: Identity) -> list[Key]:
+def _controllers(by_key: Mapping[Key, Identity], identity: Identity) -> list[Key]:
     parent = identity.parent
     if parent is None:
         return []
     key = Key(parent["role"], parent["name"], identity.key.run)
     if key not in by_key or key == identity.key:
         return []
-    above = _above(by_key, by_key[key]) if identity.key.role == "orchestrator" and key.role == "runner" else []
+    above = _controllers(by_key, by_key[key]) if identity.key.role == "orchestrator" and key.role == "runner" else []
     return [key, *above]

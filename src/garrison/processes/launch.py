@@ -1,4 +1,19 @@
-"""Start a launcher: make the run durable, lease the launcher's identity, and become or spawn its process."""
+"""Launch a run: make it durable, lease the launcher's identity, and become or spawn the launcher's process.
+
+How a run starts, followed through the code:
+
+ 1. `cli/launch.py` → `preflight.prepare_launch` checks graph, repository, gate and agents, and runs the gate once.
+ 2. `create_run` here claims the run's id and writes launch.json and graph.dot.
+ 3. `exec_launcher` (or `spawn_launcher`, detached) takes the launcher's lease and starts `main.py launch`.
+ 4. `launcher/policy.py` finds no guardian: START. `spawn.py` starts `main.py guardian`.
+ 5. `guardian/policy.py` journals the nodes and `run running`; `flow_policy.py` makes the first nodes active; each gets
+    its runner (`spawn.py`), which creates the worktree and starts the orchestrator (`runner/policy.py`).
+
+How a run resumes: `preflight.check_resume`, then 3. with `--resume`. The request to resume is written to the guardian's
+inbox with the launcher's lease, so that it is there whatever becomes of this launcher; the guardian's journal decides
+what it means (`guardian/parking.py`). Guardian, runners and orchestrators that still live are adopted: each process
+finds them by name (`Supervisor.observe_child`) and starts only what is missing.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +23,26 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.processes.launcher.policy import resume_id, resume_payload
+from garrison.merge.queue import MergeQueue
+from garrison.processes.launcher.policy import resume_id
 from garrison.processes.loop import BLOCKED_SIGNALS
-from garrison.processes.preflight import LOCALE, read_run_state, run_exists
+from garrison.processes.preflight import LOCALE, run_exists
 from garrison.processes.run_plan import graph_hash
-from garrison.processes.runtime import Runtime, process_argv
+from garrison.processes.run_status import read_run_state, running_runs
+from garrison.processes.spawn import process_argv
 from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, launcher_key, to_run_stem
+from garrison.records.payloads import ResumeRun, SetBudget
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
 from garrison.supervise.lease import SpawnRequest, format_marker
-from garrison.supervise.observer import Inspection, judge_now
+from garrison.supervise.observer import judge_now
 from garrison.supervise.replace import replace_incarnation
 from garrison.supervise.start import acquire_lease
 from garrison.system import systemd
@@ -32,29 +50,66 @@ from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 
 if TYPE_CHECKING:
+    from garrison.merge.entry import MergeEntry
     from garrison.processes.preflight import PreparedLaunch
     from garrison.processes.runtime import Runtime
-    from garrison.records.identity import Identity
+    from garrison.records.payloads import Payload
+    from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 
+SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""By which a service is told how to report to systemd."""
 
-def create_run(world: Runtime, prepared: PreparedLaunch) -> Launch:
+INSPECTION_PAUSE = 2.0
+"""Seconds between two inspections of a launcher, at least: a working one beats within its slow timer."""
+
+
+# ---- make the run durable --------------------------------------------------------------------------------------------
+
+
+def create_run(runtime: Runtime, prepared: PreparedLaunch) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; returns the launch with its id."""
-    run, root = _claim(world, prepared.launch)
+    run, root = _claim_run(runtime, prepared.launch)
     launch = replace(prepared.launch, run_id=run, graph_hash=graph_hash(prepared.text, prepared.plan))
-    files = world.files(run)
+    files = runtime.files(run)
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
     atomic.write(files.graph, prepared.text.encode())
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
-    register_home(world)
+    register_home(runtime)
     return launch
 
 
-def _claim(world: Runtime, launch: Launch) -> tuple[str, Path]:
-    """A run id of its own: the one asked for, else the pipeline's name with the next free number."""
-    folder = atomic.make_directory(world.home / "runs")
+def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
+                     **task: object) -> tuple[Launch, run_records.Task]:
+    """Create a run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
+    repo = validate_repository(target)
+    git = Git(repo)
+    git.check_branch_space()
+    base = git.current_branch()
+    if base is None:
+        raise Refused(f"{repo} has a detached HEAD; check out the branch that the work is to land on")
+    launch = Launch(
+        run_id=str(task.pop("run", "") or ""), pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
+        created_at=runtime.clock.utc(), trees=str(trees_root(runtime.environ)),
+        base_oid=git.rev(f"refs/heads/{base}") or "", agent=str(task.get("agent") or "command"),
+        path=runtime.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
+        locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
+        max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
+        held_back=list_withheld(runtime.environ, []))
+    run, _ = _claim_run(runtime, launch)
+    launch = replace(launch, run_id=run)
+    created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]
+    run_records.save(runtime.files(run).attempt(node, 1) / "task.json", created)
+    run_records.save(runtime.files(run).launch, launch)
+    register_home(runtime)
+    return launch, created
+
+
+def _claim_run(runtime: Runtime, launch: Launch) -> tuple[str, Path]:
+    """Claim the run id that was asked for, else the pipeline's name with the next free number."""
+    folder = atomic.make_directory(runtime.home / "runs")
     stem = to_run_stem(launch.pipeline_id)
     number = 1
     while True:
@@ -68,151 +123,146 @@ def _claim(world: Runtime, launch: Launch) -> tuple[str, Path]:
             number += 1
 
 
-def register_home(world: Runtime) -> None:
-    """Add this home to the user's list of homes; a list that cannot be written is no reason to stop."""
-    path = homes_list(world.environ)
+def register_home(runtime: Runtime) -> None:
+    """Add this home to the user's list of homes, if that can be written."""
+    path = homes_list(runtime.environ)
     with contextlib.suppress(OSError):
-        known = path.read_text().splitlines() if path.exists() else []
-        if str(world.home) not in known:
+        homes = path.read_text().splitlines() if path.exists() else []
+        if str(runtime.home) not in homes:
             atomic.make_directory(path.parent)
             with path.open("a") as file:
-                file.write(f"{world.home}\n")
+                file.write(f"{runtime.home}\n")
 
 
-def lease_launcher(world: Runtime, run: str) -> Identity:
-    """The launcher's lease, by itself; a dead predecessor is replaced first. AlreadyAlive if one lives."""
-    key, why = launcher_key(run), {}
-    old = world.store.read(Identity, key)
-    if old is not None:
-        looked = judge_launcher(world, old)
-        verdict = looked.verdict
-        if verdict.state == "elsewhere":
-            raise AlreadyAlive(f"run {run} is led by a launcher that is {verdict.why}; go there to follow or stop it")
-        if verdict.living:
-            raise AlreadyAlive(f"run {run} is looked after by its launcher already (pid {old.pid}); "
-                               f"`garrison status {run}` shows it")
-        why = {"succeeds": _succession(old, verdict)}
-        if verdict.state != "ended" or old.status == "crashed":
-            try:
-                replace_incarnation(world.observer, old, verdict.why, world.timing.sweep_grace, looked.evidence)
-            except Fenced as error:
-                raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
-                                   ) from error
-    return acquire_lease(world.observer, SpawnRequest(key, metadata=why), world.timing.spawn_deadline)
+# ---- start the launcher ----------------------------------------------------------------------------------------------
 
 
-def _tell_guardian(world: Runtime, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
-    signals.post(world.home, Signal(
-        id_, {"role": "launch", "name": "launch", "incarnation": 0},
-        {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", launch.run_id, world.clock.utc(), None, 0,
-        payload))
+def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> None:
+    """Lease the launcher's incarnation and re-execute this process as it; does not return.
 
-
-def _leased(world: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
-    """The launcher's lease; a person's word to resume, and how many nodes the flow may visit from then on, is durable
-    with it, whatever becomes of that launcher."""
-    identity = lease_launcher(world, launch.run_id)
-    if steps:
-        _tell_guardian(world, launch, f"{launch.run_id}-budget-{identity.incarnation}",
-                       {"action": "budget", "max_steps": steps})
-    again = "--again" in options
-    if "--resume" in options and (again or not read_run_state(world, launch.run_id).over):
-        _tell_guardian(world, launch, resume_id(launch.run_id, identity.incarnation), resume_payload(again=again))
-    return identity
-
-
-def _succession(old: Identity, verdict: Verdict) -> str:
-    """What became of the launcher before, for whoever asks why there is another."""
-    ended = f"had ended ({old.reason or old.status})"
-    return f"life {old.incarnation} {ended if verdict.state == 'ended' else f'was {verdict.state}: {verdict.why}'}"
-
-
-MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""How a service manager that started us is told."""
-
-
-def launcher_command(world: Runtime, launch: Launch, identity: Identity,
-                     options: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line and environment of the launcher's process."""
-    key = launcher_key(launch.run_id)
-    own = {"GARRISON_LIFE": format_marker(str(world.home), key, identity.incarnation),
-           "GARRISON_INCARNATION": str(identity.incarnation)}
-    own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
-    if manager := systemd.find_manager(world.environ):
-        own["XDG_RUNTIME_DIR"] = manager.runtime  # cron names none, and tmux's server wants a scope too
-    return process_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
-
-
-def systemd_scope(world: Runtime) -> list[str]:
-    """The prefix that puts a launcher into a scope of its own, where that keeps it alive; empty elsewhere."""
-    manager = systemd.find_manager(world.environ)
-    in_unit = bool(world.environ.get("NOTIFY_SOCKET"))
-    chosen = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
-                              lingering=systemd.is_lingering(manager))
-    return systemd.scope_prefix(manager) if chosen == "scope" and systemd.can_start_scope(manager) else []
-
-
-def logout_note(world: Runtime) -> str:
-    """One line for who launches where systemd would end the run at logout; empty elsewhere."""
-    if systemd.is_lingering(systemd.find_manager(world.environ)) is not False:
-        return ""
-    return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
-
-
-def exec_launcher(world: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> None:
-    """Lease the launcher's life and re-execute this process as it; does not return. `steps`: see `start_detached`."""
+    `steps`: how many nodes the flow of a resumed run may visit from now on.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-    prefix = systemd_scope(world)
-    argv, env = launcher_command(world, launch, _leased(world, launch, options, steps), options)
+    prefix = systemd_scope(runtime)
+    argv, env = launcher_command(runtime, launch, _lease_with_requests(runtime, launch, options, steps), options)
     argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
 
 
-def spawn_launcher(world: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
-    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid. `steps`: how
-    many nodes the flow of a run that is resumed may visit from now on."""
-    prefix = systemd_scope(world)
-    identity = _leased(world, launch, options, steps)
-    argv, env = launcher_command(world, launch, identity, [*options, "--quiet"])
-    log = world.files(launch.run_id).layer_log("launch")
+def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
+    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid.
+
+    `steps`: how many nodes the flow of a resumed run may visit from now on.
+    """
+    prefix = systemd_scope(runtime)
+    identity = _lease_with_requests(runtime, launch, options, steps)
+    argv, env = launcher_command(runtime, launch, identity, [*options, "--quiet"])
+    log = runtime.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)
-    child = world.processes.spawn([*prefix, *argv], env=env, cwd=str(world.home), log=log)
+    child = runtime.processes.spawn([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()
     return child.pid
 
 
-def create_adhoc_run(world: Runtime, node: str, prd: str, target: Path, **task: object) -> tuple[Launch,
-                                                                                                 run_records.Task]:
-    """A run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
-    repo = validate_repository(target)
-    git = Git(repo)
-    git.check_branch_space()
-    base = git.current_branch()
-    if base is None:
-        raise Refused(f"{repo} has a detached HEAD; check a branch out, it is what the work will land on")
-    asked = str(task.pop("run", "") or "")
-    launch = Launch(
-        run_id=asked, pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
-        created_at=world.clock.utc(), trees=str(trees_root(world.environ)),
-        base_oid=git.rev(f"refs/heads/{base}") or "", agent=str(task.get("agent") or "command"),
-        path=world.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
-        locale={name: world.environ[name] for name in LOCALE if name in world.environ},
-        max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
-        held_back=list_withheld(world.environ, []))
-    run, _ = _claim(world, launch)
-    launch = replace(launch, run_id=run)
-    made = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]
-    run_records.save(world.files(run).attempt(node, 1) / "task.json", made)
-    run_records.save(world.files(run).launch, launch)
-    register_home(world)
-    return launch, made
+def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
+    """Take the launcher's lease, and write with it what a person asks of the guardian: to resume, and a new budget."""
+    identity = lease_launcher(runtime, launch.run_id)
+    if steps:
+        _request(runtime, launch, f"{launch.run_id}-budget-{identity.incarnation}", SetBudget(steps))
+    retry_failed = "--again" in options
+    if "--resume" in options and (retry_failed or not read_run_state(runtime, launch.run_id).over):
+        _request(runtime, launch, resume_id(launch.run_id, identity.incarnation), ResumeRun(retry_failed or None))
+    return identity
 
 
-PAUSE = 2.0
-"""Seconds between the two looks, at least: who works beats within the slow timer."""
+def _request(runtime: Runtime, launch: Launch, id_: str, payload: Payload) -> None:
+    signals.post(runtime.home, Signal(
+        id_, {"role": "launch", "name": "launch", "incarnation": 0},
+        {"role": "guardian", "name": launch.pipeline_id}, payload.type, launch.run_id, runtime.clock.utc(), None, 0,
+        payload.to_data()))
 
 
-def judge_launcher(world: Runtime, identity: Identity) -> Inspection:
-    """One look at a life whose beat is fresh; a late one is given a moment to beat again."""
-    pause = max(PAUSE, 3 * world.timing.rescan)
-    return judge_now(world.observer, identity, world.timing.beat_timeout, time.sleep, pause)
+def lease_launcher(runtime: Runtime, run: str) -> Identity:
+    """Take the launcher's lease; a dead predecessor is replaced first. AlreadyAlive if one lives."""
+    key, metadata = launcher_key(run), {}
+    old = runtime.store.read(Identity, key)
+    if old is not None:
+        inspection = judge_launcher(runtime, old)
+        verdict = inspection.verdict
+        if verdict.state == "elsewhere":
+            raise AlreadyAlive(f"the launcher of run {run} is {verdict.why}; follow or stop the run there")
+        if verdict.living:
+            raise AlreadyAlive(f"run {run} has a launcher already (pid {old.pid}); `garrison status {run}` shows it")
+        metadata = {"succeeds": _succession(old, verdict)}
+        if verdict.state != "ended" or old.status == "crashed":
+            try:
+                replace_incarnation(runtime.observer, old, verdict.why, runtime.timing.sweep_grace,
+                                    inspection.evidence)
+            except Fenced as error:
+                raise AlreadyAlive(f"another launcher of run {run} was started meanwhile; `garrison status {run}` "
+                                   "shows it") from error
+    return acquire_lease(runtime.observer, SpawnRequest(key, metadata=metadata), runtime.timing.spawn_deadline)
+
+
+def judge_launcher(runtime: Runtime, identity: Identity) -> Inspection:
+    """Judge a launcher at once if its heartbeat is fresh; a late one is given a moment to beat again."""
+    pause = max(INSPECTION_PAUSE, 3 * runtime.timing.rescan)
+    return judge_now(runtime.observer, identity, runtime.timing.beat_timeout, time.sleep, pause)
+
+
+def _succession(old: Identity, verdict: Verdict) -> str:
+    """Return what became of the launcher before, for `garrison why`."""
+    how = f"had ended ({old.reason or old.status})" if verdict.state == "ended" \
+        else f"was {verdict.state}: {verdict.why}"
+    return f"incarnation {old.incarnation} {how}"
+
+
+def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
+                     options: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of the launcher's process."""
+    key = launcher_key(launch.run_id)
+    own = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
+           "GARRISON_INCARNATION": str(identity.incarnation)}
+    own |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
+    if manager := systemd.find_manager(runtime.environ):
+        own["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and tmux's server wants a scope, too
+    return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, own)
+
+
+def systemd_scope(runtime: Runtime) -> list[str]:
+    """Return the prefix that puts a launcher into a scope of its own, where that keeps it alive; else nothing."""
+    manager = systemd.find_manager(runtime.environ)
+    in_unit = bool(runtime.environ.get("NOTIFY_SOCKET"))
+    method = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
+                                         lingering=systemd.is_lingering(manager))
+    return systemd.scope_prefix(manager) if method == "scope" and systemd.can_start_scope(manager) else []
+
+
+# ---- notes at the launch ---------------------------------------------------------------------------------------------
+
+MAX_NAMED_ENTRIES = 5
+
+
+def logout_note(runtime: Runtime) -> str:
+    """Return a line for a person whose logout would end the run; '' elsewhere."""
+    if systemd.is_lingering(systemd.find_manager(runtime.environ)) is not False:
+        return ""
+    return "note: systemd may end this run when you log out; `loginctl enable-linger` prevents that"
+
+
+def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
+    """Return a line about merge entries of runs that are not running: they will land while this run is; '' for none."""
+    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock)
+    running = running_runs(runtime)
+    return describe_foreign_entries([entry for entry in queue.state.unfinished()
+                                     if entry.run not in running | {launch.run_id}])
+
+
+def describe_foreign_entries(entries: list[MergeEntry]) -> str:
+    """Return which entries will land, too, and how to withdraw one. Pure."""
+    if not entries:
+        return ""
+    named = ", ".join(f"{entry.id} ({entry.branch})" for entry in entries[:MAX_NAMED_ENTRIES])
+    more = f" and {len(entries) - MAX_NAMED_ENTRIES} more" if len(entries) > MAX_NAMED_ENTRIES else ""
+    return (f"note: the merge queue has entries of runs that are not running; they will be tested and land, too: "
+            f"{named}{more}; `garrison merge-queue cancel ID` withdraws one")

@@ -1,9 +1,9 @@
-"""The one loop of all layers: turn (observe, decide, act) → beat → wait. Short enough to read at once.
+"""The one loop of all processes: turn (observe, decide, act) → heartbeat → wait. Short enough to read at once.
 
 A turn that did something is followed by another at once; a quiet one waits for a process exit, a file, a signal or the
-slow timer. When only the timer woke it, a layer may first glance at what the turn would read; while that is unchanged
-(and for a few seconds at most) the turn is spared. Beats come only from here, after a finished look: a thread would
-beat for a dead loop.
+slow timer. When only the timer fires, the process's fingerprint is compared first: while it is unchanged (and for a few
+seconds at most) the turn is spared. Heartbeats come only from here, after a finished check: a thread would beat for a
+dead loop.
 """
 
 from __future__ import annotations
@@ -28,207 +28,210 @@ if TYPE_CHECKING:
 
 TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
                               errno.EAGAIN})
-"""Errors of the machine, not of ours: said, and tried again at the next timer."""
+"""Errors of the machine, not of garrison: logged, and tried again at the next timer."""
 
 FENCED_EXIT = 75
+"""Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
-VANISHING = 1.0
+HOME_REMOVAL = 1.0
 """Seconds within which a home whose life files are gone is gone itself."""
 
 WAKING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-"""What wakes a layer."""
+"""Signals that wake the loop."""
 
 BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
+"""Blocked by a command that becomes a process of a run, until that process's event loop handles them: a Ctrl-C in
+between is not lost."""
 
 
 class Process(Protocol):
-    """What the loop drives."""
+    """A process of a run, as the loop drives it."""
+
+    is_event_driven: bool
+    """Whether an event announces everything that matters to it; else its fingerprint is compared at each rescan."""
 
     def turn(self) -> bool:
-        """Observe, decide, act once; True if anything was done (another turn follows at once)."""
+        """Observe, decide, act once; return True if another turn should follow at once."""
 
-    naps: bool
-    """Whether everything that matters to it wakes it; else it glances at each rescan."""
+    def fingerprint(self) -> Fingerprint | None:
+        """Return what would differ if a turn had anything to do, except for time (`next_wake`) and the ends of watched
+        processes; None if only a whole turn can tell."""
 
-    def glance(self) -> Fingerprint | None:
-        """What would look different if a turn had anything to do, time apart (`next_wake` tells that) and the ends of
-        watched processes; None if only a whole turn can tell."""
-
-    def watch(self, waker: EventLoop) -> None:
+    def watch(self, event_loop: EventLoop) -> None:
         """Register what should wake the loop early."""
 
+    def next_wake(self) -> float | None:
+        """Return the seconds until something is due, None if only the timer matters."""
+
     def stop(self, signum: int) -> None:
-        """A request to end in order arrived."""
+        """Stop gracefully: the process was asked to by a signal."""
 
     def abandon(self, why: str) -> None:
-        """The life is fenced: kill own children, write nothing."""
+        """Kill one's own children and write nothing: the incarnation is fenced."""
 
-    def trouble(self, why: str) -> None:
-        """The same refusal (git, a corrupt record) has spoiled every turn for longer than is waited for; told again
-        each time that has passed once more. The turn is tried again anyway."""
+    def handle_persistent_error(self, why: str) -> None:
+        """Handle an error (git, a corrupt record) that has spoiled every turn for longer than is waited for.
+
+        The turn is tried again anyway; this is called again each time that has passed once more.
+        """
 
     @property
     def exit_code(self) -> int | None:
-        """Set when the layer is done."""
-
-    def next_wake(self) -> float | None:
-        """Seconds until something is due, None if only the timer matters."""
+        """The exit code, once the process is done."""
 
 
-def run(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop | None = None) -> int:
-    """Drive `layer` to its end; returns the process's exit code."""
-    waker = waker or EventLoop(WAKING_SIGNALS)
-    complaints = RepeatedErrors()
+def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
+    """Drive `process` to its end; returns its exit code."""
+    event_loop = event_loop or EventLoop(WAKING_SIGNALS)
+    errors = RepeatedErrors()
     try:
         while True:
-            seen = layer.glance()  # before the turn: what changes while it looks must differ afterwards
-            again = _guarded_turn(layer, life, world, complaints)
-            if layer.exit_code is not None:
-                return layer.exit_code
-            world.processes.reap()
-            layer.watch(waker)
+            seen = process.fingerprint()  # before the turn: what changes during it must differ afterwards
+            again = _guarded_turn(process, me, runtime, errors)
+            if process.exit_code is not None:
+                return process.exit_code
+            runtime.processes.reap()
+            process.watch(event_loop)
             if again:
-                heard = waker.wait(0.0).signals
-            elif complaints.last:  # the end of its own git must not wake us: it would be tried without a pause
-                heard = (*waker.wait(0.0).signals, *waker.wait(_pause(layer, world)).signals)
+                received = event_loop.wait(0.0).signals
+            elif errors.last:
+                # The end of the git that failed must not wake the loop: it would retry without a pause.
+                received = (*event_loop.wait(0.0).signals, *event_loop.wait(_pause(process, runtime)).signals)
             else:
-                heard = _rest(layer, life, world, waker, seen)
-            for number in heard:
-                _hear(layer, number)
+                received = _wait(process, me, runtime, event_loop, seen)
+            for signum in received:
+                if signum in BLOCKED_SIGNALS:
+                    process.stop(signum)
     except (Fenced, LockLost) as error:
         log_line(str(error))
         if isinstance(error, LockLost):
-            _let_vanish(world.home)
-        layer.abandon(str(error))
+            _await_removal(runtime.home)
+        process.abandon(str(error))
         return FENCED_EXIT
     finally:
-        waker.close()
+        event_loop.close()
 
 
-def _let_vanish(home: Path) -> None:
-    """A home is removed file by file: who is woken by the first must not take it for one that stays."""
-    end = time.monotonic() + VANISHING
+def _await_removal(home: Path) -> None:
+    """Wait while a home is removed file by file: the process that the first removal wakes must not take it for one
+    that stays."""
+    end = time.monotonic() + HOME_REMOVAL
     while (home / "identities").is_dir() and time.monotonic() < end:
         time.sleep(0.02)
 
 
-def _pause(layer: Process, world: Runtime) -> float:
-    due = layer.next_wake()
-    return world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
+def _pause(process: Process, runtime: Runtime) -> float:
+    due = process.next_wake()
+    return runtime.timing.rescan if due is None else max(0.0, min(due, runtime.timing.rescan))
 
 
-def _rest(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop, seen: Fingerprint | None) -> tuple[int,
-                                                                                                                  ...]:
-    """Sleep until an event, or until the timer finds that something may be to do; returns the signals heard.
+def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop,
+          seen: Fingerprint | None) -> tuple[int, ...]:
+    """Sleep until an event, or until the timer finds that something may be due; returns the signals received.
 
-    The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
-    unless files cannot be watched.
+    The first sleep is a rescan's, so that an event that was lost while the watches were set costs no more; later ones
+    are longer, unless files cannot be watched.
     """
-    due, pause = layer.next_wake(), _pause(layer, world)
-    end = world.clock.monotonic() + (max_age(world.timing) if due is None else min(due, max_age(world.timing)))
+    due, pause = process.next_wake(), _pause(process, runtime)
+    longest = max_age(runtime.timing)
+    end = runtime.clock.monotonic() + (longest if due is None else min(due, longest))
     while True:
-        wake = waker.wait(pause)
-        now = world.clock.monotonic()
-        if wake or seen is None or now >= end or layer.glance() != seen:
-            return wake.signals
-        life.beat()
-        if waker.sees_files and layer.naps:
-            pause = min(check_interval(world.timing), end - now)
+        wakeup = event_loop.wait(pause)
+        now = runtime.clock.monotonic()
+        if wakeup or seen is None or now >= end or process.fingerprint() != seen:
+            return wakeup.signals
+        me.beat()
+        if event_loop.sees_files and process.is_event_driven:
+            pause = min(check_interval(runtime.timing), end - now)
 
 
 class RepeatedErrors:
-    """What went wrong turn after turn: said once, and timed while it lasts."""
+    """An error that spoils turn after turn: logged once, and timed while it lasts."""
 
     def __init__(self) -> None:
         self.last, self.since = "", 0.0
 
     def clear(self) -> None:
-        """A turn went well."""
+        """Forget it: a turn succeeded."""
         self.last = ""
 
-    def hear(self, text: str, now: float) -> None:
-        """Say `text` unless it was the last one too; `since` is when it began, monotonic seconds."""
+    def add(self, text: str, now: float) -> None:
+        """Log `text` unless it is the same as before; `now` is monotonic seconds."""
         if text != self.last:
-            log_line(f"{text}; going on, will try again")
+            log_line(f"{text}; trying again")
             self.last, self.since = text, now
 
-    def outlasts(self, patience: float, now: float) -> bool:
-        """Whether the last one has lasted longer than `patience` seconds; if so it is timed anew."""
+    def has_lasted(self, patience: float, now: float) -> bool:
+        """Return whether the error has lasted longer than `patience` seconds; if so, its time begins again."""
         if now - self.since <= patience:
             return False
         self.since = now
         return True
 
 
-def _guarded_turn(layer: Process, life: Incarnation, world: Runtime, complaints: RepeatedErrors) -> bool:
-    """One turn between two looks at the life lock: a life whose home was removed must not make it anew.
+def _guarded_turn(process: Process, me: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
+    """Do one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
-    A damaged record that nobody mends in time is raised: it would keep the layer from ending, too.
+    A damaged record that is not repaired in time is raised: it would keep the process from ending, too.
     """
-    now = world.clock.monotonic()
-    if not _beat(life, world, complaints, now):
+    now = runtime.clock.monotonic()
+    if not _beat(me, runtime, errors, now):
         return False
     try:
-        again = layer.turn()
+        again = process.turn()
     except (Fenced, LockLost):
         raise
     except GarrisonError as error:
-        complaints.hear(str(error), now)
-        damaged = isinstance(error, RecordError)
-        if not damaged and _no_room(error, world):
-            complaints.since = now  # whatever failed for want of it: it is waited for, as the launcher tells
+        errors.add(str(error), now)
+        is_damage = isinstance(error, RecordError)
+        if not is_damage and _is_disk_full(error, runtime):
+            errors.since = now  # it is waited for, however long it lasts; the launcher tells the person
             return False
-        if complaints.outlasts(world.timing.damage_patience if damaged else world.timing.git_patience, now):
-            if damaged:
-                raise  # the life ends with it, not the node: whoever mends the record lets it go on
-            layer.trouble(str(error))
+        if errors.has_lasted(runtime.timing.damage_patience if is_damage else runtime.timing.git_patience, now):
+            if is_damage:
+                raise  # this incarnation ends, the node does not: once the record is repaired, a successor goes on
+            process.handle_persistent_error(str(error))
         return False
     except OSError as error:
         if error.errno not in TRANSIENT_ERRNOS:
             raise
-        complaints.hear(f"{error.strerror}: {error.filename or world.home}", now)
+        errors.add(f"{error.strerror}: {error.filename or runtime.home}", now)
         return False
-    complaints.clear()
-    if layer.exit_code is None:
-        _beat(life, world, complaints, now)
+    errors.clear()
+    if process.exit_code is None:
+        _beat(me, runtime, errors, now)
     return again
 
 
-def _no_room(error: GarrisonError, world: Runtime) -> bool:
-    """Whether git failed because a disk is full; its first line often names only what it could not write."""
-    places = (world.home, Path(world.environ.get("GARRISON_TREES", world.home)))
-    return disk_space.reports_no_space(getattr(error, "stderr",
-                                               "")) or any(disk_space.is_full(place) for place in places)
+def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:
+    """Return whether git failed for want of space; its first line often names only what it could not write."""
+    places = (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))
+    return disk_space.reports_no_space(getattr(error, "stderr", "")) or any(map(disk_space.is_full, places))
 
 
-def _beat(life: Incarnation, world: Runtime, complaints: RepeatedErrors, now: float) -> bool:
-    """Whether a life sign could be given; LockLost if the home will take none any more (read-only, unmounted)."""
+def _beat(me: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
+    """Return whether a heartbeat was written; LockLost if the home cannot take one any more (read-only, unmounted)."""
     try:
-        life.beat()
+        me.beat()
     except OSError as error:
         if error.errno not in TRANSIENT_ERRNOS:
-            raise LockLost(f"{world.home} takes no life sign any more ({error.strerror}); stopping in order") from error
-        complaints.hear(f"{error.strerror}: {world.home}", now)
+            raise LockLost(f"no heartbeat can be written to {runtime.home} any more ({error.strerror}); stopping") \
+                from error
+        errors.add(f"{error.strerror}: {runtime.home}", now)
         return False
     return True
 
 
-def _hear(layer: Process, number: int) -> None:
-    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        layer.stop(number)
-
-
-def exit_gracefully(life: Incarnation, reason: str, code: int = 0) -> int:
-    """End in order; returns `code`. An own record that is damaged is said, and keeps nobody from going."""
+def exit_gracefully(me: Incarnation, reason: str, code: int = 0) -> int:
+    """Record the end of one's own incarnation; returns `code`. A damaged record is logged and stops nothing."""
     try:
-        life.end(reason, code)
+        me.end(reason, code)
     except RecordError as error:
         log_line(str(error))
     return code
 
 
 def log_line(text: str) -> None:
-    """A line in the layer's log; one that finds no room (or no terminal) any more is kept for the next."""
+    """Write a line to the process's log; one that finds no space, or no terminal any more, is lost."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)

@@ -1,14 +1,13 @@
-"""Telling a person who is elsewhere: a command of theirs, run when somebody was given up, asks, or the run has ended.
+"""Notifications: run a command of the person's own when something is parked, a question is open, or the run has ended.
 
     [notify]
     command = ["notify-send", "garrison {run}", "{text}"]
     on = ["escalate", "question", "failed"]
     timeout = 10
 
-The rule of this room: what is to be told follows from the state of the run alone, and is journaled as told once its
-command has ended, so that a launcher that died is followed by one that tells the rest: rather twice than never. A
-command that fails is said in the log and is no reason to stop. `done` and `stopped` may be listed too. The command
-gets the event as JSON on its standard input.
+What is due follows from the state of the run alone, and is journaled once its command has ended: the successor of a
+launcher that died sends the rest, one of them perhaps twice, none never. A command that fails is logged and stops
+nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on its standard input.
 """
 
 from __future__ import annotations
@@ -27,20 +26,21 @@ from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from garrison.config import NotifyConfig
+    from garrison.processes.launcher.policy import Parked
     from garrison.processes.run_state import RunState
 
-_PLACE = re.compile(r"\{(text|run|event|node)\}")
-_LONG = 500
-"""Characters of what somebody said, in one message."""
+_PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
+_LONGEST = 500
+"""Characters of a text from outside in one notification."""
 
 
 @dataclass(frozen=True)
 class Notification:
-    """One thing to tell, once; `key` is what it is known by."""
+    """One thing to notify about, once per `key`."""
 
     key: str
     event: str
@@ -48,83 +48,77 @@ class Notification:
     node: str = ""
 
 
-def due_notifications(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str], config: NotifyConfig,
-        ended: str = "") -> list[Notification]:
-    """What is to be told now; `given_up` holds (signal id, who, why), `ended` how the run ended, if it did. Pure."""
-    found = [Notification(f"escalate:{id_}", "escalate", f"{who} was given up: {why}", _node_of(state, who))
-             for id_, who, why in given_up]
-    found += [Notification(f"question:{node}:{asked['id']}", "question", f"{node} asks: {asked['text']}", node)
-              for node, asked in state.questions.items()]
+def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
+                      ended: str = "") -> list[Notification]:
+    """Return what is due now; `ended` is how the run ended, if it did. Pure."""
+    due = [Notification(f"escalate:{one.id}", "escalate", f"{one.who} is parked: {one.why}",
+                        one.who if one.who in state.nodes else "") for one in parked]
+    due += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
+            for node, question in state.questions.items()]
     if ended:
         reason = f": {state.reason}" if state.reason else ""
-        merged = sum(1 for node in state.nodes.values() if node.status == "validated")
-        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends anew
-                            f"run {ended}, {merged} of {len(state.nodes)} merged{reason}"))
-    return [one for one in found if one.key not in told and one.event in config.on and config.command]
+        due.append(Notification(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends once more
+                                f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
+    return [one for one in due if one.key not in notified and one.event in config.on and config.command]
 
 
-def _node_of(state: RunState, who: str) -> str:
-    return who if who in state.nodes else ""
-
-
-def notify_argv(config: NotifyConfig, run: str, notice: Notification) -> list[str]:
-    """The command for one notice; braces that name nothing of ours stay. Pure."""
-    values = {"text": clean(notice.text)[:_LONG], "run": run, "event": notice.event, "node": notice.node}
-    return [_PLACE.sub(lambda found: values[found[1]], word) for word in config.command]
+def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
+    """Return the command for one notification; braces that name none of the placeholders stay. Pure."""
+    values = {"text": clean(notification.text)[:_LONGEST], "run": run, "event": notification.event,
+              "node": notification.node}
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
 
 
 class Notifier:
-    """Runs the command, one notice at a time; `told` is called with each whose command has ended, or cannot be run."""
+    """Runs the command, one notification at a time; `on_done` is called with each whose command has ended, or could not
+    be run."""
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
-                 told: Callable[[Notification], None]) -> None:
-        self.config, self.run, self.environ, self.log, self.told = config, run, environ, log, told
+                 on_done: Callable[[Notification], None]) -> None:
+        self.config, self.run, self.environ, self.log, self.on_done = config, run, environ, log, on_done
         self._job: Job | None = None
-        self._waiting: list[Notification] = []
+        self._queue: list[Notification] = []
         """The first of them is the one whose command runs, if one does."""
 
-    def tell(self, notice: Notification) -> None:
-        """Run the command for it, once those before it have ended; again, while it waits, is no matter."""
-        if all(one.key != notice.key for one in self._waiting):
-            self._waiting.append(notice)
+    @property
+    def busy(self) -> bool:
+        """Whether any notification is still to be sent."""
+        return bool(self._queue)
+
+    def add(self, notification: Notification) -> None:
+        """Queue a notification; one that is queued already is not queued again."""
+        if all(one.key != notification.key for one in self._queue):
+            self._queue.append(notification)
 
     def poll(self, now: float) -> None:
-        """Take one step; monotonic seconds."""
+        """Take one step; `now` is monotonic seconds."""
         if self._job is not None:
             result = self._job.poll(now)
             if result is None:
                 return
             self._job = None
             if not result.ok:
-                how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
+                how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
                 log_line(f"the notify command {how}; its output is in {self.log}")
-            self._over()
-        while self._waiting and self._job is None:
-            self._job = self._start(self._waiting[0], now)
+            self.on_done(self._queue.pop(0))
+        while self._queue and self._job is None:
+            self._job = self._start(self._queue[0], now)
             if self._job is None:
-                self._over()
-
-    def _over(self) -> None:
-        self.told(self._waiting.pop(0))
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything is still to be told."""
-        return bool(self._waiting)
+                self.on_done(self._queue.pop(0))
 
     def finish(self) -> None:
-        """Tell what is left, within the command's own time limit each."""
+        """Send what is left, within the command's own time limit each."""
         while self.busy:
             self.poll(time.monotonic())
             time.sleep(0.01)
 
-    def _start(self, notice: Notification, now: float) -> Job | None:
-        argv = notify_argv(self.config, self.run, notice)
-        body = {"run": self.run, "event": notice.event, "text": notice.text, "node": notice.node}
+    def _start(self, notification: Notification, now: float) -> Job | None:
+        argv = notify_argv(self.config, self.run, notification)
+        body = {"run": self.run, "event": notification.event, "text": notification.text, "node": notification.node}
         stdin = self.log.with_suffix(".json")
         try:
             atomic.write(stdin, (json.dumps(body) + "\n").encode())
-            # Through a shell that only binds standard input; the words themselves are read by none.
+            # The shell only redirects standard input; the words themselves are not parsed by it.
             shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *argv]
             return Job.start(shell, env=dict(self.environ), cwd=os.sep, log=self.log,
                              timeout_s=self.config.timeout, now=now)

@@ -1,7 +1,7 @@
-"""What must be true before a run exists, or goes on: graph, repository, gate, agents and pre-flight are checked here.
+"""Checks before a run exists or continues: graph, repository, gate, agents, and the gate's run on the bare target.
 
-The rule of this room: a launch that cannot land anything ends with one line and has cost nothing; only the queue's
-settings are written, once the pre-flight has passed.
+A launch that cannot land anything ends with one line and has cost nothing; only the queue's settings are written, once
+the gate has passed. Every refusal names the thing, what is wrong with it, and what to do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.run_state import replay_run
+from garrison.processes.run_status import read_run_state
 from garrison.processes.runner.jobs import VALIDATOR, validator_agent
-from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
@@ -42,12 +42,15 @@ from garrison.system.git.repository import detached, underway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from garrison.processes.run_state import RunState
+    from garrison.processes.runtime import Runtime
+
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What a person asked for; None means: not said."""
+    """What a person asked for; None means: not asked."""
 
     pipeline: Path
     target: Path
@@ -79,10 +82,10 @@ class PreparedLaunch:
     plan: RunPlan
 
 
-def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
-    """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
+def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
+    """Check everything and run the gate once; returns what `create_run` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
-    read_config(world.home).notify()
+    read_config(runtime.home).notify()
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
     plan = plan_run(graph, max_steps=request.max_steps, load=with_installed_transforms(load_from_source))
     repo = validate_repository(request.target)
@@ -93,19 +96,19 @@ def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str
     pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
     launch = Launch(
-        run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=world.clock.utc(),
-        trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
+        run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
+        trees=str(trees_root(runtime.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
         setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
-        no_gate=request.no_gate, env=_environment_names(world, request, plan),
-        held_back=list_withheld(world.environ, request.env), agent=request.agent,
-        max_agents=request.max_agents or _agents_at_once(report), max_respawn=request.max_respawn,
+        no_gate=request.no_gate, env=_environment_names(runtime, request, plan),
+        held_back=list_withheld(runtime.environ, request.env), agent=request.agent,
+        max_agents=request.max_agents or _default_max_agents(report), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
-        terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
-        locale={name: world.environ[name] for name in LOCALE if name in world.environ},
+        terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
+        locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
         max_steps=request.max_steps)
-    _refuse_unfinished(world, launch, request)
-    launch = _with_gate(world, launch, git, request, plan, report)
+    _refuse_unfinished(runtime, launch, request)
+    launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 
 
@@ -113,22 +116,23 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; name a DOT file, or /dev/stdin") from error
+        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; pass a DOT file, or /dev/stdin") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"pipeline {path} is not UTF-8 text; save it as such") from error
+        raise UsageError(f"pipeline {path} is not UTF-8 text; save it as UTF-8") from error
 
 
 def _pipeline_id(request: LaunchRequest, plan: RunPlan) -> str:
-    asked = request.pipeline_id
-    return check_name(asked) if asked is not None else to_name(plan.id or request.pipeline.stem)
+    pipeline_id = request.pipeline_id
+    return check_name(pipeline_id) if pipeline_id is not None else to_name(plan.id or request.pipeline.stem)
 
 
-def _agents_at_once(report: Callable[[str], None]) -> int:
-    """The default of --max-agents; said where memory makes it less than the cores would."""
+def _default_max_agents(report: Callable[[str], None]) -> int:
+    """Return the default of --max-agents; reported where memory makes it less than the cores would."""
     cores, memory = capacity.cores(), capacity.available_memory()
     number = capacity.default_agents(cores, memory)
     if number < capacity.default_agents(cores, None) and memory is not None:
-        report(f"note: {number} at once, for {memory >> 20} MiB of memory are left; --max-agents says otherwise")
+        report(f"note: {number} agents at once, for {memory >> 20} MiB of memory are free; --max-agents sets another "
+               "number")
     return number
 
 
@@ -142,67 +146,63 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     return base
 
 
-def _environment_names(world: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
-    """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
+def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
+    """Return the variables that agents get: those of --env, and those of the agents' profiles. Refused for an unknown
+    agent."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
     validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
-    asked = registry.required_variables(agents | validators, world.home)
+    asked = registry.required_variables(agents | validators, runtime.home)
     for name in validators:
-        registry.agent(name, world.home, VALIDATOR)
-    if unset := unset_variables(world, request.env):
-        raise Refused(f"--env {unset[0]}: no such variable is set here, so no agent and no gate would see it; "
+        registry.agent(name, runtime.home, VALIDATOR)
+    if unset := unset_variables(runtime, request.env):
+        raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
                       "export it, or leave that --env out")
     for name, task in plan.tasks.items():
-        which = task.agent or ("command" if task.command else request.agent)
-        if which == "command" and not task.command:
-            raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
-        registry.check_node(which, name, task.attrs, world.home)
-        if session := registry.session_options(which, name, task.attrs, world.home):
+        agent = task.agent or ("command" if task.command else request.agent)
+        if agent == "command" and not task.command:
+            raise Refused(f"node {name} has no command=; add one, or set another agent with --agent or agent=")
+        registry.check_node(agent, name, task.attrs, runtime.home)
+        if session := registry.session_options(agent, name, task.attrs, runtime.home):
             from garrison.session.trust import read_tiers, working_tier
 
             working_tier(session.tier, read_tiers())
-    return sorted({*request.env, *(name for name in asked if name in world.environ)})
+    return sorted({*request.env, *(name for name in asked if name in runtime.environ)})
 
 
-def unset_variables(world: Runtime, names: Iterable[str]) -> list[str]:
-    """Those of `names` that this process could not pass on."""
-    return [name for name in names if name not in world.environ]
+def unset_variables(runtime: Runtime, names: Iterable[str]) -> list[str]:
+    """Return those of `names` that this process could not pass on."""
+    return [name for name in names if name not in runtime.environ]
 
 
 def run_exists(run: str) -> Refused:
-    """What to say of a run id that is in use."""
-    return Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run")
+    """Return the refusal of a run id that is in use."""
+    return Refused(f"run {run} exists already; continue it with --resume {run}, or choose another id with --run")
 
 
-def _refuse_unfinished(world: Runtime, launch: Launch, request: LaunchRequest) -> None:
-    if request.run is not None and (world.home / "runs" / check_run(request.run)).exists():
+def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest) -> None:
+    """Refuse a second run of a pipeline and repository while there is one that could be resumed."""
+    if request.run is not None and (runtime.home / "runs" / check_run(request.run)).exists():
         raise run_exists(request.run)
     if request.new:
         return
-    for run in run_records.list_runs(world.home):
+    for run in run_records.list_runs(runtime.home):
         try:
-            other, state = world.launch(run), read_run_state(world, run)
+            other, state = runtime.launch(run), read_run_state(runtime, run)
         except RecordError as error:
-            log_line(f"run {run} is passed over: {error}")
+            log_line(f"run {run} is skipped: {error}")
             continue
         if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
-        if state.status in ("done", "failed"):
-            continue
-        done = sum(1 for node in state.nodes.values() if node.status == "validated")
-        raise Refused(f"run {run} of this pipeline and repository is unfinished ({done} of {len(state.nodes)} done); "
-                      f"go on with --resume {run}, or say --new")
+        if state.status not in ("done", "failed"):
+            raise Refused(f"run {run} of this pipeline and repository is unfinished ({state.landed} of "
+                          f"{len(state.nodes)} nodes landed); continue it with --resume {run}, or start another "
+                          "with --new")
 
 
-def read_run_state(world: Runtime, run: str) -> RunState:
-    """A run's state as its journal tells it."""
-    return replay_run(read_all(world.files(run).journal))
-
-
-def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
+def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
                report: Callable[[str], None]) -> Launch:
-    """The launch with the queue's gate settled and the pre-flight passed."""
-    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+    """Return the launch with the queue's gate, which has passed on the bare target."""
+    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
     setup = launch.setup
@@ -210,19 +210,18 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
         setup = recorded.setup
     lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
     if gate is None and not request.no_gate:
-        raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
-                      "or --no-gate to land untested")
-    config = QueueConfig(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
+        raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (or set gate= in the graph), or "
+                      "--no-gate to land untested")
+    config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files))
     why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
-                               processor=queue.is_processor_running())
+                                processor=queue.is_processor_running())
     if why:
         raise Refused(why)
     launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files)
     try:
-        preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
-                  held_back=launch.held_back,
-                  base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports,
-                  progress=report)
+        preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
+                  run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
+                  allow_foreign_imports=request.allow_foreign_imports, progress=report)
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
         raise
@@ -230,69 +229,72 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
     return launch
 
 
-def check_resume(world: Runtime, run: str, *, onto: bool = False, again: bool = False) -> Launch:
-    """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`).
+# ---- resuming --------------------------------------------------------------------------------------------------------
 
-    A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes. One
-    that failed is resumed, too, where a person wants the failed nodes tried `again`.
+
+def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = False,
+                 retry_failed: bool = False) -> Launch:
+    """Return the launch of a run that may be resumed; Refused if it is over, or its target branch was apply_installed.
+
+    A run that is over, but whose launcher died before it reported that, is resumed: the new launcher reports it.
     """
-    launch = world.launch(check_run(run))
-    state = read_run_state(world, run)
-    check_journal_present(world.store, launch, state, world.files(run).journal)
-    last = world.store.read(Identity, launcher_key(run))
-    if again:
-        _refuse_again(world, launch, state)
+    launch = runtime.launch(check_run(run))
+    state = read_run_state(runtime, run)
+    check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
+    last = runtime.store.read(Identity, launcher_key(run))
+    if retry_failed:
+        _check_retry(runtime, launch, state)
     elif state.over:
         if last is not None and last.status in ALIVE:
             return launch
-        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "") + "; "
-                      + ("to try the failed nodes again, pass --retry-failed; " if state.status == "failed" else "")
-                      + "start another with --new")
+        retry = "pass --retry-failed to try the failed nodes again, or " if state.status == "failed" else ""
+        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
+                      + f"; {retry}start another with --new")
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
     git = Git(validate_repository(Path(launch.repo)))
     tip = git.rev(f"refs/heads/{launch.base}")
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
-    if not onto and not git.is_ancestor(launch.base_oid, tip):
-        raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
-                      "pass --accept-rewritten-target to continue on it")
-    _keep_gate(world, launch, git)
-    if unset := unset_variables(world, launch.env):
-        log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents "
-            "and gate go on without them unless you stop, export them and resume again")
+    if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):
+        raise Refused(f"{launch.base} was apply_installed since run {run} began ({launch.base_oid[:10]} is not in it); "
+                      "pass --accept-apply_installed-target to continue on it")
+    _restore_gate(runtime, launch, git)
+    if unset := unset_variables(runtime, launch.env):
+        log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and its "
+                 "gate go on without them, unless you stop it, export them and resume again")
     return launch
 
 
-def _refuse_again(world: Runtime, launch: Launch, state: RunState) -> None:
-    """Refuse to try the failed nodes of a run once more that has none, or that did not fail at one."""
-    run, files = launch.run_id, world.files(launch.run_id)
+def _check_retry(runtime: Runtime, launch: Launch, state: RunState) -> None:
+    """Refuse to retry the failed nodes of a run that did not fail at a node."""
+    run, files = launch.run_id, runtime.files(launch.run_id)
     if state.status != "failed":
-        raise Refused(f"run {run} is {state.status}, and --retry-failed is for one that failed; leave it out")
+        raise Refused(f"run {run} is {state.status}; --retry-failed is for a run that failed")
     plan = read_plan(files, launch)
     flow = replay_run(read_all(files.journal), plan.program, run, plan.children).flow
     if flow is not None and flow.over and flow.state.resumable != "again":
-        raise Refused(f"run {run} cannot be tried again: {flow.why or 'it did not fail at a node'}; start another with "
+        raise Refused(f"run {run} cannot be retried: {flow.why or 'it did not fail at a node'}; start another with "
                       "--new")
 
 
-def check_graph_unchanged(world: Runtime, launch: Launch) -> None:
-    """Refuse to go on with a run whose graph's file says something else now than when it was launched."""
-    path, files = Path(launch.graph_source), world.files(launch.run_id)
+def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
+    """Refuse to continue a run whose graph file differs from the graph it was launched with."""
+    path, files = Path(launch.graph_source), runtime.files(launch.run_id)
     if not launch.graph_source or not path.is_file() or not files.graph.is_file():
         return
-    kept = graph_digest(parse(_read(files.graph), str(files.graph)))
+    original = graph_digest(parse(_read(files.graph), str(files.graph)))
     try:
-        same = graph_digest(apply_installed(parse(_read(path), str(path)), "")[0]) == kept
+        is_same = graph_digest(apply_installed(parse(_read(path), str(path)), "")[0]) == original
     except DialectError:
-        same = False
-    if not same:
+        is_same = False
+    if not is_same:
         raise Refused(f"{path} was changed since run {launch.run_id} began; pass --original-graph to continue "
                       "with the graph as launched, or start another run with --new")
 
 
-def _keep_gate(world: Runtime, launch: Launch, git: Git) -> None:
-    """A queue whose journal was damaged and moved away is told again what this run was launched with."""
-    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+def _restore_gate(runtime: Runtime, launch: Launch, git: Git) -> None:
+    """Configure a queue again whose journal was damaged and moved away, as the run was launched with it."""
+    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
     if queue.state.config is None and (launch.gate or launch.no_gate):
-        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, world.timing.gate_timeout))
+        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout))

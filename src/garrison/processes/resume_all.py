@@ -1,7 +1,7 @@
-"""`garrison up`: a launcher for each run that is unfinished, not stopped by a person, and has none.
+"""`garrison up`: start a launcher for each run that is unfinished, was not stopped by a person, and has none.
 
-After a boot, a logout, an out-of-memory kill of everything: a person, cron or a timer asks, as often as it likes. Who
-is to be brought up is decided by `assess` (pure); each run's word says what was done, or what keeps it.
+After a boot, a logout or an out-of-memory kill, a person, cron or a timer calls this, as often as it likes. What each
+run needs is decided by `decide_resume` (pure); its result says what was done, or what prevents it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.processes.launch import judge_launcher, spawn_launcher
 from garrison.processes.launcher.policy import resume_id
-from garrison.processes.preflight import check_resume, read_run_state
+from garrison.processes.preflight import check_resume
 from garrison.processes.run_state import ENDED
+from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
+from garrison.records.payloads import ResumeRun, parse
 from garrison.supervise.decisions import ChildState
 from garrison.system import systemd
 
@@ -28,18 +30,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.processes.run_state import RunState
-    from garrison.records.signals import PostedSignal, Signal
+    from garrison.records.signals import PostedSignal
 
 UNREMARKABLE = frozenset({"over", "tended"})
-"""States that are as they should be: told only with `--json`."""
+"""States that are as they should be: shown only with `--json`."""
+
 REPORTED_TO_CRON = frozenset({"started", "refused"})
-"""What the door that cron calls says each minute: what it did, and what it could not do."""
+"""What the script that cron calls each minute shows: what it did, and what it could not do."""
+
+_STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "elsewhere": "left alone",
+                "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
 
 
 @dataclass(frozen=True)
 class ResumeResult:
-    """What became of one run. `state`: started; over, tended (has a launcher), elsewhere, stopped, parked, held: left
-    alone; refused: it should go on and cannot."""
+    """What became of one run.
+
+    `state`: started; over; tended (has a launcher); elsewhere, stopped, parked, held: left alone; refused: it should be
+    resumed and cannot be.
+    """
 
     run: str
     state: str
@@ -47,29 +56,28 @@ class ResumeResult:
 
     @property
     def line(self) -> str:
-        """For a person."""
-        return f"run {self.run} is {_SAID[self.state]}: {self.why}" if self.why else f"run {self.run}: {self.state}"
+        """The result in words."""
+        if not self.why:
+            return f"run {self.run}: {self.state}"
+        return f"run {self.run} is {_STATE_WORDS[self.state]}: {self.why}"
 
 
-_SAID = {"started": "brought up", "over": "over", "tended": "looked after", "elsewhere": "left alone",
-         "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
+def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Identity | None,
+                  inbox: Sequence[PostedSignal] = ()) -> ResumeResult | list[str]:
+    """Return why a run gets no launcher, or the options of the one it gets; `inbox` is its guardian's. Pure.
 
-
-def decide_resume(run: str, state: RunState, launched: ChildState, guardian: Identity | None,
-           inbox: Sequence[PostedSignal] = ()) -> ResumeResult | list[str]:
-    """Why a run gets no launcher, or the options of the one that it is to have; `inbox`: its guardian's. Pure.
-
-    A launcher that died before it had said how its run ended has a successor that says it, and goes; one that died
-    before a person's word to resume was obeyed has one that resumes.
+    A launcher that died before it reported the end of its run has a successor that reports it; one that died before
+    the guardian applied a person's request to resume has a successor that resumes.
     """
-    identity, verdict = launched.identity, launched.verdict
-    unsaid = identity is not None and verdict is not None and (identity.status == "crashed" or (
+    identity, verdict = launcher.identity, launcher.verdict
+    died_at_work = identity is not None and verdict is not None and (identity.status == "crashed" or (
         verdict.needs_replacement and identity.status in ("starting", "active")))
-    if unsaid and identity is not None and (word := _resuming(run, identity.incarnation, state, inbox)):
-        return ["--resume", *(["--again"] if word.payload.get("again") else [])]
-    parked = guardian is not None and guardian.status == "parked"
-    if unsaid and (state.status in ENDED or parked):
+    if died_at_work and identity is not None and (request := _open_request(run, identity.incarnation, state, inbox)):
+        return ["--resume", *(["--again"] if request.retry_failed else [])]
+    is_parked = guardian is not None and guardian.status == "parked"
+    if died_at_work and (state.status in ENDED or is_parked):
         return []
+    resume = f"`garrison launch --resume {run}`"
     if state.over:
         return ResumeResult(run, "over", f"{state.status}")
     if verdict is not None and verdict.state == "elsewhere":
@@ -77,90 +85,87 @@ def decide_resume(run: str, state: RunState, launched: ChildState, guardian: Ide
     if verdict is not None and identity is not None and verdict.living:
         return ResumeResult(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
     if state.status == "failed":
-        return ResumeResult(run, "parked", "it failed with parked nodes; once they are mended "
-                                   f"`garrison launch --resume {run}`")
+        return ResumeResult(run, "parked", f"it failed with parked nodes; fix the cause, then {resume}")
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
-        return ResumeResult(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")
-    if parked and guardian is not None:
-        return ResumeResult(run, "parked", f"its guardian was given up ({guardian.reason}); mend that, then "
-                                   f"`garrison launch --resume {run}`")
+        return ResumeResult(run, "stopped", f"it was stopped{why}; {resume} continues it")
+    if is_parked and guardian is not None:
+        return ResumeResult(run, "parked", f"its guardian is parked ({guardian.reason}); fix the cause, then {resume}")
     if identity is not None and identity.status in ("held", "parked"):
-        return ResumeResult(run, identity.status,
-                            f"its launcher is {identity.status}; `garrison launch --resume {run}`")
+        return ResumeResult(run, identity.status, f"its launcher is {identity.status}; {resume}")
     return ["--resume"]
 
 
-def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> Signal | None:
-    """The word to resume that this life of the launcher came with, if the guardian has yet to obey it."""
-    said = resume_id(run, incarnation)
-    if said in state.applied:
+def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> ResumeRun | None:
+    """Return the request to resume that came with this incarnation of the launcher, if it is not applied yet."""
+    id_ = resume_id(run, incarnation)
+    if id_ in state.applied:
         return None
-    return next((posted.signal for posted in inbox if posted.signal is not None and posted.signal.id == said), None)
+    signal = next((posted.signal for posted in inbox if posted.signal is not None and posted.signal.id == id_), None)
+    payload = parse(signal) if signal is not None else None
+    return payload if isinstance(payload, ResumeRun) else None
 
 
 def resume_all(home: Path) -> list[ResumeResult]:
-    """Look at every run of a home and start the launchers that are missing; one word a run. Harmless twice at once."""
-    world = Runtime.real(home)
-    return [word for run in run_records.list_runs(home) if (word := _bring_up(world, run)) is not None]
+    """Start the missing launchers of all runs of a home; returns a result per run. Harmless when called twice at
+    once."""
+    runtime = Runtime.real(home)
+    return [result for run in run_records.list_runs(home) if (result := _resume(runtime, run)) is not None]
 
 
-def _bring_up(world: Runtime, run: str) -> ResumeResult | None:
-    """One run; whatever it meets, the others must not wait for it."""
-    home = world.home
+def needs_launcher(runtime: Runtime, run: str) -> bool:
+    """Return whether `garrison up` would start a launcher for a run; one that cannot be read needs none."""
     try:
-        launch = world.launch(run)
-        if launch.adhoc:
-            return None
-        found = _assessed(world, launch)
-        if isinstance(found, ResumeResult):
-            return found
-        if not found:
-            return ResumeResult(run, "started", f"launcher {spawn_launcher(world, launch, found)} says how it ended")
-        check_resume(world, run, again="--again" in found)
-        return ResumeResult(run, "started", _start(world, launch, found))
-    except (AlreadyAlive, Fenced, Refused) as error:
-        word = _view_safely(world, run)
-        return word or ResumeResult(run, "refused", str(error))
-    except GarrisonError as error:
-        return ResumeResult(run, "refused", str(error))
-    except OSError as error:
-        return ResumeResult(run, "refused",
-                            f"{error.strerror}: {error.filename or home}; mend that, then `garrison up` again")
-
-
-def needs_launcher(world: Runtime, run: str) -> bool:
-    """Whether `garrison up` would start a launcher for a run; one that cannot be read wants none."""
-    try:
-        launch = world.launch(run)
-        return not launch.adhoc and not isinstance(_assessed(world, launch), ResumeResult)
+        launch = runtime.launch(run)
+        return not launch.adhoc and not isinstance(_decide(runtime, launch), ResumeResult)
     except GarrisonError:
         return False
 
 
-def _assessed(world: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
+def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
+    """Resume one run, if it needs it; an error is its result, so that the other runs do not wait for it."""
+    home = runtime.home
+    try:
+        launch = runtime.launch(run)
+        if launch.adhoc:
+            return None
+        decision = _decide(runtime, launch)
+        if isinstance(decision, ResumeResult):
+            return decision
+        if not decision:
+            return ResumeResult(run, "started", f"launcher {spawn_launcher(runtime, launch, decision)} reports its end")
+        check_resume(runtime, run, retry_failed="--again" in decision)
+        return ResumeResult(run, "started", _start(runtime, launch, decision))
+    except (AlreadyAlive, Fenced, Refused) as error:
+        if _observe_launcher(runtime, run).living:
+            return ResumeResult(run, "tended", "another launcher was started first")
+        return ResumeResult(run, "refused", str(error))
+    except GarrisonError as error:
+        return ResumeResult(run, "refused", str(error))
+    except OSError as error:
+        return ResumeResult(run, "refused",
+                            f"{error.strerror}: {error.filename or home}; fix that, then `garrison up` again")
+
+
+def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
-    return decide_resume(launch.run_id, read_run_state(world, launch.run_id), _view(world, launcher_key(launch.run_id)),
-                  world.store.read(Identity, guardian), signals.list_pending(world.home, guardian))
+    return decide_resume(launch.run_id, read_run_state(runtime, launch.run_id),
+                         _observe_launcher(runtime, launch.run_id), runtime.store.read(Identity, guardian),
+                         signals.list_pending(runtime.home, guardian))
 
 
-def _view(world: Runtime, key: Key) -> ChildState:
-    """A launcher that lives, but hangs, is looked at twice and counts as none."""
-    identity = world.store.read(Identity, key)
-    return ChildState(identity, judge_launcher(world, identity).verdict if identity else None)
+def _observe_launcher(runtime: Runtime, run: str) -> ChildState:
+    """Return a run's launcher; one that hangs is inspected twice, and counts as none."""
+    identity = runtime.store.read(Identity, launcher_key(run))
+    return ChildState(identity, judge_launcher(runtime, identity).verdict if identity else None)
 
 
-def _view_safely(world: Runtime, run: str) -> ResumeResult | None:
-    """After a refusal: somebody else may have been faster; then all is well."""
-    found = _view(world, launcher_key(run))
-    return ResumeResult(run, "tended", "somebody else was faster") if found.living else None
-
-
-def _start(world: Runtime, launch: run_records.Launch, options: list[str]) -> str:
-    """Through the run's unit if there is one for this home, else by ourselves; says how."""
-    manager = systemd.find_manager(world.environ)
-    default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
-    unit = systemd.has_unit(manager, launch.run_id, str(world.home), default)
-    if manager is not None and unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):
+def _start(runtime: Runtime, launch: run_records.Launch, options: list[str]) -> str:
+    """Start the launcher, by the run's systemd unit if there is one for this home; returns how."""
+    manager = systemd.find_manager(runtime.environ)
+    environ = {name: value for name, value in runtime.environ.items() if name != "GARRISON_HOME"}
+    default_home = str(find_home(None, environ))
+    has_unit = systemd.has_unit(manager, launch.run_id, str(runtime.home), default_home)
+    if manager is not None and has_unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):
         return f"as {systemd.unit_name(launch.run_id)}"
-    return f"launcher {spawn_launcher(world, launch, options)}"
+    return f"launcher {spawn_launcher(runtime, launch, options)}"

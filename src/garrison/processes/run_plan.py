@@ -1,7 +1,7 @@
-"""What a run will do: its plan, read from the snapshot of its graph, and the task of each attempt.
+"""Plan of a run: read from the snapshot of its graph. Also the task of each attempt.
 
-A task holds all that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built once
-an attempt. A run that has started but whose journal is empty is refused: it must not start again.
+A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
+once per attempt. A run that has started but whose journal is empty is refused: it must not start again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.parser import parse_file
-from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
 from garrison.records.hook import Hook
@@ -20,6 +20,7 @@ from garrison.records.names import Key
 from garrison.records.run import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.pipeline.fidelity import Carryover
@@ -30,24 +31,26 @@ if TYPE_CHECKING:
 
 
 def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
-    """The plan of the run's graph.dot, with the options of its launch; Refused if that was changed since."""
+    """Return the plan of the run's graph.dot, with the options of its launch; Refused if it was changed since."""
     plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
                     load=load_from_run(files.graphs))
     if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
-        raise Refused(f"{files.graph}, or what lies in {files.graphs}, is not what run {launch.run_id} began with any "
-                      "more; put it back, or start another run with --new")
+        raise Refused(f"{files.graph}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
+                      "it back, or start another run with --new")
     return plan
 
 
 def graph_hash(text: str, plan: RunPlan) -> str:
-    """What tells a run's graph, and those within it, from others: of the texts, as the run keeps them."""
+    """Return the hash of a run's graph and of the pipelines within it, as the run keeps them."""
     return hashlib.sha256(json.dumps([text, dict(plan.texts)], sort_keys=True).encode()).hexdigest()
 
 
 def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-            context: dict[str, Any] | None = None, told: Carryover | None = None) -> Task:
-    """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
-    is told of the run before it. Pure."""
+               context: dict[str, Any] | None = None, carried: Carryover | None = None) -> Task:
+    """Return the task of a node's current attempt.
+
+    `context` is what the flow's step sees, `carried` what the agent is told of the run before it. Pure.
+    """
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
@@ -56,23 +59,25 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
-        # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
+        # "Done, still to validate": its acceptance is run on the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
-        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.next_steps),
-        preamble=told.preamble or told.history if told else "", continues=told.session if told else "")
+        attributes=_to_json(planned.attrs), context=context or {}, ways=list(planned.next_steps),
+        preamble=carried.preamble or carried.history if carried else "",
+        continues=carried.session if carried else "")
 
 
-def _plain(attrs: Any) -> dict[str, Any]:
+def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
             for name, value in dict(attrs).items()}
 
 
 def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
-    """RecordError, naming the journal, if `state` (what it tells) is that of a run not yet begun, and this one has."""
+    """RecordError, naming the journal, if it tells of a run that has not begun, though the guardian's hook says it
+    has."""
     if launch.adhoc or state.status != "new":
         return
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
     if hook is not None and hook.phase != "planning":
-        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); put a "
-                          "copy of it back, or start another run with --new")
+        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); restore "
+                          "it from a copy, or start another run with --new")

@@ -1,34 +1,46 @@
-"""The state of a run, folded from the guardian's journal. No clock, disk or process here.
+"""State of a run, replayed from the guardian's journal. Pure: no clock, disk or process here.
 
-Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
-place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
-cycle, steer, steered} (it looked at its child) · `signal` {id, type, node, …, effect?, flow?, heard?, budget?,
-question?, answer?, stuck?, unstuck?, hold?, unhold?, resume?, run?, unparked?} (applied: effect and id are one record,
-so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `spawn`, `park`, `heal` {full, …}
-(see supervise.circuit) · `note` (told, not folded) · `snapshot`.
-
-Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
-the nodes, the gates and the latest outcomes, which need no graph.
+`RunState.apply` changes the state by one journal record (`records/events.py` says what each holds); `_APPLY` is the
+table. Replayed with the run's program, as its guardian does, the state includes the flow; without it (status, answer)
+it has the nodes, the gates and the latest outcomes, which need no graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import check_transition
 from garrison.processes.run_flow import RunFlow
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FlowAdvanced,
+    GateChanged,
+    GuardianSignal,
+    ManagerCycled,
+    NodeCancelled,
+    NodeChanged,
+    ProbeHealthy,
+    Question,
+    RunChanged,
+    Snapshot,
+    StuckAgent,
+    decode,
+)
 from garrison.records.names import Key
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.plan import RunPlan
+    from garrison.records.events import Event
     from garrison.records.journal import Entry
 
 RUN_TRANSITIONS: dict[str, frozenset[str]] = {
@@ -38,14 +50,17 @@ RUN_TRANSITIONS: dict[str, frozenset[str]] = {
     "done": frozenset(),
     "failed": frozenset({"running"}),
 }
-"""Run status → what may follow; `--resume` lifts `stopped`, and a `failed` whose nodes are parked (`RunState.over`)."""
-
+"""Run status → the statuses that may follow. A resumed run that was stopped goes on, and so does a failed one whose
+nodes are parked (`RunState.over`)."""
 
 ENDED = frozenset({"stopped", "done", "failed"})
 """Statuses in which nothing goes on."""
 
 RESUMED = "resumed"
-"""Why a run goes on that had ended, as its state says it."""
+"""The reason of a run that goes on after it had ended."""
+
+STOPPED_BY_PERSON = "stopped by a person"
+"""The reason of a run that a person stopped."""
 
 HOLDABLE = frozenset({"pending", "active"})
 """Statuses of a node that a person can park; later the merge queue has it."""
@@ -55,8 +70,9 @@ HOLDABLE = frozenset({"pending", "active"})
 class NodeState:
     """Where a node is; `commit` is what landed for it.
 
-    `step` names the step of the flow that the attempt is for (see run_flow.step_of), '' before its first; `first` is
-    that step's first attempt, the ones after it are rework. `kind` says what failed, as its runner calls it.
+    `step` names the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
+    step's first attempt, those after it are rework. `kind` says what failed, in its runner's words; `steer` is what a
+    manager tells the agent of this step.
     """
 
     status: str = "pending"
@@ -68,7 +84,29 @@ class NodeState:
     first: int = 1
     kind: str = ""
     steer: str = ""
-    """What a manager says to the agent of this step."""
+
+
+@dataclass(frozen=True)
+class ManagerState:
+    """The latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
+
+    place: str
+    node: str
+    cycle: int = 0
+    steer: str = ""
+    steered: int | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
+
+    status: str
+    label: str = ""
+    reason: str = ""
+    place: str = ""
+    ends: int = 1
 
 
 @dataclass
@@ -79,35 +117,37 @@ class RunState:
     reason: str = ""
     nodes: dict[str, NodeState] = field(default_factory=dict)
     applied: set[str] = field(default_factory=set)
+    """Ids of the signals that were applied."""
     deaths: dict[str, list[Death]] = field(default_factory=dict)
+    """Full name → its deaths in the current attempt."""
     buried: dict[str, int] = field(default_factory=dict)
-    """Full name → its latest life whose death was journaled, in whatever attempt."""
+    """Full name → its latest incarnation whose death was journaled, in whatever attempt."""
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
-    questions: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Node → its open question, {id, text}."""
+    """Full name → its latest stopped incarnation that may have a successor."""
+    questions: dict[str, Question] = field(default_factory=dict)
+    """Node → its open question."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
-    """Full name → its circuit, of those who were parked by the guardian in this attempt."""
-    stuck: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Node → {why, probe_at, life}, where its runner parked its agent."""
+    """Full name → its circuit, of those that the guardian parked in this attempt."""
+    stuck: dict[str, StuckAgent] = field(default_factory=dict)
+    """Node → its agent, where its runner parked that."""
     unstuck: dict[str, int] = field(default_factory=dict)
-    """Node → the last life of its agent of which was said that it is not parked any more."""
+    """Node → the last incarnation of its agent that was reported as no longer parked."""
     held: dict[str, str] = field(default_factory=dict)
     """Node or `processor` → why a person parked it."""
     began: str = ""
     """When the run began, UTC."""
     gates: dict[str, OpenGate] = field(default_factory=dict)
-    """Place of the flow → the gate open there."""
+    """Place of the flow → the gate that is open there."""
     heard: dict[str, list[Any]] = field(default_factory=dict)
-    """Name of a pipeline's signal → what came with it, of those that no gate has taken yet."""
+    """Name of a pipeline's signal → the values that arrived with it and that no gate has used yet."""
     cancelled: set[str] = field(default_factory=set)
     """Nodes whose runner was told that their work is not needed any more."""
     budget: int | None = None
-    """Steps that a person allows the flow when the run goes on."""
-    managers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Place of the flow → the latest cycle of the manager there (see flow_policy)."""
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Node → its latest outcome in the flow: status, and label, reason, visits where there are any."""
+    """Steps that a person allows the flow from the next resume on."""
+    managers: dict[str, ManagerState] = field(default_factory=dict)
+    """Place of the flow → the manager there."""
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     ends: int = 0
     """How often the run has ended: once more each time it was resumed."""
     flow: RunFlow | None = field(default=None, compare=False)
@@ -118,9 +158,10 @@ class RunState:
         unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
         return self.status == "done" or (self.status == "failed" and not unfinished)
 
-    def circuit(self, full: str) -> Circuit:
-        """The circuit of a name."""
-        return self.circuits.get(full, CLOSED)
+    @property
+    def landed(self) -> int:
+        """How many nodes have landed."""
+        return sum(1 for node in self.nodes.values() if node.status == "validated")
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -132,109 +173,129 @@ class RunState:
         """Node → current attempt."""
         return {name: node.attempt for name, node in self.nodes.items()}
 
+    def circuit(self, full: str) -> Circuit:
+        """Return the circuit of a name."""
+        return self.circuits.get(full, CLOSED)
+
     def apply(self, entry: Entry) -> RunState:
-        """Fold one journal record in; returns self."""
-        handler = getattr(self, f"_on_{entry.kind}", None)
-        if handler is not None:
-            handler(entry.data, entry.at)
+        """Apply one journal record; returns self."""
+        event = decode(entry)
+        if event is not None:
+            self.apply_event(event, entry.at)
         return self
 
-    def _on_run(self, data: dict[str, Any], at: str) -> None:
-        self.ends += data["status"] in ENDED and self.status not in ENDED
-        self.status, self.reason = data["status"], data.get("reason", "")
+    def apply_event(self, event: Event, at: str) -> None:
+        """Apply an event that was journaled `at` (UTC); kinds that change no state are passed over."""
+        handler = _APPLY.get(type(event))
+        if handler is not None:
+            handler(self, event, at)
+
+    # ---- the run, its flow, its nodes
+
+    def _apply_run(self, event: RunChanged, at: str) -> None:
+        self.ends += event.status in ENDED and self.status not in ENDED
+        self.status, self.reason = event.status, event.reason
         if self.status == "running":
             self.began = self.began or at
 
-    def _on_flow(self, data: dict[str, Any], _at: str) -> None:
-        if data.get("place_id"):
-            self.gates.pop(data["place_id"], None)
-            self.managers.pop(data["place_id"], None)
-            self.outcomes[data["node"]] = outcome_summary(data, self.outcomes.get(data["node"]))
-        if data.get("took"):
-            self.heard[data["took"]] = self.heard.get(data["took"], [])[1:]
+    def _apply_flow(self, event: FlowAdvanced, _at: str) -> None:
+        if event.place:
+            self.gates.pop(event.place, None)
+            self.managers.pop(event.place, None)
+            self.outcomes[event.node] = outcome_summary(event, self.outcomes.get(event.node))
+        if event.took:
+            self.heard[event.took] = self.heard.get(event.took, [])[1:]
         if self.flow is not None:
-            self.flow.follow(data)
+            self.flow.apply(event.body)
 
-    def _on_gate(self, data: dict[str, Any], at: str) -> None:
-        self.gates.pop(data["place"], None)
-        if not data.get("closed"):
-            self.gates[data["place"]] = OpenGate.from_record(data, at)
+    def _apply_gate(self, event: GateChanged, at: str) -> None:
+        self.gates.pop(event.place, None)
+        if not event.closed:
+            self.gates[event.place] = OpenGate.from_record(event.body, at)
 
-    def _on_manager(self, data: dict[str, Any], at: str) -> None:
-        _kept(self.managers, data, at)
+    def _apply_manager(self, event: ManagerCycled, at: str) -> None:
+        self.managers.pop(event.place, None)
+        if not event.closed:
+            self.managers[event.place] = ManagerState(event.place, event.node, event.cycle, event.steer, event.steered,
+                                                      at)
 
-    def _on_cancel(self, data: dict[str, Any], _at: str) -> None:
-        self.cancelled.add(data["node"])
+    def _apply_cancel(self, event: NodeCancelled, _at: str) -> None:
+        self.cancelled.add(event.node)
 
-    def _on_node(self, data: dict[str, Any], at: str) -> None:
-        old = self.nodes.get(data["node"])
-        if old is not None and old.status != data["status"]:
-            check_transition(old.status, data["status"])
-        if old is not None and data.get("attempt", 1) > old.attempt:  # each attempt has its deaths for itself
-            self.deaths = {full: deaths for full, deaths in self.deaths.items()
-                           if not full.startswith(f"runner-{data['node']}@")}
-            self.circuits = {full: known for full, known in self.circuits.items()
-                             if not full.startswith(f"runner-{data['node']}@")}
-        if data["status"] != "active" or (old is not None and data.get("attempt", 1) > old.attempt):
-            self.questions.pop(data["node"], None)
-            self.stuck.pop(data["node"], None)
-        if data["status"] != "active":
-            self.cancelled.discard(data["node"])
-        if data["status"] not in HOLDABLE:
-            self.held.pop(data["node"], None)
-        if (steering := self.managers.get(data.get("steered_by", ""))) is not None:
-            self.managers[data["steered_by"]] = {**steering, "steer": ""}
-        asked, before = data.get("step"), old or NodeState()
-        new = asked is not None and asked != before.step
-        self.nodes[data["node"]] = NodeState(
-            data["status"], data.get("attempt", 1), data.get("reason", ""), data.get("commit", ""), at,
-            asked if asked is not None else before.step, data.get("attempt", 1) if new else before.first,
-            data.get("kind", ""), data.get("steer", "" if new else before.steer))
+    def _apply_node(self, event: NodeChanged, at: str) -> None:
+        name, old = event.node, self.nodes.get(event.node)
+        if old is not None and old.status != event.status:
+            check_transition(old.status, event.status)
+        is_new_attempt = old is not None and event.attempt > old.attempt
+        if is_new_attempt:
+            self._forget_runner(name)
+        if event.status != "active" or is_new_attempt:
+            self.questions.pop(name, None)
+            self.stuck.pop(name, None)
+        if event.status != "active":
+            self.cancelled.discard(name)
+        if event.status not in HOLDABLE:
+            self.held.pop(name, None)
+        if (manager := self.managers.get(event.steered_by)) is not None:
+            self.managers[event.steered_by] = replace(manager, steer="")
+        before = old or NodeState()
+        is_new_step = event.step is not None and event.step != before.step
+        self.nodes[name] = NodeState(
+            event.status, event.attempt, event.reason, event.commit, at,
+            before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,
+            event.failure_kind, event.steer or ("" if is_new_step else before.steer))
 
-    def _on_signal(self, data: dict[str, Any], at: str) -> None:
-        self.applied.add(data["id"])
-        if data.get("effect"):
-            self._on_node(data["effect"], at)
-        self._hear(data, at)
-        if data.get("question"):
-            self.questions[data["node"]] = data["question"]
-        if data.get("answer") and self.questions.get(data["node"], {}).get("id") == data["answer"]:
-            del self.questions[data["node"]]
-        self._hear_of_parking(data)
-        if "resume" in data:
-            self._unpark(data.get("unparked", []), data["resume"])
-        if "run" in data:
-            self.status, self.reason = data["run"], RESUMED
+    def _forget_runner(self, node: str) -> None:
+        """Forget deaths and circuit of a node's runner: each attempt has its own."""
+        mine = f"runner-{node}@"
+        self.deaths = {full: deaths for full, deaths in self.deaths.items() if not full.startswith(mine)}
+        self.circuits = {full: one for full, one in self.circuits.items() if not full.startswith(mine)}
 
-    def _hear(self, data: dict[str, Any], at: str) -> None:
-        """What a signal says to the flow."""
-        if data.get("flow"):
-            self._on_flow(data["flow"], at)
-            if data["flow"]["event"] == "resumed":  # in this record: who dies after it leaves a run that goes on
+    # ---- signals
+
+    def _apply_signal(self, event: GuardianSignal, at: str) -> None:
+        self.applied.add(event.id)
+        if event.effect is not None:
+            self._apply_node(event.effect, at)
+        self._apply_to_flow(event, at)
+        if event.question is not None and event.node is not None:
+            self.questions[event.node] = event.question
+        question = self.questions.get(event.node or "")
+        if event.answer and question is not None and question.id == event.answer:
+            del self.questions[event.node or ""]
+        self._apply_parking(event)
+        if event.resume is not None:
+            self._unpark(event.unparked, event.resume)
+        if event.run is not None:
+            self.status, self.reason = event.run, RESUMED
+
+    def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
+        if event.flow is not None:
+            self._apply_flow(event.flow, at)
+            if event.flow.event == "resumed":  # in this very record: a guardian that dies after it leaves a running run
                 self.status, self.reason = "running", ""
-        if data.get("heard"):
-            name = data["heard"]["name"]
-            self.heard[name] = [*self.heard.get(name, []), data["heard"].get("value", True)]
-        if data.get("budget"):
-            self.budget = int(data["budget"])
+        if event.heard is not None:
+            self.heard[event.heard.name] = [*self.heard.get(event.heard.name, []), event.heard.value]
+        if event.budget:
+            self.budget = int(event.budget)
 
-    def _hear_of_parking(self, data: dict[str, Any]) -> None:
-        """What a signal says of who is parked."""
-        if "stuck" in data:
-            self.stuck[data["node"]] = data["stuck"]
-        if "unstuck" in data:
-            life = self.unstuck[data["node"]] = max(data["unstuck"], self.unstuck.get(data["node"], 0))
-            if data["node"] in self.stuck and self.stuck[data["node"]]["life"] <= life:
-                del self.stuck[data["node"]]
-        if "hold" in data:
-            self.held[data["hold"]] = data.get("text", "")
-        if "unhold" in data:
-            self.held.pop(data["unhold"], None)
-            self._unpark([data["unhold"]], data.get("lives", {}))
+    def _apply_parking(self, event: GuardianSignal) -> None:
+        node = event.node or ""
+        if event.stuck is not None:
+            self.stuck[node] = event.stuck
+        if event.unstuck is not None:
+            latest = self.unstuck[node] = max(event.unstuck, self.unstuck.get(node, 0))
+            if node in self.stuck and self.stuck[node].life <= latest:
+                del self.stuck[node]
+        if event.hold is not None:
+            self.held[event.hold] = event.text
+        if event.unhold is not None:
+            self.held.pop(event.unhold, None)
+            self._unpark([event.unhold], event.lives)
 
-    def _unpark(self, names: list[str], lives: dict[str, int]) -> None:
-        """Empty the windows of these nodes' runners (or of the processor): a person lets them go on."""
-        self.lifted.update(lives)
+    def _unpark(self, names: list[str], stopped: Mapping[str, int]) -> None:
+        """Empty the restart windows of these nodes' runners (or of the processor): a person lets them go on."""
+        self.lifted.update(stopped)
         for name in names:
             self.stuck.pop(name, None)
         for full in self.circuits:
@@ -242,90 +303,99 @@ class RunState:
             if (key.name if key.role == "runner" else key.role) in names:
                 self.circuits[full] = circuit.reset_circuit(self.circuits[full], self.incarnations.get(full, 0))
 
-    def _on_spawn(self, data: dict[str, Any], _at: str) -> None:
-        self.incarnations[data["full"]] = max(self.incarnations.get(data["full"], 0), data["incarnation"])
-        self.turn("spawn", data)
+    # ---- children
 
-    def _on_park(self, data: dict[str, Any], _at: str) -> None:
-        self.turn("park", data)
+    def _apply_spawn(self, event: ChildSpawned, at: str) -> None:
+        self.incarnations[event.full] = max(self.incarnations.get(event.full, 0), event.incarnation)
+        self._apply_circuit(event, at)
 
-    def _on_heal(self, data: dict[str, Any], _at: str) -> None:
-        self.turn("heal", data)
+    def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, _at: str) -> None:
+        before = self.circuit(event.full)
+        if (after := circuit.apply_event(before, event)) != before:
+            self.circuits[event.full] = after
 
-    def turn(self, kind: str, data: dict[str, Any]) -> None:
-        """Fold a record about a name's parking (see supervise.circuit) in."""
-        known = self.circuit(data["full"])
-        if (new := circuit.apply_event(known, kind, data)) != known:
-            self.circuits[data["full"]] = new
+    def _apply_death(self, event: ChildDied, _at: str) -> None:
+        deaths = self.deaths.setdefault(event.full, [])
+        self.buried[event.full] = max(self.buried.get(event.full, 0), event.incarnation)
+        if all(death.incarnation != event.incarnation for death in deaths):  # once per incarnation
+            deaths.append(Death.of(event))
 
-    def _on_death(self, data: dict[str, Any], _at: str) -> None:
-        self.add_death(data)
+    # ---- snapshots
 
-    def add_death(self, data: dict[str, Any]) -> None:
-        """Remember a death, once a life."""
-        known = self.deaths.setdefault(data["full"], [])
-        self.buried[data["full"]] = max(self.buried.get(data["full"], 0), data["incarnation"])
-        if all(death.incarnation != data["incarnation"] for death in known):
-            known.append(Death.of(data))
-
-    def _on_snapshot(self, data: dict[str, Any], _at: str) -> None:
-        restored = from_snapshot(data)
+    def _apply_snapshot(self, event: Snapshot, _at: str) -> None:
+        restored = from_snapshot(event.state)
         restored.flow = self.flow
-        if self.flow is not None and data.get("flow"):
-            self.flow.restore(data["flow"])
+        if self.flow is not None and event.state.get("flow"):
+            self.flow.restore(event.state["flow"])
         self.__dict__.update(restored.__dict__)
 
 
+_APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
+    RunChanged: RunState._apply_run,
+    FlowAdvanced: RunState._apply_flow,
+    GateChanged: RunState._apply_gate,
+    ManagerCycled: RunState._apply_manager,
+    NodeCancelled: RunState._apply_cancel,
+    NodeChanged: RunState._apply_node,
+    GuardianSignal: RunState._apply_signal,
+    ChildSpawned: RunState._apply_spawn,
+    ChildParked: RunState._apply_circuit,
+    ProbeHealthy: RunState._apply_circuit,
+    ChildDied: RunState._apply_death,
+    Snapshot: RunState._apply_snapshot,
+}
+"""Journal record → what it changes. All other kinds are for people and for the processes that wrote them."""
+
+
 def to_snapshot(state: RunState) -> dict[str, Any]:
-    """The state as JSON's shapes, for a journal snapshot."""
+    """Return the state as JSON values, for a journal snapshot."""
     return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
             "nodes": {name: asdict(node) for name, node in state.nodes.items()},
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
             "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
-            "questions": state.questions, "stuck": state.stuck, "unstuck": state.unstuck,
+            "questions": {node: asdict(question) for node, question in state.questions.items()},
+            "stuck": {node: asdict(agent) for node, agent in state.stuck.items()}, "unstuck": state.unstuck,
             "circuits": {full: asdict(one) for full, one in state.circuits.items()},
-            "held": state.held, "began": state.began,
-            "gates": {place: gate.to_record() for place, gate in state.gates.items()},
-            "outcomes": state.outcomes, "managers": state.managers, "heard": state.heard,
+            "held": state.held, "began": state.began, "gates": {place: gate.to_record() for place,
+                                                                gate in state.gates.items()},
+            "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
+            "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
             "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
-def from_snapshot(data: dict[str, Any]) -> RunState:
-    """The inverse of `to_snapshot`."""
-    return RunState(data["status"], data["reason"],
-                    {name: NodeState(**node) for name, node in data["nodes"].items()}, set(data["applied"]),
-                    {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
-                    dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
-                    dict(data.get("questions", {})),
-                    {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
-                    dict(data.get("stuck", {})), dict(data.get("unstuck", {})), dict(data.get("held", {})),
-                    data.get("began", ""),
-                    {place: OpenGate.from_record(gate) for place, gate in data.get("gates", {}).items()},
-                    dict(data.get("heard", {})), set(data.get("cancelled", ())),
-                    data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})),
-                    data.get("ends", 0))
+def from_snapshot(data: Mapping[str, Any]) -> RunState:
+    """Return the state that `to_snapshot` wrote, without the flow; older snapshots have fewer keys."""
+    return RunState(
+        data["status"], data["reason"], {name: NodeState(**node) for name, node in data["nodes"].items()},
+        set(data["applied"]), {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
+        dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
+        {node: Question(**question) for node, question in data.get("questions", {}).items()},
+        {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
+        {node: StuckAgent(**agent) for node, agent in data.get("stuck", {}).items()}, dict(data.get("unstuck", {})),
+        dict(data.get("held", {})), data.get("began", ""), {place: OpenGate.from_record(gate) for place,
+                                                            gate in data.get("gates", {}).items()},
+        dict(data.get("heard", {})),
+        set(data.get("cancelled", ())), data.get("budget"),
+        {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
+        {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()}, data.get("ends", 0))
 
 
-def _kept(table: dict[str, dict[str, Any]], data: dict[str, Any], at: str) -> None:
-    """Put a record about a place into its table, or take it out when it is closed."""
-    table.pop(data["place"], None)
-    if not data.get("closed"):
-        table[data["place"]] = {**data, "at": at}
+def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value}
 
 
-def outcome_summary(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-    """What of a finished step is kept for people: status, label, reason, and how often the node came to an end."""
-    outcome = data["outcome"]
-    told = {"status": outcome["status"], "label": outcome.get("preferred_label", ""),
-            "reason": outcome.get("failure_reason", "").partition("\n")[0], "place": data["place_id"]}
-    ends = 1 + int(before["ends"]) if before else 1
-    return {**{name: value for name, value in told.items() if value}, "ends": ends}
+def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
+    """Return what is kept of a finished step for people; `before` is the same of the node's step before."""
+    outcome = event.body["outcome"]
+    return NodeOutcome(outcome["status"], outcome.get("preferred_label", ""),
+                       outcome.get("failure_reason", "").partition("\n")[0], event.place,
+                       1 + before.ends if before else 1)
 
 
-def replay_run(entries: list[Entry], program: Program | None = None, run: str = "",
-         children: Mapping[str, RunPlan] | None = None) -> RunState:
-    """The state after `entries`; with the run's program (its id, and the pipelines within it) the flow's, too."""
+def replay_run(entries: Iterable[Entry], program: Program | None = None, run: str = "",
+               children: Mapping[str, RunPlan] | None = None) -> RunState:
+    """Return the state after `entries`; with the run's program (its id, the pipelines within it) the flow's, too."""
     state = RunState(flow=None if program is None else RunFlow(program, run, children))
     for entry in entries:
         state.apply(entry)

@@ -1,7 +1,6 @@
-"""How a run stands: is it over, does anything of it live, may it go on? For whoever cleans up after runs.
+"""Status of a run: what its journal tells, whether any of its processes live, whether it can go on or is over.
 
-The rule of this room: `Standing` decides and is pure; `standing` reads records and journals, and takes a run whose
-records cannot be read for one that is not over.
+`RunStatus` decides and is pure. A run whose records cannot be read does not count as over.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
 from garrison.merge.queue import QueueReader
-from garrison.processes.preflight import read_run_state
+from garrison.processes.run_state import RunState, replay_run
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
@@ -24,6 +23,11 @@ if TYPE_CHECKING:
 FINAL = frozenset({"done", "failed"})
 
 
+def read_run_state(runtime: Runtime, run: str) -> RunState:
+    """Return a run's state as its journal tells it."""
+    return replay_run(read_all(runtime.files(run).journal))
+
+
 @dataclass(frozen=True)
 class RunStatus:
     """One run, as it is now; `status` is `unreadable` where a record or journal of it cannot be read."""
@@ -32,85 +36,94 @@ class RunStatus:
     status: str
     launch: Launch | None = None
     living: tuple[str, ...] = ()
-    """Full names of the layers that live, or may live where nobody can see."""
-    known: bool = True
-    """Whether anything of the run was ever registered."""
+    """Full names of its processes that live, or may live where that cannot be seen."""
+    was_registered: bool = True
+    """Whether any process of it was ever registered."""
     waiting: tuple[str, ...] = ()
-    """Merge entries of it that something will still happen to."""
+    """Its merge entries that are not final."""
     ended_at: str = ""
-    """When it was last heard of, ISO 8601 UTC."""
+    """Time of its last journal record, ISO 8601 UTC."""
     resumable: bool = False
-    """Whether it failed only because nodes of it are parked (`RunState.over`): their work waits for a person."""
+    """Whether it failed only because nodes of it are parked: their work waits for a person."""
 
     @property
     def adhoc(self) -> bool:
-        """Whether it is one node by hand, without a guardian."""
+        """Whether it is one node started by hand, without a guardian."""
         return self.launch is not None and self.launch.adhoc
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it lives and nothing more will happen to it."""
+        """Whether none of its processes lives and nothing more will happen to it."""
         if self.living or self.waiting:
             return False
-        return self.known if self.adhoc else self.status in FINAL and not self.resumable
+        return self.was_registered if self.adhoc else self.status in FINAL and not self.resumable
 
     @property
     def objection(self) -> str:
-        """Why nothing of it may be removed, in words with what to do; '' if it is over."""
+        """Why nothing of it may be removed, and what to do; '' if it is over."""
         if self.living:
-            return f"run {self.run} lives ({', '.join(self.living[:3])}); `garrison stop {self.run}` first"
+            return f"run {self.run} is alive ({', '.join(self.living[:3])}); `garrison stop {self.run}` first"
         if self.over:
             return ""
         if self.waiting:
-            return (f"run {self.run} waits in the merge queue ({', '.join(self.waiting[:3])}); "
+            return (f"run {self.run} is in the merge queue ({', '.join(self.waiting[:3])}); "
                     "`garrison merge-queue process` or `cancel` first")
         if self.status == "unreadable":
             return f"run {self.run} cannot be read; `garrison doctor` says why"
         why = " with parked nodes" if self.resumable else ""
-        return f"run {self.run} is {self.status}{why} and can go on; `garrison launch --resume {self.run}`"
+        return f"run {self.run} is {self.status}{why} and can continue; `garrison launch --resume {self.run}`"
 
 
-def run_statuses(world: Runtime) -> dict[str, RunStatus]:
-    """Every run of the home, by id, oldest first."""
-    living = _living(world)
-    waiting = _waiting(world)
-    return {run: _standing(world, run, living.get(run, []),
-                           tuple(waiting.get(run, ()))) for run in list_runs(world.home)}
+def run_statuses(runtime: Runtime) -> dict[str, RunStatus]:
+    """Return the status of every run of the home by id, oldest first."""
+    processes = _processes(runtime)
+    waiting = _waiting_entries(runtime)
+    return {run: _run_status(runtime, run, processes.get(run, {}), tuple(waiting.get(run, ())))
+            for run in list_runs(runtime.home)}
 
 
-def _standing(world: Runtime, run: str, living: list[tuple[str, bool]], waiting: tuple[str, ...]) -> RunStatus:
-    alive = tuple(full for full, lives in living if lives)
+def running_runs(runtime: Runtime) -> set[str]:
+    """Return the runs of which any process lives; one whose records cannot be read counts as such."""
+    return {run for run, processes in _processes(runtime, when_unreadable=True).items() if any(processes.values())}
+
+
+def _run_status(runtime: Runtime, run: str, processes: dict[str, bool], waiting: tuple[str, ...]) -> RunStatus:
+    living = tuple(full for full, is_alive in processes.items() if is_alive)
     try:
-        launch = world.launch(run)
-        state = read_run_state(world, run)
-        entries = read_all(world.files(run).journal)
+        launch = runtime.launch(run)
+        entries = read_all(runtime.files(run).journal)
+        state = replay_run(entries)
     except (GarrisonError, ValueError, KeyError):
-        return RunStatus(run, "unreadable", None, alive, bool(living), waiting)
-    ended = entries[-1].at if entries else launch.created_at
-    resumable = state.status in FINAL and not state.over
-    return RunStatus(run, state.status, launch, alive, bool(living), waiting, ended, resumable)
+        return RunStatus(run, "unreadable", None, living, bool(processes), waiting)
+    ended_at = entries[-1].at if entries else launch.created_at
+    return RunStatus(run, state.status, launch, living, bool(processes), waiting, ended_at,
+                     resumable=state.status in FINAL and not state.over)
 
 
-def _living(world: Runtime) -> dict[str, list[tuple[str, bool]]]:
-    """Run → its layers, and whether each lives; where a record cannot be read, its life lock says so."""
-    found: dict[str, list[tuple[str, bool]]] = {}
-    for key in world.store.keys(Identity):
+def _processes(runtime: Runtime, *, when_unreadable: bool | None = None) -> dict[str, dict[str, bool]]:
+    """Return run → full name of each of its processes → whether that lives.
+
+    Where a record cannot be read, its life lock tells, or `when_unreadable`.
+    """
+    found: dict[str, dict[str, bool]] = {}
+    for key in runtime.store.keys(Identity):
         try:
-            identity = world.store.read(Identity, key)
-            lives = identity is not None and world.observer.judge(identity).living
+            identity = runtime.store.read(Identity, key)
+            is_alive = identity is not None and runtime.observer.judge(identity).living
         except RecordError:
-            lives = is_held(world.store.life_path(key))
-        found.setdefault(key.run, []).append((key.full, lives))
+            is_alive = is_held(runtime.store.life_path(key)) if when_unreadable is None else when_unreadable
+        found.setdefault(key.run, {})[key.full] = is_alive
     return found
 
 
-def _waiting(world: Runtime) -> dict[str, list[str]]:
+def _waiting_entries(runtime: Runtime) -> dict[str, list[str]]:
+    """Return run → its merge entries that are not final."""
     found: dict[str, list[str]] = {}
-    for path in (world.home / "merge-queue").glob("*/*/journal.jsonl"):
+    for path in (runtime.home / "merge-queue").glob("*/*/journal.jsonl"):
         try:
             unfinished = QueueReader(path.parent).refresh().unfinished()
         except (GarrisonError, ValueError, KeyError):
-            continue  # doctor tells of it
+            continue  # a finding of doctor's
         for entry in unfinished:
             found.setdefault(entry.run, []).append(entry.id)
     return found

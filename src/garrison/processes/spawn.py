@@ -1,15 +1,18 @@
-"""Spawn runners and orchestrators: one function each, for the process above and for the script of the same name.
+"""Spawn processes: any process of a run as a detached one, a node's runner, and a node's orchestrator in a terminal.
+
+Each is used by the process above and by the script of the same name. A lease and a hook are on disk before the process
+exists (`supervise/start.py`).
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.merge import slots
-from garrison.processes.runtime import process_argv
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -18,6 +21,7 @@ from garrison.records.names import Key, branch_name
 from garrison.records.run import RunnerState
 from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.start import start_incarnation
+from garrison.system import disk_space
 from garrison.system.git import Git, repository_key
 from garrison.system.terminal import Session, Terminal
 
@@ -26,68 +30,103 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
 
 
+def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
+    """Return the command line of a process."""
+    # -P: the working directory may hold a module of any name and must not shadow ours.
+    return [sys.executable, "-P", "-m", "garrison.processes.main", key.role, "--home", str(home), "--run", key.run,
+            "--name", key.name, "--incarnation", str(incarnation), *(options or [])]
+
+
+def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
+                  options: list[str] | None = None) -> Identity:
+    """Start a process in a session of its own, its output in its log; returns the leased identity.
+
+    OSError (ENOSPC) on a full disk, where the process could not register and would count as a death.
+    """
+    disk_space.require_space(runtime.home)
+    key = request.key
+
+    def spawn(identity: Identity, marker: str) -> None:
+        argv = process_argv(key, runtime.home, identity.incarnation, options)
+        log = runtime.files(key.run).layer_log(f"{key.role}-{key.name}")
+        atomic.make_directory(log.parent)
+        env = runtime.environment(launch, {"GARRISON_LIFE": marker,
+                                           "GARRISON_INCARNATION": str(identity.incarnation)})
+        child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
+        child.close()
+
+    return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, spawn)
+
+
+# ---- runner ----------------------------------------------------------------------------------------------------------
+
+
 def worktree_path(launch: Launch, node: str) -> Path:
-    """Where a node's worktree lies, outside every checkout."""
+    """Return where a node's worktree lies, outside every checkout."""
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 
 
-def spawn_runner(world: Runtime, launch: Launch, task: Task, *, parent: Key | None,
+def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | None,
                  journal_incarnation: int = 0) -> Identity:
-    """The seed's runner state, then identity and hook, all on disk before the process; returns the leased identity."""
+    """Start a node's runner for the attempt of `task`; returns the leased identity."""
     key = Key("runner", task.node, task.run_id)
-    wish = SpawnRequest(key, parent, str(worktree_path(launch, task.node)), branch_name(task.run_id, task.node),
-                session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
-                journal_incarnation=journal_incarnation)
-    write_runner_state(world, launch, key, "starting", None)
-    return world.start_layer(wish, launch, ["--attempt", str(task.attempt)])
+    request = SpawnRequest(key, parent, str(worktree_path(launch, task.node)), branch_name(task.run_id, task.node),
+                           session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
+                           journal_incarnation=journal_incarnation)
+    write_runner_state(runtime, launch, key, "starting", None)
+    return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
-def write_runner_state(world: Runtime, launch: Launch, key: Key, status: str, pid: int | None) -> Path:
+def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None) -> Path:
     """Write `runs/<run>/runners/<node>.json`; its status follows the process."""
-    path = world.files(key.run).runner_state(key.name)
+    path = runtime.files(key.run).runner_state(key.name)
     run_records.save(path, RunnerState(
-        pid, key.name, launch.prd_ref, launch.repo, str(world.store.path(Identity, key)),
-        str(world.store.path(Hook, key)), status, world.clock.utc()))
+        pid, key.name, launch.prd_ref, launch.repo, str(runtime.store.path(Identity, key)),
+        str(runtime.store.path(Hook, key)), status, runtime.clock.utc()))
     return path
 
 
-def worktree_environment(world: Runtime, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
-    """The one environment of set-up, acceptance and agents of a node, whose tree stands."""
-    number = slots.claim_number(Git(Path(launch.repo)), tree.parent.parent, tree)
-    return world.environment(launch, {
-        "GARRISON_SLOT": str(number),
-        "GARRISON_LIFE": life, "GARRISON_TREE": str(tree), "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node,
-        "GARRISON_ATTEMPT": str(task.attempt)})
+# ---- orchestrator ----------------------------------------------------------------------------------------------------
 
 
-def spawn_orchestrator(world: Runtime, launch: Launch, task: Task, tree: Path, terminal: Terminal, *,
+def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: Path, terminal: Terminal, *,
                        parent: Key | None, journal_incarnation: int = 0) -> Identity:
-    """Lease, then a session of that full name; returns the leased identity with the session's ids recorded."""
+    """Start a node's orchestrator in a terminal session of its full name; returns the leased identity, in whose record
+    the session's ids are."""
     key = Key("orchestrator", task.node, launch.run_id)
-    wish = SpawnRequest(key, parent, str(tree), branch_name(launch.run_id, task.node), session_id=key.full,
-                metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
+    request = SpawnRequest(key, parent, str(worktree), branch_name(launch.run_id, task.node), session_id=key.full,
+                           metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
-    def open_session(leased: Identity, life: str) -> None:
-        argv = process_argv(key, world.home, leased.incarnation, ["--attempt", str(task.attempt)])
-        env = {**worktree_environment(world, launch, task, tree, life), "GARRISON_INCARNATION": str(leased.incarnation)}
-        log = world.files(launch.run_id).layer_log(f"orchestrator-{task.node}")
+    def open_session(leased: Identity, marker: str) -> None:
+        argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
+        env = {**worktree_environment(runtime, launch, task, worktree, marker),
+               "GARRISON_INCARNATION": str(leased.incarnation)}
+        log = runtime.files(launch.run_id).layer_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
-        _remember(world, leased, terminal.open(key.full, argv, env=env, cwd=tree, log=log))
+        _record_session(runtime, leased, terminal.open(key.full, argv, env=env, cwd=worktree, log=log))
 
-    return start_incarnation(world.observer, wish, world.timing.spawn_deadline, open_session)
+    return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, open_session)
 
 
-def _remember(world: Runtime, leased: Identity, session: Session) -> None:
+def _record_session(runtime: Runtime, leased: Identity, session: Session) -> None:
     def change(old: Identity | None) -> Identity:
         if old is None or old.incarnation != leased.incarnation:
             raise Fenced(f"{leased.key.full} has moved on")
         return replace(old, tmux=asdict(session))
 
-    world.store.update(Identity, leased.key, change)
+    runtime.store.update(Identity, leased.key, change)
+
+
+def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path, marker: str) -> dict[str, str]:
+    """Return the environment that set-up, acceptance and agents of a node share."""
+    number = slots.claim_number(Git(Path(launch.repo)), worktree.parent.parent, worktree)
+    return runtime.environment(launch, {
+        "GARRISON_SLOT": str(number), "GARRISON_LIFE": marker, "GARRISON_TREE": str(worktree),
+        "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt)})
 
 
 def close_sessions(terminal: Terminal, identity: Identity) -> None:
-    """Close the recorded session of a life that is over, and any other of its full name."""
+    """Close the recorded session of an incarnation that is over, and any other session of its full name."""
     if identity.tmux:
         terminal.close(Session(**identity.tmux))
     left = terminal.find(identity.key.full)

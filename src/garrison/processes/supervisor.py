@@ -1,6 +1,26 @@
-"""What every supervising layer does to the names below it: look, replace, count, start, park, tell. Thin.
+"""Supervise child processes: observe, replace, record their deaths, park, notify. Shared by all supervisors.
 
-Journal first: a death is in the supervisor's journal before a successor begins, so that a new supervisor counts it.
+Journal first: a death is in the supervisor's journal before a successor starts, so that a new supervisor counts it.
+
+A death, followed through the code (a runner and its orchestrator; guardian and launcher do the same one level up):
+
+ 1. the kernel          the child's pidfd becomes readable: `watch` registered it with the event loop, which wakes
+                        `loop.run`. A lost event costs a second: the slow timer rescans.
+ 2. observe             `runner/process.py observe` → `observe_child` here: the identity record and the process table
+                        give a verdict (`supervise/verdict.py`); one that lives but does nothing is `hung`
+                        (`supervise/hang_detector.py`).
+ 3. decide (pure)       `runner/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
+                        START, PROBE, PARK or wait, as `supervise/restart.py` says. One decision a turn; each is
+                        journaled with all it was based on (`record_decision`), which `garrison why` replays.
+ 4. REPLACE             `replace_child`: fence (the record says `crashed`; the dead can write nothing any more), then
+                        kill what is left of the incarnation, by its marker (`supervise/replace.py`).
+ 5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
+ 6. START               `spawn.py` → `supervise/start.py`: a lease with the next incarnation, the hook, the process.
+                        The start is journaled.
+ 7. the successor       `main.py` registers it; `orchestrator/process.py _begin` reads the hook and writes the prompt
+                        with what its predecessor had done.
+
+A supervisor that dies between any two steps is followed by one that observes the same state and goes on from there.
 """
 
 from __future__ import annotations
@@ -10,8 +30,18 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
+from garrison.processes.actions import ActionKind
 from garrison.processes.fingerprint import check_interval
 from garrison.records import atomic, signals
+from garrison.records.events import (
+    ChildDied,
+    ChildFenced,
+    ChildParked,
+    ChildSpawned,
+    ChildSwept,
+    DecisionMade,
+    encode,
+)
 from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.signals import Signal
@@ -29,222 +59,229 @@ from garrison.system.exit_info import ExitMonitor, describe_death, describe_hang
 if TYPE_CHECKING:
     from garrison.processes.actions import Action
     from garrison.processes.runtime import Runtime
+    from garrison.records.events import Event
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
+    from garrison.records.payloads import Payload
     from garrison.supervise.observer import AgentEvidence
     from garrison.system.event_loop import EventLoop
 
+START_RACES = (AlreadyAlive, Refused, Fenced)
+"""What a start may meet when another supervisor was faster; the next observation settles it."""
+
 
 class Supervisor:
-    """A supervisor's hands: its life, its journal, and the world."""
+    """The supervising half of a process: `me` is its own incarnation, `journal` its own journal."""
 
-    def __init__(self, world: Runtime, life: Incarnation, journal: Writer) -> None:
-        self.world, self.life, self.journal = world, life, journal
-        # longer than any sleep of the loop: then we were held up
-        gap = check_interval(world.timing) + 2 * world.timing.rescan
-        self._watcher = HangWatcher(world.observer, world.timing.beat_timeout, gap)
-        self.autopsy = ExitMonitor()
+    def __init__(self, runtime: Runtime, me: Incarnation, journal: Writer) -> None:
+        self.runtime, self.me, self.journal = runtime, me, journal
+        # Longer than any sleep of the loop: a larger gap means that this process itself was held up.
+        gap = check_interval(runtime.timing) + 2 * runtime.timing.rescan
+        self._hang_watcher = HangWatcher(runtime.observer, runtime.timing.beat_timeout, gap)
+        self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
-        atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched
+        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only what exists can be watched
 
-    def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
-        """Append to the own journal."""
-        return self.journal.append(kind, data, self.world.clock.utc(), sync=sync)
+    def record(self, event: Event, *, sync: bool = False) -> Entry:
+        """Append an event to the process's own journal."""
+        return self.journal.append(event.kind, encode(event), self.runtime.clock.utc(), sync=sync)
 
-    def view(self, key: Key) -> ChildState:
-        """One name as it is now."""
-        identity = self.world.store.read(Identity, key)
+    # ---- observe
+
+    def child_state(self, key: Key) -> ChildState:
+        """Return a name's record and the verdict on it, as they are now."""
+        identity = self.runtime.store.read(Identity, key)
         if identity is None:
             return ChildState()
-        seen = self.world.observer.see(identity)
+        seen = self.runtime.observer.see(identity)
         return ChildState(identity, judge(identity, seen), seen)
 
-    def guard(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
-        """The same of a name this layer is responsible for: one that lives but does nothing is `hung`."""
-        view = self.view(key)
-        if view.identity is None or view.verdict is None:
-            return view
-        looked = self._watcher.look(view.identity, view.verdict, agent)
-        return ChildState(view.identity, looked.verdict, view.seen, looked.evidence)
+    def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
+        """As `child_state`, of a name this process is responsible for: it also notices one that hangs."""
+        state = self.child_state(key)
+        if state.identity is None or state.verdict is None:
+            return state
+        inspection = self._hang_watcher.look(state.identity, state.verdict, agent)
+        return ChildState(state.identity, inspection.verdict, state.seen, inspection.evidence)
 
-    def awake(self) -> None:
-        """A glance was taken: the time since the last one was watched, too."""
-        self._watcher.clock.look(self.world.clock.monotonic())
+    def note_watching(self) -> None:
+        """Count the time since the last fingerprint as watched, so that a hang is judged by it, too."""
+        self._hang_watcher.clock.look(self.runtime.clock.monotonic())
 
-    def lives(self, key: Key) -> bool:
-        """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
+    def is_alive(self, key: Key) -> bool:
+        """Return whether an incarnation of that name lives; where its record is unreadable, its life lock tells."""
         try:
-            return self.view(key).living
+            return self.child_state(key).living
         except RecordError:
-            return is_held(self.world.store.life_path(key))
+            return is_held(self.runtime.store.life_path(key))
 
-    def decided(self, act: Action) -> None:
-        """Journal what is about to be done to a life, and all that it was decided on: `garrison why` replays it."""
-        assert act.basis is not None
-        self.record("decision", {"act": act.kind, "why": act.why, "basis": encode_inputs(act.basis)})
+    def watch(self, event_loop: EventLoop, children: list[ChildState], *, records: bool = False) -> None:
+        """Wake the loop at the end of any of these processes and at any signal; with `records`, at a change of their
+        records."""
+        living: list[tuple[int, int]] = []
+        for child in children:
+            identity = child.identity
+            if child.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
+                event_loop.watch_process(identity.pid, identity.start_ticks)
+                living.append((identity.pid, identity.start_ticks))
+            if identity is not None and records:
+                event_loop.watch_file(self.runtime.store.path(Identity, identity.key))
+        self._exits.watch_all(living)
+        inbox = signals.inbox_path(self.runtime.home, self.me.key)
+        if inbox.is_dir():
+            event_loop.watch_directory(inbox)
 
-    def replace(self, view: ChildState, why: str, kind: str = CRASH) -> None:
-        """Fence and sweep a dead or hung life, its death of class `kind`; nothing happens if it moved on meanwhile."""
-        assert view.identity is not None
+    # ---- replace
+
+    def record_decision(self, action: Action) -> None:
+        """Journal what is about to be done to a child, and all that it was decided on."""
+        assert action.basis is not None
+        self.record(DecisionMade(action.kind, action.why, encode_inputs(action.basis)))
+
+    def replace_child(self, child: ChildState, why: str, death_class: str = CRASH) -> None:
+        """Fence a dead or hung incarnation and kill what is left of it; does nothing if it has moved on meanwhile."""
+        assert child.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, self._died_of(view, why),
-                           HUNG if view.hung else kind, view.evidence if view.hung else None, view.seen)
-            if fenced.status != "terminated":  # who lingers after its end died no death
-                self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation,
-                                       "why": fenced.reason, "evidence": fenced.metadata.get("evidence", {})})
+            fenced = fence(self.runtime.observer, child.identity, self._cause_of_death(child, why),
+                           HUNG if child.hung else death_class, child.evidence if child.hung else None, child.seen)
+            if fenced.status != "terminated":  # one that lingers after its graceful end did not die
+                self.record(ChildFenced(fenced.key.full, fenced.incarnation, fenced.reason,
+                                        fenced.metadata.get("evidence", {})))
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
 
-    def _died_of(self, view: ChildState, why: str) -> str:
-        """Why a process that was found dead died, as far as the kernel and its terminal tell."""
-        identity = view.identity
-        if view.verdict is None or view.verdict.state != "dead" or identity is None:
+    def _cause_of_death(self, child: ChildState, why: str) -> str:
+        """Return why a process that was found dead died, as far as the kernel and its terminal tell."""
+        identity = child.identity
+        if child.verdict is None or child.verdict.state != "dead" or identity is None:
             return why
-        if not identity.pid or not identity.start_ticks or not self._seen_here(identity):
+        if not identity.pid or not identity.start_ticks or not self._is_of_this_machine(identity):
             return why
-        one = identity.pid, identity.start_ticks
-        told = describe_death(why, code=self.autopsy.exit_code(*one), memory=self.autopsy.out_of_memory(*one),
-                     server_died=_lost_server(identity))
-        self.autopsy.forget(*one)
-        return told
+        process = identity.pid, identity.start_ticks
+        cause = describe_death(why, code=self._exits.exit_code(*process), memory=self._exits.out_of_memory(*process),
+                               server_died=_lost_tmux_server(identity))
+        self._exits.forget(*process)
+        return cause
 
-    def _seen_here(self, identity: Identity) -> bool:
-        here = self.world.observer.where
+    def _is_of_this_machine(self, identity: Identity) -> bool:
+        here = self.runtime.observer.where
         return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced life, and journal whom. Once is enough: nobody of it was left then."""
+        """Kill what is left of a fenced incarnation, once: afterwards nothing of it is left that could fork."""
         if (identity.key, identity.incarnation) in self._swept:
             return
-        killed = kill_incarnation(self.world.observer, identity, self.world.timing.sweep_grace)
+        killed = kill_incarnation(self.runtime.observer, identity, self.runtime.timing.sweep_grace)
         if killed:
-            self.record("swept", {"full": identity.key.full, "incarnation": identity.incarnation,
-                                  "pids": [process.pid for process in killed]})
+            self.record(ChildSwept(identity.key.full, identity.incarnation, [process.pid for process in killed]))
         self._swept.add((identity.key, identity.incarnation))
 
-    def death(self, view: ChildState, attempt: int = 1) -> dict[str, Any]:
-        """Journal the death of a fenced life; returns the record's data."""
-        return self.record_death(self.buried(view, attempt))
+    # ---- deaths and starts
 
-    def buried(self, view: ChildState, attempt: int = 1) -> dict[str, Any]:
-        """What there is to record of the death of a fenced life, of which nothing is left then."""
-        assert view.identity is not None
-        identity = view.identity
-        self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
-        return {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
-                "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
-                "why": describe_hangup(identity.reason, server_died=_lost_server(identity)),
-                "class": identity.metadata.get("class", CRASH)}
+    def death_record(self, child: ChildState, attempt: int = 1) -> ChildDied:
+        """Return the record of a fenced incarnation's death; nothing of the incarnation is left then."""
+        assert child.identity is not None
+        identity = child.identity
+        self.sweep(identity)  # the supervisor that fenced it may have died before its sweep
+        return ChildDied(identity.key.full, identity.incarnation, self.runtime.clock.monotonic(),
+                         self.runtime.observer.where.boot_id, attempt,
+                         describe_hangup(identity.reason, server_died=_lost_tmux_server(identity)),
+                         identity.metadata.get("class", CRASH))
 
-    def record_death(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Journal it; from here on it is counted."""
-        self.record("death", data, sync=True)
+    def record_death(self, death: ChildDied) -> ChildDied:
+        """Journal a death; from here on it is counted."""
+        self.record(death, sync=True)
         failpoint.here(":death-recorded")
-        return data
+        return death
 
-    def park(self, view: ChildState, why: str, cool_down: float, attempt: int = 1) -> dict[str, Any]:
-        """Give a name up until its probe is due in `cool_down` seconds, or a person says otherwise; returns the
-        record's data. The identity first: a successor that finds it parked and no record writes the record."""
-        assert view.identity is not None
-        clock = self.world.clock
+    def start_record(self, started: Identity, why: str, attempt: int = 1, *, probe: bool = False) -> ChildSpawned:
+        """Return the record of an incarnation's start; a probe is timed from here."""
+        if not probe:
+            return ChildSpawned(started.key.full, started.incarnation, attempt, why)
+        return ChildSpawned(started.key.full, started.incarnation, attempt, why, probe=True,
+                            monotonic=self.runtime.clock.monotonic(), boot_id=self.runtime.observer.where.boot_id)
+
+    def park(self, child: ChildState, why: str, cool_down: float, attempt: int = 1) -> ChildParked:
+        """Park a name until its probe is due in `cool_down` seconds, or a person unparks it.
+
+        The identity first: a successor that finds it parked and unrecorded writes the record.
+        """
+        assert child.identity is not None
+        clock = self.runtime.clock
         now = clock.utc()
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its layer end in order
+            if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its process end gracefully
                 return old
             return change_status(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 
-        self.world.store.update(Identity, view.identity.key, parked)
+        self.runtime.store.update(Identity, child.identity.key, parked)
         failpoint.here(":parked")
-        data = {"full": view.identity.key.full, "why": why, "attempt": attempt, "monotonic": clock.monotonic(),
-                "boot_id": self.world.observer.where.boot_id, "incarnation": view.identity.incarnation,
-                "probe_at": iso(clock.time() + cool_down)}
-        self.record("park", data, sync=True)
-        return data
+        event = ChildParked(child.identity.key.full, child.identity.incarnation, why, clock.monotonic(),
+                            self.runtime.observer.where.boot_id, attempt, iso(clock.time() + cool_down))
+        self.record(event, sync=True)
+        return event
 
-    def begun(self, identity: Identity, why: str, attempt: int = 1, *, probe: bool = False) -> dict[str, Any]:
-        """What is journaled of a life that was started; a probe is timed from here."""
-        data: dict[str, Any] = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
-                                "why": why}
-        if probe:
-            data |= {"probe": True, "monotonic": self.world.clock.monotonic(),
-                     "boot_id": self.world.observer.where.boot_id}
-        return data
+    def unpark(self, key: Key) -> None:
+        """Let a parked name start again: a person asked for it."""
+        now = self.runtime.clock.utc()
 
-    def lift(self, key: Key) -> None:
-        """Let a name that was given up begin again: a person asks for it."""
-        now = self.world.clock.utc()
-
-        def lifted(old: Identity | None) -> Identity:
+        def unparked(old: Identity | None) -> Identity:
             assert old is not None
             return mark_ended(old, "terminated", now, "stopped") if old.status == "parked" else old
 
-        self.world.store.update(Identity, key, lifted)
+        self.runtime.store.update(Identity, key, unparked)
 
-    def term(self, view: ChildState, number: int = signal.SIGTERM) -> None:
-        """Ask a living process to end in order, through a verified pidfd; a lease has no process to ask yet."""
-        identity = view.identity
+    def terminate(self, child: ChildState, number: int = signal.SIGTERM) -> None:
+        """Ask a living process to end gracefully, through a verified pidfd; a lease has no process yet."""
+        identity = child.identity
         if identity and identity.status in ("active", "held") and identity.pid and identity.start_ticks:
-            self.world.processes.send(identity.pid, identity.start_ticks, number)
+            self.runtime.processes.send(identity.pid, identity.start_ticks, number)
 
-    def tell(self, recipient: Key, kind: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
+    # ---- signals
+
+    def send(self, recipient: Key, payload: Payload, *, node: str | None = None, attempt: int = 0,
              id_: str | None = None) -> None:
-        """Write a signal to `recipient`; with `id_` saying it again is recognised as the same."""
-        clock = self.world.clock
-        source = {"role": self.life.key.role, "name": self.life.key.name, "incarnation": self.life.incarnation}
-        signals.post(self.world.home, Signal(
-            id_ or new_id()[:12], source, {"role": recipient.role, "name": recipient.name}, kind, recipient.run,
-            clock.utc(), node, attempt, payload))
-        failpoint.here(f":told-{kind}")
+        """Write a signal to `recipient`; with an `id_` the recipient recognises it when it is sent again."""
+        self._post(recipient, payload.type, payload.to_data(), node, attempt, id_ or new_id()[:12])
 
-    def pass_on(self, recipient: Key, signal: Signal) -> None:
-        """Say a signal that came to us again to whom it is for, under its own id."""
-        self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
-                  id_=signal.id)
+    def forward(self, recipient: Key, received: Signal) -> None:
+        """Pass a signal on to the process it is meant for, under its own id."""
+        self._post(recipient, received.signal_type, received.payload, received.node_id, received.attempt, received.id)
 
-    def watch(self, waker: EventLoop, views: list[ChildState], *, records: bool = False) -> None:
-        """Wake at the end of any of these processes and at any signal to us; `records`: if theirs are changed, too."""
-        living: list[tuple[int, int]] = []
-        for view in views:
-            identity = view.identity
-            if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
-                waker.watch_process(identity.pid, identity.start_ticks)
-                living.append((identity.pid, identity.start_ticks))
-            if identity is not None and records:
-                waker.watch_file(self.world.store.path(Identity, identity.key))
-        self.autopsy.watch_all(living)
-        folder = signals.inbox_path(self.world.home, self.life.key)
-        if folder.is_dir():
-            waker.watch_directory(folder)
+    def _post(self, recipient: Key, type_: str, data: dict[str, Any], node: str | None, attempt: int, id_: str) -> None:
+        source = {"role": self.me.key.role, "name": self.me.key.name, "incarnation": self.me.incarnation}
+        signals.post(self.runtime.home, Signal(
+            id_, source, {"role": recipient.role, "name": recipient.name}, type_, recipient.run,
+            self.runtime.clock.utc(), node, attempt, data))
+        failpoint.here(f":told-{type_}")
 
 
-def _lost_server(identity: Identity) -> bool:
-    """Whether the life ran in a tmux session whose server is gone."""
+def perform(process: Any, action: Action, view: object) -> None:
+    """Carry out one action by the process's table, between two points where the tests kill it."""
+    point = failpoint_name(action)
+    failpoint.here(f"{point}.before")
+    if action.basis is not None:
+        process.supervisor.record_decision(action)
+    process.HANDLERS[action.kind](process, action, view)
+    failpoint.here(f"{point}.after")
+
+
+_NAMED_BY_TARGET = frozenset({ActionKind.MOVE_HOOK, ActionKind.SEND, ActionKind.START_JOB, ActionKind.CHANGE_RUN,
+                              ActionKind.RECORD_FACT})
+
+
+def failpoint_name(action: Action) -> str:
+    """Return an action's name among the failpoints: its kind, and its target where that is a fixed word."""
+    word = action.target if action.kind in _NAMED_BY_TARGET else ""
+    if action.kind is ActionKind.CHANGE_NODE:
+        word = getattr(action.payload, "status", "")
+    return f":{action.kind}-{word}" if word else f":{action.kind}"
+
+
+def _lost_tmux_server(identity: Identity) -> bool:
+    """Return whether the incarnation ran in a tmux session whose server is gone."""
     session = identity.tmux or {}
     return session.get("kind") == "tmux" and is_tmux_server_gone(str(session.get("server", "")))
-
-
-def failpoint_name(act: Action) -> str:
-    """An act as failpoints call it: its kind, and what it is about where that is a fixed word."""
-    word = act.data.get("status", "") if act.kind == "node" else act.who if act.kind in _WORDED else ""
-    return f":{act.kind}-{word}" if word else f":{act.kind}"
-
-
-_WORDED = frozenset({"move", "say", "job", "run", "fact"})
-
-
-def perform(layer: Any, act: Action, view: object) -> None:
-    """Do one act: the layer's method `_do_<kind>`, between two points where the tests kill."""
-    failpoint.here(f"{failpoint_name(act)}.before")
-    if act.basis is not None:
-        layer.supervisor.decided(act)
-    getattr(layer, f"_do_{act.kind}")(act, view)
-    failpoint.here(f"{failpoint_name(act)}.after")
-
-
-START_RACES = (AlreadyAlive, Refused, Fenced)
-"""What a start may meet when another supervisor was faster; the next look settles it."""
-
-

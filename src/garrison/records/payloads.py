@@ -205,8 +205,13 @@ class SetBudget(Payload):
 
 def parse(signal: Signal) -> Payload | None:
     """Return what a signal says; None for a type without a payload of its own, and for unknown guidance."""
-    reader = _READERS.get(signal.signal_type)
-    return reader(signal.payload) if reader is not None else None
+    return parse_payload(signal.signal_type, signal.payload)
+
+
+def parse_payload(type_: str, data: Mapping[str, Any]) -> Payload | None:
+    """As `parse`, of a signal's type and payload."""
+    reader = _READERS.get(type_)
+    return reader(data) if reader is not None else None
 
 
 def _text(data: Mapping[str, Any], key: str, default: str = "") -> str:

@@ -8,11 +8,12 @@ with the same state. A person's `unpark` and `--resume` close the circuit too, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    pass
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,17 @@ class Circuit:
 CLOSED = Circuit()
 
 
-def apply_event(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit:
-    """Return the circuit after one journal record about its name; other kinds leave it unchanged."""
-    if kind == "park":
-        return replace(circuit, state="parked", why=str(data.get("why", "")), since=float(data.get("monotonic", 0.0)),
-                       boot_id=str(data.get("boot_id", "")), parks=circuit.parks + 1, probe=0,
-                       life=int(data.get("incarnation", 0)), probe_at=str(data.get("probe_at", "")))
-    if kind == "spawn" and data.get("probe"):
-        return replace(circuit, state="probing", since=float(data["monotonic"]), boot_id=str(data["boot_id"]),
-                       probe=int(data["incarnation"]), probe_at="")
-    if kind == "heal":
-        return Circuit(forgiven=max(circuit.forgiven, int(data["incarnation"]) - 1))
+def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ProbeHealthy) -> Circuit:
+    """Return the circuit after one journal record about its name."""
+    match event:
+        case ChildParked():
+            return replace(circuit, state="parked", why=event.why, since=event.monotonic, boot_id=event.boot_id,
+                           parks=circuit.parks + 1, probe=0, life=event.incarnation, probe_at=event.probe_at)
+        case ChildSpawned() if event.probe:
+            return replace(circuit, state="probing", since=event.monotonic, boot_id=event.boot_id,
+                           probe=event.incarnation, probe_at="")
+        case ProbeHealthy():
+            return Circuit(forgiven=max(circuit.forgiven, event.incarnation - 1))
     return circuit
 
 

@@ -15,9 +15,9 @@ from garrison.supervise.circuit import CLOSED, Circuit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from garrison.config import Timing
+    from garrison.records.events import ChildDied
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,9 @@ class Death:
     """When a rate limit is over (monotonic), 0 if unknown."""
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Death:
-        """Read a death from the data of a journal record."""
-        return cls(int(data["incarnation"]), float(data["monotonic"]), str(data["boot_id"]), str(data.get("why", "")),
-                   str(data.get("class", CRASH)), float(data.get("until", 0.0)))
+    def of(cls, event: ChildDied) -> Death:
+        """Return the death that a journal record tells of."""
+        return cls(event.incarnation, event.monotonic, event.boot_id, event.why, event.death_class, event.until)
 
     @property
     def counts(self) -> bool:

@@ -186,6 +186,7 @@ class NodeReader:
         entry, ahead = self.model.place_in_queue(name, node.attempt)
         parking, queue = find_parked(self.state, name), self.model.queue
         runner_alive = runner is not None and runner.living
+        question = self.state.questions.get(name)
         return NodeFacts(
             node.status, node.attempt, node.reason, node.commit, runner.phase if runner else "",
             run_over="" if self.under_way else self.status,
@@ -193,7 +194,7 @@ class NodeReader:
             guardian_alive=self.guardian_alive, runner_alive=runner_alive,
             agent_alive=agent is not None and agent.living, agent_suspended=suspended,
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
-            question=self.state.questions.get(name, {}).get("text", ""), session_waits=self._session_waits(name, node),
+            question=question.text if question else "", session_waits=self._session_waits(name, node),
             job=self.model.job(name, node.attempt) if runner_alive else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,

@@ -225,16 +225,16 @@ class PageModel:
         state, drawn = self.model.state, self.graph.get(name, GraphNode(name))
         common = {"node": name, "label": drawn.label or name, "shape": drawn.shape, "agent": drawn.agent,
                   "deaths": self.model.died.get(name, 0)}
-        node = state.nodes.get(name)
+        node, question = state.nodes.get(name), state.questions.get(name)
         if node is None:
             outcome = state.outcomes.get(name)
             waits = any(gate.node == name for gate in state.gates.values())
-            status = "waiting" if waits else PASSED_STATUS.get(outcome["status"], "") if outcome else ""
+            status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
-                    "reason": outcome.get("reason", "") if outcome else "", "parked": None}
+                    "reason": outcome.reason if outcome else "", "parked": None}
         return {**common, "status": node.status, "place": place_of(state, name), "attempt": node.attempt,
                 "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
-                "asks": state.questions.get(name, {}).get("text", "")[:TEXT], "parked": state.held.get(name)}
+                "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 
     def _gates(self) -> list[dict[str, Any]]:
         return [gate_json(gate) for gate in self.model.state.gates.values()]

@@ -114,7 +114,7 @@ class RunModel:
         match record.event:
             case ChildDied() as death:
                 deaths = self._deaths.setdefault((death.full, death.attempt), {})
-                deaths.setdefault(death.incarnation, Death.of(record.entry.data))
+                deaths.setdefault(death.incarnation, Death.of(death))
             case JobStarted() as job:
                 self._jobs[node] = (job.attempt, job.name)
             case ProcessOpened():

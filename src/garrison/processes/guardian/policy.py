@@ -1,67 +1,55 @@
 """Guardian policy: decide from plan, journaled state and observations what the guardian does next. Pure.
 
-The rules come in the order of the protocol: apply signals, believe the merge journal, let the flow advance by what the
-nodes came to, supervise runners and the merge processor, start nodes, end the run. The first rule that has anything to
-do decides alone; the loop then observes again.
+The rules come in the order of the protocol, and the first that has anything to do decides alone; the loop then observes
+again:
+
+    1. apply signals (a dead sender's signal counts)
+    2. believe the merge journal about nodes that landed or did not
+    3. bring flow and nodes into agreement (`flow_policy.py`)
+    4. a run that is stopped or over: send everything below home, then end
+    5. supervise runners and the merge processor: restart, park, bury
+    6. send parked nodes home, start new ones as agents are free
+    7. end the run when nothing is left to do
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from garrison.pipeline.plan import first_status
-from garrison.processes.actions import Action, Decision, MergeStatus
+from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.parking import (
     PARKED_BY_PERSON,
-    UNFINISHED,
     apply_guidance,
     awaits_person,
     failure_summary,
     is_resting,
 )
+from garrison.processes.guardian.view import UNFINISHED, is_suspended, may_start_again, needs_runner
 from garrison.records import hook as hooks
-from garrison.records.signals import PostedSignal, find_objection
+from garrison.records import payloads
+from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
+from garrison.records.payloads import (
+    InputResponse,
+    NeedsInput,
+    NodeComplete,
+    OrchestratorCrashed,
+    OrchestratorHung,
+    OrchestratorParked,
+    RunnerExited,
+)
+from garrison.records.signals import find_objection
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import STOP, Policy
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
+    from garrison.processes.guardian.view import GuardianView
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.identity import Identity
-    from garrison.records.run import Result
-    from garrison.records.signals import Signal
-
-
-STOPPED_BY_PERSON = "stopped by a person"
-
-
-@dataclass(frozen=True)
-class GuardianView:
-    """Everything a guardian observes in one turn."""
-
-    run: str
-    now: float
-    boot_id: str
-    inbox: list[PostedSignal] = field(default_factory=list)
-    runners: dict[str, ChildState] = field(default_factory=dict)
-    processor: ChildState = field(default_factory=ChildState)
-    merges: dict[str, MergeStatus] = field(default_factory=dict)
-    strays: dict[str, ChildState] = field(default_factory=dict)
-    """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends, or their
-    node is parked by a person."""
-    stopping: bool = False
-    overdue: bool = False
-    """Whether those below were given their time to stop."""
-    stop_why: str = STOPPED_BY_PERSON
-    wall: float = 0.0
-    """Seconds since 1970."""
-    results: dict[str, Result | None] = field(default_factory=dict)
-    """Of nodes that have landed or failed, what their agents said."""
-    auto_approve: bool = False
-    """Whether gates for people are answered without them."""
-
+    from garrison.records.signals import PostedSignal, Signal
 
 REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
 """Kinds of failure that a new attempt may mend, since the agent can be told what was wrong."""
@@ -69,336 +57,325 @@ REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
 
 def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy,
            max_rework: int = 0) -> Decision:
-    """The acts of one turn."""
-    acts = _signals(plan, state, view, max_rework)
-    if not acts:
-        acts = _landed(plan, state, view, max_rework) or flow_policy.reconcile(plan, state, view)
-    if acts:
-        return Decision(acts)
-    if state.status in ("new", "stopped"):
-        return _enter(plan, state, view)
+    """Return the actions of one turn."""
+    actions = (_apply_signals(plan, state, view, max_rework) or _apply_merges(plan, state, view, max_rework)
+               or flow_policy.reconcile(plan, state, view))
+    if actions:
+        return Decision(actions)
+    if state.status == "new":
+        return Decision(_begin_run(plan, state))
+    if state.status == "stopped":
+        return Decision([Action(ActionKind.END, why="the run is stopped; --resume continues it")])
     if state.status in ("done", "failed"):
-        return _leave(state, view)
+        return Decision(_send_home(state, view) or [Action(ActionKind.END, why=state.status)])
     if view.stopping:
-        return _stop(state, view)
-    acts, wake_at = _look_after(state, view, policy)
-    if not acts:
-        acts = [*_hold(state, view), *_begin(plan, state, view, max_agents)]
-    if not acts:
-        acts = _finish(plan, state, view)
-    due = [at for at in (wake_at, flow_policy.wake_at(plan, state, view)) if at is not None]
-    return Decision(acts, min(due, default=None))
+        return Decision(_send_home(state, view)
+                        or [Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason)])
+    actions, restart_at = _supervise(state, view, policy)
+    if not actions:
+        actions = [*_send_parked_home(state, view), *_start_nodes(plan, state, view, max_agents)]
+    if not actions:
+        actions = _finish(plan, state, view)
+    due = [at for at in (restart_at, flow_policy.wake_at(plan, state, view)) if at is not None]
+    return Decision(actions, min(due, default=None))
 
 
-def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    lives = {life.identity.key.full: life.identity.incarnation
-             for life in [*view.runners.values(), view.processor] if life.identity}
-    acts = []
+# ---- 1. signals ------------------------------------------------------------------------------------------------------
+
+
+def _apply_signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+    """Take what was applied before and refuse what is void, up to and including the first signal that changes
+    anything: what follows it is judged by the state after it."""
+    incarnations = {child.identity.key.full: child.identity.incarnation
+                    for child in view.children.values() if child.identity}
+    actions = []
     for posted in view.inbox:
-        if posted.signal is None:
-            acts.append(Action("refuse", why=posted.error, posted=posted))
-            continue
-        why = find_objection(posted.signal, view.run, state.attempts, lives)
-        if posted.signal.id in state.applied:
-            acts.append(Action("take", posted=posted))
-        elif why:
-            acts.append(Action("refuse", why=why, posted=posted))
+        signal = posted.signal
+        if signal is None:
+            actions.append(_refuse(posted, posted.error))
+        elif signal.id in state.applied:
+            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
+        elif why := find_objection(signal, view.run, state.attempts, incarnations):
+            actions.append(_refuse(posted, why))
         else:
-            limit = _limit(plan, posted.signal.node_id or "", max_rework)
-            effect = _effect(plan, state, view, posted.signal, limit)
-            if "refuse" in effect:
-                return [*acts, Action("refuse", why=effect["refuse"], posted=posted)]
-            return [*acts, Action("take", posted=posted, data=effect)]
-    return acts
+            return [*actions, _apply(plan, state, view, posted, signal, max_rework)]
+    return actions
 
 
-def _effect(plan: RunPlan, state: RunState, view: GuardianView, signal: Signal, max_rework: int) -> dict[str, Any]:
-    """What obeying a signal changes: {'effect': node change}, {'resume': lives to lift}, {'stop': True}, or nothing."""
-    node = state.nodes.get(signal.node_id or "")
-    if signal.signal_type == "NODE_COMPLETE" and node and node.status == "active":
-        return {"effect": {"node": signal.node_id, "status": "impl_complete", "attempt": node.attempt}}
-    if signal.signal_type == "RUNNER_EXITED" and node and node.status in UNFINISHED \
-            and signal.payload.get("status") == "failed":
-        return {"effect": _after_failure(signal, node, max_rework)}
-    if signal.signal_type == "GUIDANCE":
-        return flow_policy.flow_guidance(state, signal.payload) or apply_guidance(state, view, signal.payload)
-    if signal.signal_type == "ORCHESTRATOR_STUCK" and node and node.status == "active" \
-            and signal.attempt == node.attempt:
-        return _stuck(state, signal)
-    if signal.signal_type == "NEEDS_INPUT" and node:
-        return {"question": {"id": signal.payload.get("question_id", ""), "text": signal.payload.get("question", "")}}
-    if signal.signal_type == "INPUT_RESPONSE" and signal.node_id in plan.gates:
-        return _answered(state, signal)
-    if signal.signal_type == "INPUT_RESPONSE" and node:
-        return {"answer": signal.payload.get("question_id", "")}
-    return {}
+def _refuse(posted: PostedSignal, why: str) -> Action:
+    return Action(ActionKind.REFUSE_SIGNAL, why=why, payload=ApplySignal(posted))
 
 
-def _stuck(state: RunState, signal: Signal) -> dict[str, Any]:
-    """That an agent's life is parked, or that it no longer is; whichever of the two comes first. (Signals are taken in
-    the order of their times, and clocks are set.)"""
-    said, life = signal.payload, int(signal.payload.get("life", 0))
-    if "parked" not in said:  # it hangs: that it is replaced is its runner's
-        return {}
-    if not said["parked"]:
-        return {"unstuck": life}
-    if life <= state.unstuck.get(str(signal.node_id), 0):
-        return {}
-    return {"stuck": {"why": str(said.get("why", "")), "probe_at": str(said.get("probe_at", "")), "life": life}}
+def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSignal, signal: Signal,
+           max_rework: int) -> Action:
+    """Return what a signal changes, as the record that will be journaled; or its refusal."""
+    payload, node = payloads.parse(signal), state.nodes.get(signal.node_id or "")
+    if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
+        flow, wrong = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
+        if flow is None:
+            return _refuse(posted, wrong or f"{signal.node_id} waits for no answer any more")
+        event = replace(_event(signal), flow=flow)
+    elif payload is not None and payload.action:
+        event = _event(signal)
+        event = flow_policy.apply_flow_guidance(payload, event) or apply_guidance(state, view, payload, event)
+    else:
+        limit = _max_rework(plan, signal.node_id or "", max_rework)
+        event = _apply_report(state, signal, payload, node, limit) if node is not None else _event(signal)
+    return Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event))
 
 
-def _answered(state: RunState, signal: Signal) -> dict[str, Any]:
-    """A person's word to a gate; one that is no option is refused, and the gate waits on."""
-    said = signal.payload
-    event, wrong = flow_policy.answer_gate(state, str(signal.node_id), str(said.get("question_id", "")),
-                                      str(said.get("text", "")))
-    return {"flow": event} if event else {"refuse": wrong or f"{signal.node_id} does not wait for an answer any more"}
+def _event(signal: Signal) -> GuardianSignal:
+    return GuardianSignal(signal.id, signal.signal_type, signal.node_id, signal.attempt, signal.sender.full,
+                          signal.source.get("incarnation"))
 
 
-def _limit(plan: RunPlan, name: str, max_rework: int) -> int:
-    """How often a node may be reworked; `rework=none` in the graph says never."""
+def _apply_report(state: RunState, signal: Signal, payload: payloads.Payload | None, node: NodeState,
+                  max_rework: int) -> GuardianSignal:
+    """Return the record of what a node's runner or agent reports."""
+    event, name = _event(signal), str(signal.node_id)
+    match payload:
+        case NodeComplete() if node.status == "active":
+            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt))
+        case RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
+            return replace(event, effect=_after_failure(name, node, payload.failure_kind, payload.reason, max_rework))
+        case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
+            return _apply_parked(state, replace(event, why=payload.why), payload)
+        case OrchestratorCrashed() | OrchestratorHung() | OrchestratorParked():
+            return replace(event, why=payload.why)
+        case NeedsInput():
+            return replace(event, question=Question(payload.question_id, payload.question))
+        case InputResponse():
+            return replace(event, answer=payload.question_id)
+    return event
+
+
+def _apply_parked(state: RunState, event: GuardianSignal, payload: OrchestratorParked) -> GuardianSignal:
+    """Return the record that an agent is parked, or no longer is, whichever of the two arrives first: signals are
+    read in the order of their times, and clocks are set."""
+    incarnation = payload.last_incarnation
+    if not payload.parked:
+        return replace(event, unstuck=incarnation)
+    if incarnation <= state.unstuck.get(str(event.node), 0):
+        return event
+    return replace(event, stuck=StuckAgent(payload.why, payload.probe_at, incarnation))
+
+
+def _max_rework(plan: RunPlan, name: str, max_rework: int) -> int:
+    """Return how often a node may be reworked; `rework=none` in the graph says never."""
     task = plan.tasks.get(name)
     return 0 if task is not None and task.attrs.get("rework") == "none" else max_rework
 
 
-def _after_failure(signal: Signal, node: NodeState, max_rework: int) -> dict[str, Any]:
-    """What a runner's word of its failure means."""
-    return _failed(signal.node_id or "", node, str(signal.payload.get("kind", "")),
-                   str(signal.payload.get("reason", "no reason given")), max_rework)
+def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> NodeChanged:
+    """Return a new attempt, if the failure is one that it may mend and the limit allows it; else the node's end."""
+    if kind in REWORKABLE and node.attempt - node.first < max_rework:
+        return NodeChanged(name, "active", node.attempt + 1, reason)
+    return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 
-def _failed(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> dict[str, Any]:
-    """A failure that a new attempt may mend is reworked, as often as the limit says; any other is the node's end."""
-    again = kind in REWORKABLE and node.attempt - node.first < max_rework
-    return {"node": name, "status": "active" if again else "failed", "reason": reason,
-            "attempt": node.attempt + 1 if again else node.attempt, **({} if again or not kind else {"kind": kind})}
+# ---- 2. the merge journal --------------------------------------------------------------------------------------------
+
+_NOT_LANDED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
+"""Final status of an entry that did not land → the kind of its node's failure."""
 
 
-_REFUSED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
-"""How an entry did not land → the kind of its node's failure."""
-
-
-def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    acts = []
+def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+    actions = []
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
             continue
         if merge.status == "landed" and node.status == "active":
-            acts.append(_node(name, "impl_complete", node.attempt))
+            actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status == "landed":
-            acts.append(_node(name, "validated", node.attempt, commit=merge.commit))
-        elif merge.status in _REFUSED and _given_up_on(view, name):
-            acts.append(Action("node", name, data=_failed(name, node, _REFUSED[merge.status],
-                                                          merge.reason or merge.status,
-                                                       _limit(plan, name, max_rework))))
-    return acts
+            actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit)))
+        elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else the runner says why, with details
+            actions.append(_change(_after_failure(name, node, _NOT_LANDED[merge.status], merge.reason or merge.status,
+                                                  _max_rework(plan, name, max_rework))))
+    return actions
 
 
-def _given_up_on(view: GuardianView, name: str) -> bool:
-    """Whether no runner will ever say why the node's entry did not land."""
-    identity = view.runners.get(name, ChildState()).identity
+def _has_parked_runner(view: GuardianView, name: str) -> bool:
+    identity = view.runner(name).identity
     return identity is not None and identity.status == "parked"
 
 
-def _node(name: str, status: str, attempt: int, **more: str) -> Action:
-    return Action("node", name, data={"node": name, "status": status, "attempt": attempt, **more})
+def _change(event: NodeChanged) -> Action:
+    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
 
 
-def _enter(plan: RunPlan, state: RunState, view: GuardianView) -> Decision:
-    """A new run begins with its nodes journaled; a stopped one waits for the launcher's word."""
-    if state.status == "stopped":
-        return Decision([Action("end", why="the run is stopped; --resume lifts that")])
-    acts = [_node(name, status, 1) for name, status in first_status(plan).items() if name not in state.nodes]
-    return Decision([*acts, Action("run", "running")])
+# ---- 4. begin and end ------------------------------------------------------------------------------------------------
 
 
-def _stop(state: RunState, view: GuardianView) -> Decision:
-    acts = _send_home(state, view)
-    return Decision(acts or [Action("run", "stopped", why=view.stop_why)])
+def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
+    """Journal the nodes of a new run, then that it runs."""
+    return [*(_change(NodeChanged(name, status)) for name, status in first_status(plan).items()
+              if name not in state.nodes), Action(ActionKind.CHANGE_RUN, "running")]
 
 
 def _send_home(state: RunState, view: GuardianView) -> list[Action]:
-    """Bury the dead; ask the living to end, runners first; who does not in time is replaced, and strays go last."""
-    lives = {**view.runners, "processor": view.processor}
-    buried = [Action(step.kind, name, why=step.why, basis=step.basis) for name, life in lives.items() if life.identity
-              and (step := _burial(state, life))]
+    """Bury the dead, then ask the living to end: runners first, then the processor; replace those that do not end in
+    time, and stray orchestrators last."""
+    buried = [_act(cleanup, name) for name, child in view.children.items() if (cleanup := _cleanup(state, child))]
     if buried:
         return buried
-    how, why = ("replace", "did not stop in time") if view.overdue else ("term", "")
-    living = [name for name, life in view.runners.items() if life.living]
+    living = [name for name, child in view.runners.items() if child.living]
     if not living and view.processor.living:
         living = ["processor"]
-    return [Action(how, name, why=why, data={"class": STOP}) for name in living] or [
-        Action("stray", name, why="its run stops without it") for name in view.strays]
+    if living and view.overdue:
+        return [Action(ActionKind.REPLACE, name, "did not stop in time", ReplaceChild(STOP)) for name in living]
+    return [Action(ActionKind.TERMINATE, name) for name in living] or [
+        Action(ActionKind.REPLACE_STRAY, name, "its run stops without it") for name in view.strays]
 
 
-def _leave(state: RunState, view: GuardianView) -> Decision:
-    """The run's end is journaled: nobody is restarted; the processor is sent home, then the guardian goes."""
-    return Decision(_send_home(state, view) or [Action("end", why=state.status)])
-
-
-def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
-    acts: list[Action] = []
-    wakes = []
-    watched = [(name, view.runners.get(name, ChildState())) for name in state.nodes
-               if needs_runner(state, view, name) and name not in state.held]
-    waiting = any(node.status == "impl_complete" for node in state.nodes.values())
-    if view.processor.hung or (waiting and "processor" not in state.held):
-        watched.append(("processor", view.processor))
-    for name, life in watched:
-        step = _step(state, view, name, life, policy)
-        if step.at and step.kind in ("wait", "parked", "none"):
-            wakes.append(step.at)
-        if step.kind == "give_up":
-            acts += [*_given_up(state, view, name, step.why),
-                     Action("park", name, why=step.why, data={"final": True}, basis=step.basis)]
-        elif step.kind not in ("none", "ended", "wait", "parked"):
-            acts.append(Action(step.kind, name, why=step.why, basis=step.basis))
-    return acts, min(wakes, default=None)
-
-
-def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[Action]:
-    """An active node fails with its runner, and a finished one whose branch nobody has enqueued; one that waits in the
-    queue or has landed needs none any more."""
-    node = state.nodes.get(name)
-    merge = view.merges.get(name)
-    enqueued = node is not None and merge is not None and merge.attempt == node.attempt
-    if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and enqueued):
-        return []
-    return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}", kind=flow_policy.GIVEN_UP)]
-
-
-def _hold(state: RunState, view: GuardianView) -> list[Action]:
-    """Whom a person parked is sent home in order, and nobody follows it."""
-    acts = []
-    for name in state.held:
-        life = view.processor if name == "processor" else view.runners.get(name, ChildState())
-        if step := _burial(state, life):
-            acts.append(Action(step.kind, name, why=step.why))
-        elif life.living:
-            acts.append(Action("term", name, why=PARKED_BY_PERSON))
-        elif name in view.strays:
-            acts.append(Action("stray", name, why=PARKED_BY_PERSON))
-    return acts
-
-
-def _burial(state: RunState, life: ChildState) -> RestartDecision | None:
-    """What is due to a life that died though nobody needs a successor; its death is counted once, in its attempt."""
-    if life.identity is None or (life.identity.status == "crashed" and _buried(state, life.identity)):
+def _cleanup(state: RunState, child: ChildState) -> RestartDecision | None:
+    """Return what is due to a child that died though no successor is needed; its death is counted once, in its
+    attempt."""
+    if child.identity is None or (child.identity.status == "crashed" and _is_death_recorded(state, child.identity)):
         return None
-    return decide_cleanup(life, state.deaths.get(life.identity.key.full, []))
+    return decide_cleanup(child, state.deaths.get(child.identity.key.full, []))
 
 
-def _buried(state: RunState, identity: Identity) -> bool:
+def _is_death_recorded(state: RunState, identity: Identity) -> bool:
     return state.buried.get(identity.key.full, 0) >= identity.incarnation
 
 
-def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
-    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
-    one that went home while nobody was above it, was stopped or is parked has not (that is tried once)."""
-    status = state.nodes[name].status
-    life = view.runners.get(name, ChildState()).identity
-    if status in UNFINISHED:
-        return True
-    ended = life is not None and life.status in ("terminated", "parked")
-    if status != "validated" or life is None:
-        return False
-    if life.status == "parked" and state.circuit(life.key.full).parks == 1:
-        return True
-    return not ended or life.reason in ("orphaned", "stopped")
+def _act(decision: RestartDecision, name: str) -> Action:
+    return Action(ActionKind(decision.kind), name, decision.why, basis=decision.basis)
 
 
-def _step(state: RunState, view: GuardianView, name: str, life: ChildState, policy: Policy) -> RestartDecision:
-    full = life.identity.key.full if life.identity else ""
-    limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
-    old = name in state.nodes and life.precedes(state.nodes[name].attempt)
-    step = decide_restart(life, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
-    if old and life.identity and _is_over(state, life.identity, step):
-        return RestartDecision("start", f"attempt {state.nodes[name].attempt}")
-    if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
-        return replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
-    if step.kind in _CLEANING and name in state.nodes and state.nodes[name].status == "validated":
-        return replace(step, kind=_CLEANING[step.kind], at=0.0,
-                       why=f"{step.why}; its branch has landed, so all it has to do is to clean up")
-    return step
+# ---- 5. supervise ----------------------------------------------------------------------------------------------------
 
 
-def _is_over(state: RunState, identity: Identity, step: RestartDecision) -> bool:
-    """Whether the life of an attempt before is no matter any more, so that the next attempt's may begin."""
-    if step.kind == "record":
-        return _buried(state, identity)
-    return step.kind in ("ended", "park") and identity.status in ("terminated", "parked")
+def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
+    """Return what is due to runners and merge processor, and when the next restart or probe is."""
+    watched = [(name, view.runner(name)) for name in state.nodes
+               if needs_runner(state, view, name) and name not in state.held]
+    has_work_for_processor = any(node.status == "impl_complete" for node in state.nodes.values())
+    if view.processor.hung or (has_work_for_processor and "processor" not in state.held):
+        watched.append(("processor", view.processor))
+    actions: list[Action] = []
+    wakes = []
+    for name, child in watched:
+        decision = _restart(state, view, name, child, policy)
+        if decision.at and decision.kind in ("wait", "parked", "none"):
+            wakes.append(decision.at)
+        if decision.kind == "give_up":
+            actions += [*_fail_without_runner(state, view, name, decision.why),
+                        Action(ActionKind.PARK, name, decision.why, ParkChild(is_final=True), decision.basis)]
+        elif decision.kind == "park":
+            actions.append(Action(ActionKind.PARK, name, decision.why, ParkChild(is_final=False), decision.basis))
+        elif decision.kind not in ("none", "ended", "wait", "parked"):
+            actions.append(_act(decision, name))
+    return actions, min(wakes, default=None)
 
 
-_CLEANING = {"ended": "start", "parked": "probe"}
-"""What follows for the runner of a landed node instead: its limits are there for its work."""
+def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, policy: Policy) -> RestartDecision:
+    """Return the restart decision for a runner or the processor, where the node's state does not overrule it."""
+    full = child.identity.key.full if child.identity else ""
+    node = state.nodes.get(name)
+    limits = policy if node is not None else replace(policy, total=None)  # the processor serves the whole run
+    decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
+    if node is not None and child.identity and child.precedes(node.attempt) \
+            and _is_settled(state, child.identity, decision):
+        return RestartDecision("start", f"attempt {node.attempt}")
+    if decision.kind == "ended" and child.identity is not None and may_start_again(state, child.identity):
+        return replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
+    if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":
+        return replace(decision, kind=_CLEANING_UP[decision.kind], at=0.0,
+                       why=f"{decision.why}; its branch has landed, so all that is left is to clean up")
+    return decision
 
 
-def may_start_again(state: RunState, identity: Identity) -> bool:
-    """Whether an ended life has a successor without a death: orphaned ones now have a guardian, stopped ones if lifted.
-
-    A processor that went home (its run seemed over, or it was idle) is started again when it is needed.
-    """
-    if identity.status != "terminated":
-        return False
-    if identity.reason == "stopped":
-        return identity.role == "processor" or state.lifted.get(identity.key.full, 0) >= identity.incarnation
-    return identity.reason == "orphaned" or identity.role == "processor"
+_CLEANING_UP = {"ended": "start", "parked": "probe"}
+"""Decision about the runner of a landed node → the one taken instead: the limits are there for its work."""
 
 
-def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Action]:
-    """New nodes, as many as agents are free; a node that is parked or waits for its merge occupies nobody."""
+def _is_settled(state: RunState, identity: Identity, decision: RestartDecision) -> bool:
+    """Return whether nothing more is due to the runner of an earlier attempt, so that the next attempt's may start."""
+    if decision.kind == "record":
+        return _is_death_recorded(state, identity)
+    return decision.kind in ("ended", "park") and identity.status in ("terminated", "parked")
+
+
+def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: str) -> list[Action]:
+    """Fail the node of a runner that is not restarted any more, unless its branch is in the queue already: that
+    lands without a runner."""
+    node, merge = state.nodes.get(name), view.merges.get(name)
+    is_enqueued = node is not None and merge is not None and merge.attempt == node.attempt
+    if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and is_enqueued):
+        return []
+    return [_change(NodeChanged(name, "failed", node.attempt, f"its runner failed too often: {why}",
+                                failure_kind=flow_policy.RESTARTS_EXHAUSTED))]
+
+
+# ---- 6. parked and new nodes -----------------------------------------------------------------------------------------
+
+
+def _send_parked_home(state: RunState, view: GuardianView) -> list[Action]:
+    """End what a person parked; it gets no successor."""
+    actions = []
+    for name in state.held:
+        child = view.processor if name == "processor" else view.runner(name)
+        if cleanup := _cleanup(state, child):
+            actions.append(replace(_act(cleanup, name), basis=None))
+        elif child.living:
+            actions.append(Action(ActionKind.TERMINATE, name, PARKED_BY_PERSON))
+        elif name in view.strays:
+            actions.append(Action(ActionKind.REPLACE_STRAY, name, PARKED_BY_PERSON))
+    return actions
+
+
+def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Action]:
+    """Start new nodes, as many as agents are free; one that is parked or waits for its merge occupies none."""
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not is_resting(state, view, name))
     ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
-    return [Action("node", name, data=flow_policy.node_activation(state, name, plan.tasks[name].kind))
+    return [_change(flow_policy.node_activation(state, name, plan.tasks[name].kind))
             for name in ready[: max(0, max_agents - busy)]]
 
 
+# ---- 7. the end of the run -------------------------------------------------------------------------------------------
+
+
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    at_rest = [name for name in state.nodes if is_resting(state, view, name)]
-    if any(needs_runner(state, view, name) and not suspended(state, view, name) and name not in at_rest
+    """End the run when its flow has ended, or nothing in it can go on without a person."""
+    resting = [name for name in state.nodes if is_resting(state, view, name)]
+    if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):
         return []
-    living = [name for name, life in view.runners.items() if life.living and name not in at_rest]
-    if living:  # cleaning up, but one whose node failed without it has nothing to wait for
-        return [Action("term", name) for name in living if state.nodes[name].status == "failed"]
+    living = [name for name, child in view.runners.items() if child.living and name not in resting]
+    if living:  # they clean up; but one whose node failed without it has nothing to wait for
+        return [Action(ActionKind.TERMINATE, name) for name in living if state.nodes[name].status == "failed"]
     flow = state.flow
     if flow is None or flow.over == "done":
-        return [Action("run", "done")]
+        return [_end_run("done")]
     if flow.over and flow.state.resumable == "budget":
-        return [Action("run", "stopped", why=f"{flow.why}; garrison launch --resume {view.run} --max-steps N goes on")]
+        return [_end_run("stopped", f"{flow.why}; garrison launch --resume {view.run} --max-steps N continues it")]
     if flow.over:
-        return [Action("run", "failed", why=failure_summary(state, view, at_rest, flow.why))]
-    stopped = [name for name in state.nodes if suspended(state, view, name)]
-    if flow_policy.can_progress(plan, state, view if stopped else None):
+        return [_end_run("failed", failure_summary(state, view, resting, flow.why))]
+    suspended = [name for name in state.nodes if is_suspended(state, view, name)]
+    if flow_policy.can_progress(plan, state, view if suspended else None):
         return []
-    if stopped:
-        return [Action("run", "stopped",
-                       why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
-                                          f"left to do; garrison launch --resume {view.run} goes on")]
-    if not any(awaits_person(state, name) for name in at_rest):
-        return [Action("run", "failed", why=failure_summary(state, view, at_rest))]
+    if suspended:
+        return [_end_run("stopped", f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left "
+                                    f"to do; garrison launch --resume {view.run} continues it")]
+    if not any(awaits_person(state, name) for name in resting):
+        return [_end_run("failed", failure_summary(state, view, resting))]
     return []
 
 
-def suspended(state: RunState, view: GuardianView, name: str) -> bool:
-    """Whether a node under way waits for a person: its runner was stopped, though nobody parked it."""
-    if state.nodes[name].status not in UNFINISHED or name in state.held:
-        return False
-    seen = view.runners.get(name, ChildState())
-    life = seen.identity
-    if life is None or life.status != "terminated" or seen.precedes(state.nodes[name].attempt):
-        return False
-    return not may_start_again(state, life)
+def _end_run(status: str, why: str = "") -> Action:
+    return Action(ActionKind.CHANGE_RUN, status, why)
 
+
+# ---- the guardian's own hook -----------------------------------------------------------------------------------------
 
 _PHASES = tuple(hooks.PHASES)
 
 
 def implied_phase(state: RunState) -> str:
-    """The guardian's phase: executing from the first node, impl_complete when nothing is left to implement, validating
-    while the queue drains, merged when all landed. Pure."""
+    """Return the phase that the nodes imply for the guardian's hook: executing from the first node on, impl_complete
+    when nothing is left to implement, validating while the queue drains, merged when all have landed."""
     statuses = set(state.statuses.values())
     if state.status == "done":
         return "merged"
@@ -410,8 +387,8 @@ def implied_phase(state: RunState) -> str:
 
 
 def advance_hook(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
-    """The hook moved on to `wanted`, through all phases between; back only where one step leads there, else as it is.
-    Pure."""
+    """Return the hook moved on to `wanted` by single steps, so that a successor finds it at one of them; back only
+    where one step leads there, else as it is."""
     if _PHASES.index(wanted) < _PHASES.index(hook.phase):
         return hooks.change_phase(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
     for phase in _PHASES[_PHASES.index(hook.phase) + 1: _PHASES.index(wanted) + 1]:

@@ -1,47 +1,95 @@
-"""What a launcher does next. Pure: the guardian's life, the run's status and what was asked go in, acts come out."""
+"""Launcher policy: decide from the guardian's state, the run's status and what a person asked what to do next. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.processes.actions import Action, Decision
+from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.run_state import ENDED
-from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
-from garrison.supervise.restart import Policy
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    GuardianUnparked,
+    LauncherSignal,
+    NotificationSent,
+)
+from garrison.records.payloads import Escalation, parse_payload
+from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
+from garrison.supervise.restart import Death, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from garrison.processes.run_state import RunState
+    from garrison.records.events import Event
     from garrison.records.signals import PostedSignal
-    from garrison.supervise.restart import Death
 
-MEND = "once that is mended, --resume goes on"
+AFTER_THE_FIX = "fix that, then --resume continues the run"
 
 EXIT = {"done": 0, "failed": 1, "stopped": 130}
 """Run status → the launcher's exit code."""
 
 
-def resume_id(run: str, incarnation: int) -> str:
-    """The id of the word to resume that a life of the launcher comes with: it is said at its lease, and by itself."""
-    return f"{run}-resume-{incarnation}"
+class Parked(NamedTuple):
+    """A name that was parked, and why; `id` tells one occasion from others."""
+
+    id: str
+    who: str
+    why: str
 
 
-def resume_payload(*, again: bool) -> dict[str, Any]:
-    """What that word says."""
-    return {"action": "resume", **({"again": True} if again else {})}
+@dataclass
+class LauncherFacts:
+    """What a launcher's journal remembers over its incarnations."""
+
+    deaths: list[Death] = field(default_factory=list)
+    """Of the guardian, since a person last unparked it."""
+    applied: set[str] = field(default_factory=set)
+    """Ids of the signals that were applied."""
+    parked: list[Parked] = field(default_factory=list)
+    notified: set[str] = field(default_factory=set)
+    """Keys of the notifications that the person's own command was run for."""
+    incarnation: int = 0
+    """The guardian's highest journaled incarnation."""
+
+    def apply(self, event: Event) -> None:
+        """Apply one record of the launcher's journal; kinds that it need not remember are passed over."""
+        handler = _APPLY.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    def _apply_death(self, event: ChildDied) -> None:
+        self.deaths.append(Death.of(event))
+
+    def _apply_signal(self, event: LauncherSignal) -> None:
+        self.applied.add(event.id)
+        payload = parse_payload(event.type, event.payload)
+        if isinstance(payload, Escalation):
+            self.parked.append(Parked(event.id, payload.who, payload.why))
+
+    def _apply_notification(self, event: NotificationSent) -> None:
+        self.notified.add(event.key)
+
+    def _apply_park(self, event: ChildParked) -> None:
+        self.parked.append(Parked(f"{event.full}#{event.incarnation}", event.full, event.why))
+
+    def _apply_unpark(self, _event: GuardianUnparked) -> None:
+        self.deaths.clear()
+
+    def _apply_spawn(self, event: ChildSpawned) -> None:
+        self.incarnation = max(self.incarnation, event.incarnation)
 
 
-def resume_status(state: RunState, word: str, *, said: bool, asked: bool) -> tuple[str, bool]:
-    """The run's status for who resumes it by the signal `word`, and whether that has yet to be said.
-
-    Once it is said the guardian will lift what was stopped or failed, so nobody may take the run for over. Once the
-    guardian has taken it, its journal tells what came of it: a run that ended after that has ended again.
-    """
-    taken = word in state.applied
-    lifts = said and not taken and state.status in ("stopped", "failed")
-    return "running" if lifts else state.status, asked and not taken
+_APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
+    ChildDied: LauncherFacts._apply_death,
+    LauncherSignal: LauncherFacts._apply_signal,
+    NotificationSent: LauncherFacts._apply_notification,
+    ChildParked: LauncherFacts._apply_park,
+    GuardianUnparked: LauncherFacts._apply_unpark,
+    ChildSpawned: LauncherFacts._apply_spawn,
+}
 
 
 @dataclass(frozen=True)
@@ -57,86 +105,122 @@ class LauncherView:
     applied: frozenset[str] = frozenset()
     stopping: bool = False
     overdue: bool = False
+    """Whether the guardian has had its time to stop."""
     others_living: bool = False
-    """Whether any runner, orchestrator or processor of the run lives."""
+    """Whether any runner, orchestrator or merge processor of the run lives."""
     to_resume: bool = False
-    """Whether the word to resume has yet to be said, of a run that can be."""
+    """Whether the request to resume has yet to be sent, of a run that can be resumed."""
+
+
+# ---- resuming --------------------------------------------------------------------------------------------------------
+
+
+def resume_id(run: str, incarnation: int) -> str:
+    """Return the id of the request to resume that an incarnation of the launcher comes with: it is written with its
+    lease, and again by itself."""
+    return f"{run}-resume-{incarnation}"
+
+
+def resume_status(state: RunState, request: str, *, sent: bool, wanted: bool) -> tuple[str, bool]:
+    """Return the run's status for the launcher that resumes it by the signal `request`, and whether that has yet to be
+    sent.
+
+    Once it is sent, the guardian will resume what was stopped or failed, so the run does not count as over. Once the
+    guardian has applied it, its journal is believed: a run that ended after that has ended again.
+    """
+    is_applied = request in state.applied
+    will_resume = sent and not is_applied and state.status in ("stopped", "failed")
+    return "running" if will_resume else state.status, wanted and not is_applied
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
 
 
 def decide(view: LauncherView, policy: Policy) -> Decision:
-    """The acts of one turn."""
-    acts = [Action("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
-    if acts:
-        return Decision(acts)
+    """Return the actions of one turn."""
+    if view.inbox:
+        return Decision([Action(ActionKind.APPLY_SIGNAL if posted.signal else ActionKind.REFUSE_SIGNAL,
+                                why=posted.error, payload=ApplySignal(posted)) for posted in view.inbox])
     if view.to_resume:
-        return Decision([Action("resume")])
+        return Decision([Action(ActionKind.RESUME_RUN)])
     if view.stopping:
-        return _stop(view)
+        return Decision(_stop(view))
     if view.run_status in ENDED and not view.guardian.living:
-        return _leave(view, policy)
-    return _guard(view, policy)
+        return _end(view, policy)
+    return _supervise(view, policy)
 
 
-def _leave(view: LauncherView, policy: Policy) -> Decision:
-    """The run is over and its guardian gone; one that died on its way out has a successor, to send the others home."""
-    if view.guardian.leaving:
-        return _see_off(view.guardian)
-    if view.guardian.identity is not None:
-        step = decide_restart(view.guardian, view.deaths, view.now, view.boot_id, policy)
-        if step.kind == "wait":
-            return Decision([], step.at)
-        if step.kind in ("replace", "record", "start"):
-            return Decision([Action(step.kind, why=step.why, basis=step.basis)])
-    return Decision([Action("end", view.run_status)])
-
-
-def _see_off(guardian: ChildState) -> Decision:
-    """A guardian that said its end keeps its lock until it is gone: it is waited for, and one that stays is ended."""
-    step = decide_cleanup(guardian, ())
-    return Decision([Action(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
-
-
-def _guard(view: LauncherView, policy: Policy) -> Decision:
+def _supervise(view: LauncherView, policy: Policy) -> Decision:
+    """Keep the guardian alive while its run goes on."""
     identity = view.guardian.identity
-    if identity is not None and identity.status == "parked":  # by this launcher's predecessor or a person
-        return Decision([Action("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
+    if identity is not None and identity.status == "parked":  # by this launcher's predecessor, or by a person
+        return Decision([_end_parked(identity.reason)])
     if view.guardian.leaving:
-        return _see_off(view.guardian)
-    goes_on = identity is not None and identity.status == "terminated" and identity.reason in ENDED
-    seen = view.guardian if goes_on else _unfinished(view.guardian)
-    step = decide_restart(seen, view.deaths, view.now, view.boot_id, policy)
-    if goes_on:  # else its launcher would not be here: what was stopped or failed has been lifted
-        step = replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
-    if step.kind == "wait":
-        return Decision([], step.at)
-    if step.kind in ("none", "ended"):
+        return Decision(_await_end(view.guardian))
+    has_ended_with_run = identity is not None and identity.status == "terminated" and identity.reason in ENDED
+    guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
+    decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy)
+    if has_ended_with_run:  # the run was resumed since, or this would not be reached
+        decision = replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
+    if decision.kind == "wait":
+        return Decision([], decision.at)
+    if decision.kind in ("none", "ended"):
         return Decision([])
-    if step.kind == "park":
-        return Decision([Action("park", why=step.why, basis=step.basis),
-                         Action("end", "parked", why=f"its guardian was given up: {step.why}; {MEND}")])
-    return Decision([Action(step.kind, why=step.why, basis=step.basis)])
+    if decision.kind == "park":
+        return Decision([_act(decision), _end_parked(decision.why)])
+    return Decision([_act(decision)])
 
 
-def _unfinished(guardian: ChildState) -> ChildState:
-    """A guardian that ended in order, though neither it nor its run was to, counts as one that died."""
+def _count_as_crashed(guardian: ChildState) -> ChildState:
+    """Count a guardian that ended gracefully, though neither it nor its run was to, as one that crashed."""
     identity = guardian.identity
     if identity is None or identity.status != "terminated":
         return guardian
     return replace(guardian, identity=replace(identity, status="crashed"))
 
 
-def _stop(view: LauncherView) -> Decision:
-    """SIGTERM goes down in order; a guardian that is dead or does not hear is followed by one that only stops."""
-    if view.guardian.living:
-        if view.overdue:
-            return Decision([Action("replace", why="did not stop in time")])
-        return Decision([Action("term")])
-    if view.guardian.verdict is not None and view.guardian.verdict.needs_replacement:
-        return Decision([Action("replace", why=view.guardian.verdict.why)])
+def _end_parked(why: str) -> Action:
+    return Action(ActionKind.END, "parked", f"its guardian is parked: {why}; {AFTER_THE_FIX}")
+
+
+def _end(view: LauncherView, policy: Policy) -> Decision:
+    """End after the run: its guardian is gone; one that died on its way out gets a successor, which sends the others
+    home."""
     if view.guardian.leaving:
-        return Decision([])
+        return Decision(_await_end(view.guardian))
+    if view.guardian.identity is not None:
+        decision = decide_restart(view.guardian, view.deaths, view.now, view.boot_id, policy)
+        if decision.kind == "wait":
+            return Decision([], decision.at)
+        if decision.kind in ("replace", "record", "start"):
+            return Decision([_act(decision)])
+    return Decision([Action(ActionKind.END, view.run_status)])
+
+
+def _await_end(guardian: ChildState) -> list[Action]:
+    """Wait for a guardian that recorded its end and still holds its life lock; one that stays is replaced."""
+    decision = decide_cleanup(guardian, ())
+    return [_act(decision)] if decision is not None else []
+
+
+def _stop(view: LauncherView) -> list[Action]:
+    """Stop the run from above; a guardian that is dead or does not react is followed by one that only stops the
+    others."""
+    guardian = view.guardian
+    if guardian.living:
+        if view.overdue:
+            return [Action(ActionKind.REPLACE, why="did not stop in time")]
+        return [Action(ActionKind.TERMINATE)]
+    if guardian.verdict is not None and guardian.verdict.needs_replacement:
+        return [Action(ActionKind.REPLACE, why=guardian.verdict.why)]
+    if guardian.leaving:
+        return []
     if view.run_status in ENDED:
-        return Decision([Action("end", view.run_status)])
-    if view.others_living and not view.overdue:  # also after one that died while it stopped them
-        return Decision([Action("say_stop"), Action("start", why="to stop what still lives")])
-    return Decision([Action("write_stopped"), Action("end", "stopped")])
+        return [Action(ActionKind.END, view.run_status)]
+    if view.others_living and not view.overdue:  # also where a guardian died while it stopped them
+        return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what still lives")]
+    return [Action(ActionKind.WRITE_STOPPED), Action(ActionKind.END, "stopped")]
+
+
+def _act(decision: RestartDecision) -> Action:
+    return Action(ActionKind(decision.kind), why=decision.why, basis=decision.basis)

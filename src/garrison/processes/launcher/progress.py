@@ -1,8 +1,8 @@
-"""What a launcher shows of its run: a line an event for people, a JSON object an event for programs.
+"""Progress of a run, as its launcher prints it: a line per event for people, a JSON object per event for programs.
 
-Lines only, on a terminal too: a launcher may be put into the background, detached, killed and followed by another, or
-share its terminal with who started it, and a line that is drawn anew would be in the way of all of them. Who wants a
-picture is told of `garrison status --watch`.
+Plain lines, on a terminal too: a launcher may be put into the background, detached, killed and succeeded by another,
+or share its terminal with the shell it was started from; a line that is redrawn would get in the way of all of them.
+For a picture there is `garrison status --watch`.
 """
 
 from __future__ import annotations
@@ -15,150 +15,160 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
 from garrison.processes.run_state import RESUMED
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FlowAdvanced,
+    GateChanged,
+    GuardianSignal,
+    ManagerCycled,
+    NodeChanged,
+    NoteWritten,
+    RunChanged,
+    decode,
+)
 from garrison.system.terminal_text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from garrison.processes.run_state import RunState
+    from garrison.records.events import Event
     from garrison.records.journal import Entry
 
-_WORDS = {"pending": "waiting", "active": "an agent works on it", "impl_complete": "done, waiting to be merged",
-          "validated": "merged", "failed": "FAILED", "skipped": "skipped"}
-_LONG = 300
-"""Characters of what somebody said, in one line."""
+_STATUS_WORDS = {"active": "an agent is at work", "impl_complete": "done, in the merge queue", "validated": "landed",
+                 "failed": "FAILED", "skipped": "skipped"}
+_LONGEST = 300
+"""Characters of a text from outside in one line."""
 
 
 class Progress:
-    """Writes to stdout; a reader that has gone away is no reason to stop."""
+    """Writes to stdout; a reader that has gone away stops nothing."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.watched = not quiet
-        self._named = ""
+        self._run = ""
 
     def begin(self, run: str) -> None:
-        """Tell a person at a terminal where else to look."""
-        self._named = run
+        """Tell a person at a terminal what else there is to see."""
+        self._run = run
         if self.watched and not self.as_json and sys.stdout.isatty():
-            self._print(f"watch it: garrison status {run} --watch   what an agent prints: garrison logs NODE -f   "
-                        "its terminal: garrison attach NODE")
+            self._print(f"watch: garrison status {run} --watch   agent output: garrison logs NODE -f   "
+                        "agent terminal: garrison attach NODE")
 
     def show(self, entry: Entry) -> None:
-        """One journal record of the guardian's."""
+        """Show one record of the run's journal."""
         if not self.watched:
             return
         if self.as_json:
             self._print(json.dumps(asdict(entry), ensure_ascii=False))
             return
-        line = clean(describe_event(entry.kind, entry.data))
+        line = clean(describe_event(decode(entry)))
         if line:
             self._print(f"{entry.at[11:19]}  {line}")
 
-    def death(self, data: dict[str, Any]) -> None:
-        """A guardian's death, which its own journal cannot tell."""
+    def death(self, event: ChildDied) -> None:
+        """Show the guardian's death, which the run's journal does not hold."""
         if self.watched and not self.as_json:
-            self._print(f"          {clean(describe_event('death', data))}")
+            self._print(f"          {clean(describe_event(event))}")
 
     def end(self, status: str, reason: str, state: RunState) -> None:
-        """The last word; where it failed, with where to look."""
-        done = sum(1 for node in state.nodes.values() if node.status == "validated")
+        """Show how the run ended; where it failed, with what to do next."""
         if self.as_json:
-            self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": done,
+            self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
             return
         why = f"; {clean(reason)}" if reason else ""
-        look = f"; more: garrison status {self._named}" if status == "failed" else ""
-        self._print(f"run {status}: {done} of {len(state.nodes)} merged{why}{look}")
+        more = f"; more: garrison status {self._run}" if status == "failed" else ""
+        self._print(f"run {status}: {state.landed} of {len(state.nodes)} landed{why}{more}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
             print(line, file=sys.stdout, flush=True)
 
 
-def describe_event(kind: str, data: dict[str, Any]) -> str:
-    """One event in words; '' for what a person need not see. Pure."""
-    teller = _TELLERS.get(kind)
-    return teller(data) if teller else ""
+def describe_event(event: Event | None) -> str:
+    """Return an event in words; '' for what a person need not see."""
+    describe = _DESCRIPTIONS.get(type(event))
+    return describe(event) if describe else ""
 
 
-def _node(data: dict[str, Any]) -> str:
-    if data["status"] == "pending":
-        return ""  # its attempt will be told when it begins
-    reason = _brief(data.get("reason", ""))
-    if data["status"] == "active" and data.get("attempt", 1) > 1:
-        return f"{data['node']}: attempt {data['attempt']}, since {reason or 'it was asked for'}"
-    commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
-    return f"{data['node']}: {_WORDS[data['status']]}{commit}" + (f": {reason}" if reason else "")
+def _node(event: NodeChanged) -> str:
+    if event.status == "pending":
+        return ""  # its attempt is shown when it starts
+    reason = _shorten_reason(event.reason)
+    if event.status == "active" and event.attempt > 1:
+        return f"{event.node}: attempt {event.attempt}: {reason or 'requested'}"
+    commit = f" ({event.commit[:10]})" if event.commit else ""
+    return f"{event.node}: {_STATUS_WORDS[event.status]}{commit}" + (f": {reason}" if reason else "")
 
 
-def _signal(data: dict[str, Any]) -> str:
-    if data.get("effect"):
-        return _node(data["effect"])
-    if data.get("run"):
-        return _run({"status": data["run"], "reason": RESUMED})
-    if data.get("flow"):
-        return _flow(data["flow"])
-    if data.get("question"):
-        return f"{data['node']} asks: {shorten(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
-    if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
-        why = f" ({_brief(data['why'])})" if data.get("why") else ""
-        return f"orchestrator-{data['node']} died{why}; its runner looks after it"
+def _signal(event: GuardianSignal) -> str:
+    if event.effect is not None:
+        return _node(event.effect)
+    if event.run is not None:
+        return _run(RunChanged(event.run, RESUMED))
+    if event.flow is not None:
+        return _flow(event.flow)
+    if event.question is not None:
+        return f"{event.node} asks: {shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
+    if event.type == "ORCHESTRATOR_CRASHED" and event.why != "stopped":
+        why = f" ({_shorten_reason(event.why)})" if event.why else ""
+        return f"orchestrator-{event.node} died{why}; its runner restarts it"
     return ""
 
 
-def _manager(data: dict[str, Any]) -> str:
-    steers = data.get("steer") and data.get("steered") == data.get("cycle")
-    return f"{data['node']} says to its pipeline: {shorten(data['steer'])}" if steers else ""
+def _manager(event: ManagerCycled) -> str:
+    has_steered = bool(event.steer) and event.steered == event.cycle
+    return f"{event.node} tells its pipeline: {shorten(event.steer)}" if has_steered else ""
 
 
-def _gate(data: dict[str, Any]) -> str:
-    return "" if data.get("closed") else f"{data['node']} {shorten(OpenGate.from_record(data).summary())}"
+def _gate(event: GateChanged) -> str:
+    return "" if event.closed else f"{event.node} {shorten(OpenGate.from_record(event.body).summary())}"
 
 
-def _flow(data: dict[str, Any]) -> str:
-    """Only what its nodes do not tell themselves."""
-    if data.get("event") == "timed_out":
+def _flow(event: FlowAdvanced) -> str:
+    """Only what its nodes do not show themselves."""
+    if event.event == "timed_out":
         return "the pipeline's time is used up"
-    outcome = data.get("outcome") or {}
-    label = outcome.get("preferred_label")
-    if not label:
+    label = (event.body.get("outcome") or {}).get("preferred_label")
+    return f"{event.node}: {shorten(label)}" if label else ""
+
+
+def _run(event: RunChanged) -> str:
+    if event.status == "failed":
+        return ""  # the last line says so, and why
+    return f"run {event.status}" + (f": {event.reason}" if event.reason else "")
+
+
+def _spawn(event: ChildSpawned) -> str:
+    if event.incarnation == 1 or event.why.startswith("attempt "):
         return ""
-    return f"{data['node']}: {shorten(label)}"
+    return f"{_name(event.full)} restarted (incarnation {event.incarnation})"
 
 
-def _run(data: dict[str, Any]) -> str:
-    if data["status"] == "failed":
-        return ""  # the last word says so, and why
-    return f"run {data['status']}" + (f": {data['reason']}" if data.get("reason") else "")
+def _name(full: str) -> str:
+    return full.partition("@")[0]
 
 
-def _spawn(data: dict[str, Any]) -> str:
-    if data["incarnation"] == 1 or data.get("why", "").startswith("attempt "):
-        return ""
-    return f"{_stem(data)} respawned as life {data['incarnation']}"
-
-
-def _stem(data: dict[str, Any]) -> str:
-    return str(data["full"]).partition("@")[0]
-
-
-def _brief(reason: str) -> str:
-    """A reason that goes on with a log's tail, as its first line and the tail's last."""
+def _shorten_reason(reason: str) -> str:
+    """Return the first line of a reason, and the last one of the log's tail that follows it."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return "; … ".join(shorten(line) for line in [*lines[:1], *lines[1:][-1:]])
 
 
 def shorten(line: str) -> str:
-    """A line that fits on a screen: what an agent says may be of any length."""
-    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
+    """Return a line that fits on a screen: what an agent says may be of any length."""
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-_TELLERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
-    "node": _node, "signal": _signal, "run": _run, "spawn": _spawn, "gate": _gate, "flow": _flow,
-    "manager": _manager,
-    "note": lambda data: f"{data['who']} waits for you: {data['text']}",
-    "death": lambda data: f"{_stem(data)} life {data['incarnation']} died: {data['why']}",
-    "park": lambda data: f"{_stem(data)} was given up: {data['why']}",
+_DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
+    NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
+    FlowAdvanced: _flow, ManagerCycled: _manager,
+    NoteWritten: lambda event: f"{event.who} waits for you: {event.text}",
+    ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
+    ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }
-"""Journal kind → its words."""
+"""Journal record → its words."""

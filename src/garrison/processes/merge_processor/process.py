@@ -1,7 +1,7 @@
-"""The merge processor as a layer: drives `merge.processor` from the loop and tells runners what became of entries.
+"""The merge processor's process: drive `merge.processor` from the loop, and tell runners what became of their entries.
 
-One a guardian; where several runs share a queue, the others stand by on the lock. Signals are derived from journal
-record numbers, so that a successor says the same thing under the same file name.
+A run has one; where several runs share a queue, the others stand by for its lock. A signal's file name comes from the
+number of a journal record, so a successor that sends it again writes the same file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import exit_gracefully, log_line
 from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
+from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, launcher_key
-from garrison.supervise.start import Incarnation
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
@@ -26,124 +26,128 @@ if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
+    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
-STEPS = 50
-"""Steps before the loop beats again."""
+STEPS_PER_TURN = 50
+"""Steps of the queue before the loop writes a heartbeat."""
+
+STANDBY_POLL = 0.25
+"""Seconds between two tries for the queue's lock."""
 
 
 class Processor:
-    """One life of a run's merge processor."""
+    """One incarnation of a run's merge processor."""
 
-    naps = False
+    is_event_driven = False
 
-    def __init__(self, world: Runtime, life: Incarnation, launch: Launch) -> None:
-        self.world, self.life, self.launch = world, life, launch
-        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
+    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch) -> None:
+        self.runtime, self.me, self.launch = runtime, me, launch
+        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=me.token,
                                 git=Git(Path(launch.repo)))
-        self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=world.environment(launch, {}),
+        self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                                      held_back=launch.held_back)
-        stem = f"processor-{life.key.name}"
-        self.supervisor = Supervisor(world, life, Writer(world.files(launch.run_id).layer_journal(stem), life.token))
-        self.supervisor.record("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
+        journal = runtime.files(launch.run_id).layer_journal(f"processor-{me.key.name}")
+        self.supervisor = Supervisor(runtime, me, Writer(journal, me.token))
+        self.supervisor.record(ProcessOpened(me.incarnation, me.identity.pid))
         self.exit_code: int | None = None
         self.stopping = False
-        self._working = False
-        self._told = 0
+        self._has_queue = False
+        self._last_sent = 0
+        """Number of the last journal record that was reported."""
         self._wait: Wait | None = None
-        self._said = ""
+        self._logged = ""
 
     def turn(self) -> bool:
-        """Take the queue if it is free, work it until something must be waited for, tell the outcomes."""
-        for posted in signals.list_pending(self.world.home, self.life.key):
-            signals.refuse(posted.path, "the processor takes its orders from the queue's journal")
-        if self.stopping or self._left_alone():
-            self._leave("stopped" if self.stopping else "orphaned")
+        """Take the queue if it is free, work on it until something must be waited for, report the outcomes."""
+        for posted in signals.list_pending(self.runtime.home, self.me.key):
+            signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
+        if self.stopping or self._is_orphaned():
+            self._end("stopped" if self.stopping else "orphaned")
             return False
-        if not self._working:
+        if not self._has_queue:
             if not self.worker.acquire():
                 return False
-            self.supervisor.record("took", {"epoch": self.worker.epoch})
+            self.supervisor.record(QueueTaken(self.worker.epoch))
             self.worker.recover()
-            self._working = True
+            self._has_queue = True
         self.worker.heartbeat()
         again = self._work()
-        self._tell()
+        self._report()
         return again
 
     def _work(self) -> bool:
-        """Up to STEPS steps; whether to go on at once."""
-        for _ in range(STEPS):
+        """Do up to `STEPS_PER_TURN` steps; returns whether to go on at once."""
+        for _ in range(STEPS_PER_TURN):
             try:
-                did = self.worker.step()
+                done = self.worker.step()
             except GitError as error:
                 log_line(f"{error}; trying again")
                 return False
-            if isinstance(did, Wait):
-                self._wait = did
-                if did.reason and did.reason != self._said:
-                    log_line(f"{did.kind}: {did.reason}")
-                    self._said = did.reason
+            if isinstance(done, Wait):
+                self._wait = done
+                if done.reason and done.reason != self._logged:
+                    log_line(f"{done.kind}: {done.reason}")
+                    self._logged = done.reason
                 return False
-            self._said = ""
-            self.supervisor.record("step", {"what": did.what, "entry": did.entry})
-            self._tell()
+            self._logged = ""
+            self.supervisor.record(QueueStepDone(done.what, done.entry))
+            self._report()
         return True
 
-    def _left_alone(self) -> bool:
-        """Idle, and neither guardian nor launcher is alive: nobody would end us when the run is over."""
-        if self._working and (self._wait is None or self._wait.kind != "empty"):
+    def _is_orphaned(self) -> bool:
+        """Return whether it is idle, and neither guardian nor launcher is alive to end it when the run is over."""
+        if self._has_queue and (self._wait is None or self._wait.kind != "empty"):
             return False
-        parent = self.life.identity.parent
+        parent = self.me.identity.parent
         above = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
-        return not any(self.supervisor.lives(key) for key in [*above, launcher_key(self.launch.run_id)])
+        return not any(self.supervisor.is_alive(key) for key in [*above, launcher_key(self.launch.run_id)])
 
-    def _tell(self) -> None:
-        for outcome in self.worker.outcomes_since(self._told):
+    def _report(self) -> None:
+        for outcome in self.worker.outcomes_since(self._last_sent):
             if outcome.entry.recipient:
-                self._signal(outcome)
-            self._told = outcome.seq
+                self._send(outcome)
+            self._last_sent = outcome.seq
 
-    def _signal(self, outcome: Outcome) -> None:
-        recipient = Key.parse(outcome.entry.recipient)
-        runner = self.world.store.read(Identity, recipient)
+    def _send(self, outcome: Outcome) -> None:
+        runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
         if runner is None or runner.status == "terminated":
-            return  # it knows, or will look into the journal when it is started again
-        signal = to_signal(outcome, self.life.key.name, self.life.incarnation)
+            return  # it knows, or will read the queue's journal when it is started again
+        signal = to_signal(outcome, self.me.key.name, self.me.incarnation)
         if signal is not None:
-            signals.post(self.world.home, signal, outcome.seq)
+            signals.post(self.runtime.home, signal, outcome.seq)
 
-    def glance(self) -> Fingerprint | None:
-        """There is only one: it always looks whole."""
+    # ---- what else the loop calls
 
-    def watch(self, waker: EventLoop) -> None:
+    def fingerprint(self) -> Fingerprint | None:
+        """Return None: there is only one processor, and it always does a whole turn."""
+
+    def watch(self, event_loop: EventLoop) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""
         for folder in self.worker.gate_folders:
             if folder.is_dir():
-                waker.watch_directory(folder)
+                event_loop.watch_directory(folder)
         if self.queue.path.parent.is_dir():
-            waker.watch_directory(self.queue.path.parent)
+            event_loop.watch_directory(self.queue.path.parent)
 
     def next_wake(self) -> float | None:
-        """What the queue said to wait; standing by on the lock, a fraction of the timer."""
-        if not self._working:
-            return 0.25
+        """Return the seconds that the queue is to wait, or until the next try for its lock."""
+        if not self._has_queue:
+            return STANDBY_POLL
         return self._wait.seconds if self._wait else None
 
     def stop(self, _signum: int) -> None:
-        """End in order: a running gate is ended too and run again by the next processor."""
+        """Stop gracefully: a running gate is ended, and run again by the next processor."""
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """Fenced: let go; a running gate is adopted by the successor, unless the home and with it all of them went."""
-        self.worker.close(end_gate=not (self.world.home / "identities").is_dir())
+        """Release the queue when fenced; a running gate is the successor's to adopt, unless the home is gone."""
+        self.worker.close(end_gate=not (self.runtime.home / "identities").is_dir())
 
-    def trouble(self, why: str) -> None:
-        """Said by the loop, and tried again: nobody is given up for a passing trouble."""
+    def handle_persistent_error(self, why: str) -> None:
+        """Go on trying: the loop has logged it, and no entry fails for a passing error."""
 
-    def _leave(self, reason: str) -> None:
+    def _end(self, reason: str) -> None:
         self.worker.close(end_gate=True)
-        self.exit_code = exit_gracefully(self.life, reason)
+        self.exit_code = exit_gracefully(self.me, reason)
         self.supervisor.journal.close()
-
-

@@ -1,7 +1,8 @@
-"""Orchestrator: run one attempt's agent in a terminal session, record its progress and write its result.
+"""The orchestrator's process: run one attempt's agent in a terminal session, record its progress, write its result.
 
-An orchestrator outlives its runner. It prints the agent's output for a person to watch; output.log is the record. Its
-result is stamped with run, node, attempt and incarnation, and fenced.
+It outlives its runner. It prints the agent's output for a person to watch; output.log is the record. The result is
+stamped with run, node, attempt and incarnation, and fenced. An orchestrator that ends without a result died: its runner
+starts a successor, whose prompt has what is in the hook (`_begin`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
+from garrison.records.payloads import InputResponse, NeedsInput, parse
 from garrison.records.run import Result
 from garrison.records.signals import Signal, find_objection
 from garrison.records.wisdom import build_wisdom_prompt_block
@@ -49,116 +51,127 @@ if TYPE_CHECKING:
     from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
+MAX_SUBJECT = 72
+"""Characters of a commit's subject line."""
 
-SUBJECT = 72
-"""Characters of a commit's subject line at most."""
+POLL_WITH_OUTPUT = 0.25
+"""Seconds between two turns while there is output for a person to follow."""
 
 
 class Orchestrator:
-    """One life of a node's orchestrator."""
+    """One incarnation of a node's orchestrator."""
 
-    naps = True
+    is_event_driven = True
 
-    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task) -> None:
-        self.world, self.life, self.launch, self.task = world, life, launch, task
-        assert life.identity.worktree is not None
-        self.tree = Path(life.identity.worktree)
+    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task) -> None:
+        self.runtime, self.me, self.launch, self.task = runtime, me, launch, task
+        assert me.identity.worktree is not None
+        self.worktree = Path(me.identity.worktree)
         self.git = Git(Path(launch.repo))
-        folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt))
-        self.hook = world.store.get(Hook, life.key)
-        environment = {**world.environ, **self.git.author(self.tree)}  # an agent's own commits need a name too
-        self.assignment = Assignment(task, self.tree, folder, environment, life.incarnation,
-                                     controllers=_controllers(life, launch), attempts=folder.parent.parent)
-        self.mail = Mailbox(world, life, launch)
+        folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
+        self.hook = runtime.store.get(Hook, me.key)
+        environment = {**runtime.environ, **self.git.author(self.worktree)}  # an agent's own commits need a name, too
+        self.assignment = Assignment(task, self.worktree, folder, environment, me.incarnation,
+                                     controllers=_controllers(me, launch), attempts=folder.parent.parent)
+        self.mailbox = Mailbox(runtime, me, launch)
         self.work: Work | None = None
         self.stopping = False
-        self._gone = False
-        self._stopped = "stopped"
-        self._keeper = os.getppid()
+        self.exit_code: int | None = None
+        self._stop_reason = "stopped"
+        self._worktree_gone = False
+        self._reaper = os.getppid()
         self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
-        self.exit_code: int | None = None
-        self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
-        self._stamp: tuple[object, object] | None = None
-        self._busy = True
-        self._seen = [str(path) for path in (
-            world.store.path(Identity, life.key), signals.inbox_path(world.home, life.key), folder,
-            self.assignment.output,
-            self.assignment.notes, self._reflog)]
+        self._reflog = self.git.git_dir(self.worktree) / "logs" / "HEAD"
+        self._progress_stamp: tuple[object, object] | None = None
+        self._has_output = True
+        self._watched_paths = [str(path) for path in (
+            runtime.store.path(Identity, me.key), signals.inbox_path(runtime.home, me.key), folder,
+            self.assignment.output, self.assignment.notes, self._reflog)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
-        self._from = self._shown
+        self._output_start = self._shown
+
+    # ---- what the loop calls
 
     def turn(self) -> bool:
-        """Begin, or look how far the work is, or end."""
-        now = self.world.clock.monotonic()
+        """Start the agent, or poll it and record its progress, or finish."""
+        now = self.runtime.clock.monotonic()
         if self.work is None:
             return self._begin(now)
-        answered = self.mail.read(self.work)
+        has_answer = self.mailbox.read(self.work)
         outcome = self.work.poll(now)
-        self._note_progress()
-        self._note_session(self.work)
-        self.mail.ask(self.work, self.task)
-        self._show()
+        self._record_progress()
+        self._record_session(self.work)
+        self.mailbox.ask(self.work, self.task)
+        self._show_output()
         if outcome is None:
-            return self._let_go(now) or answered
-        if self.stopping:
-            self._end(self._asked())
-        elif outcome.killed and not self._gone:
-            # Without a result: the runner counts a death and starts a successor with wisdom.
-            grew = (oom_kills(self._oom_counter) or 0) > self._oom_kills
-            memory = describe_exit(outcome.exit_code, memory=True) if grew else ""
-            self._end("; ".join(word for word in (memory, outcome.reason or "killed") if word))
-        elif not self._gone and self._had_no_room(outcome):
-            self._end(f"no room was left on the disk of its tree; {outcome.reason}")
-        else:
-            self._finish(outcome)
+            return self._stop_without_worktree(now) or has_answer
+        self._end_with(outcome)
         return True
 
-    def _asked(self) -> str:
-        """Why it ends that was told to. A terminal is closed to all in it when its first process dies, the keeper."""
-        if self._stopped == TERMINAL_GONE and os.getppid() != self._keeper:
-            return REAPER_GONE
-        return self._stopped
+    def fingerprint(self) -> Fingerprint | None:
+        """Return a fingerprint of output, notes, commits and inbox, while a process works whose end wakes the loop."""
+        if self.stopping or self._has_output or self.work is None or self.work.process() is None:
+            return None
+        return fingerprint_of(self._watched_paths)
 
-    def _had_no_room(self, outcome: Outcome) -> bool:
-        """Whether the agent failed on a full disk: that is no verdict on the work, and its successor waits for room."""
-        if outcome.status == "success":
-            return False
-        with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
-            file.seek(max(self._from, self._shown - 4000))
-            if disk_space.reports_no_space(file.read(4000).decode(errors="replace")):
-                return True
-        return disk_space.is_full(self.tree)
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake when the agent's process ends or leaves notes, and at any answer."""
+        process = self.work.process() if self.work else None
+        if process is not None:
+            event_loop.watch_process(*process)
+        event_loop.watch_directory(self.assignment.folder)
+        if not self._has_output:
+            for path in (self.assignment.output, self._reflog):
+                event_loop.watch_file(path)
+        self.mailbox.watch(event_loop)
 
-    def _let_go(self, now: float) -> bool:
-        """Stop an agent whose tree was removed under it: whatever it still does is for nothing, and costs."""
-        if self._gone or self.tree.is_dir() or self.work is None:
-            return False
-        self._gone = True
-        self.work.stop(now)
-        return True
+    def next_wake(self) -> float | None:
+        """Return the seconds until the agent is due to be polled; few while there is output to follow."""
+        at = self.work.wake_at() if self.work else None
+        due = [] if at is None else [at - self.runtime.clock.monotonic()]
+        return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
+
+    def stop(self, signum: int) -> None:
+        """End the agent without a result: the attempt continues later."""
+        if not self.stopping:
+            self._stop_reason = TERMINAL_GONE if signum == signal.SIGHUP else "stopped"
+        self.stopping = True
+        if self.work is not None:
+            self.work.stop(self.runtime.clock.monotonic())
+
+    def abandon(self, why: str) -> None:
+        """End the agent when fenced: a successor works in the same worktree."""
+        self.runtime.processes.kill_tree(None, self.me.marker, grace=self.runtime.timing.sweep_grace)
+
+    def handle_persistent_error(self, why: str) -> None:
+        """Fail the attempt with what git refuses."""
+        self._finish(Outcome("fail", why))
+
+    # ---- begin
 
     def _begin(self, now: float) -> bool:
-        """Write the prompt with what earlier lives learned, start the agent. A result already there is not redone."""
+        """Write the prompt, with what earlier incarnations learned, and start the agent; an attempt that has its result
+        is not done again."""
         task, path = self.task, self.assignment.folder / "result.json"
         if run_records.read_result(path, task.run_id, task.node, task.attempt)[0] is not None:
             self._end("done")
             return True
         if self.stopping:
-            self._end(self._asked())
+            self._end(self._describe_stop())
             return True
-        disk_space.require_space(self.tree)
-        self._note_progress()  # a predecessor may have died between its commit and its note of it
-        again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
-        wisdom = build_wisdom_prompt_block(self.hook) if again else ""
+        disk_space.require_space(self.worktree)
+        self._record_progress()  # a predecessor may have died between its commit and its note of it
+        is_successor = self.assignment.prompt_file.exists()  # an earlier incarnation wrote it, in this very attempt
+        wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
-        text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
+        text = prompt.build(self.task, self.me.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
         self.assignment.write_prompt(text)
         failpoint.here(":prompted")
-        self._move("executing")
+        self._move_hook("executing")
         try:
-            chosen = agent(self.task.agent, self.world.home, attributes=self.task.attributes)
+            chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
             self.work = chosen.start(self.assignment, now)
             failpoint.here(":working")
         except GarrisonError as error:
@@ -166,156 +179,210 @@ class Orchestrator:
         return True
 
     def _conflicts(self) -> list[str]:
-        """The files in which this attempt began with conflict markers."""
+        """Return the files in which this attempt began with conflict markers."""
         return _read(self.assignment.folder / "conflicts.txt").splitlines()
 
-    def _marked(self) -> list[str]:
-        """Those of them that still have a marker."""
-        return [name for name in self._conflicts() if (self.tree / name).is_file()
-                and b"\n<<<<<<< " in b"\n" + (self.tree / name).read_bytes()]
+    def _unresolved(self) -> list[str]:
+        """Return those of them that still have a marker."""
+        return [name for name in self._conflicts() if (self.worktree / name).is_file()
+                and b"\n<<<<<<< " in b"\n" + (self.worktree / name).read_bytes()]
 
-    def _note_progress(self) -> None:
+    # ---- while the agent works
+
+    def _record_progress(self) -> None:
         """Bring the last commit and the agent's notes into the hook, for a successor."""
-        both = (stat_stamp(self._reflog), stat_stamp(self.assignment.notes))
-        if both == self._stamp:  # asking git four times a second would cost more than the agent
+        stamp = (stat_stamp(self._reflog), stat_stamp(self.assignment.notes))
+        if stamp == self._progress_stamp:  # to ask git four times a second would cost more than the agent
             return
-        self._stamp = both
+        self._progress_stamp = stamp
         notes = _read(self.assignment.notes) or self.hook.resumption_instructions
         last = self._last_commit() or self.hook.last_committed_node
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
-            now = self.world.clock.utc()
-            self.hook = self.life.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
+            now = self.runtime.clock.utc()
+            self.hook = self.me.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
 
-    def _note_session(self, work: Work) -> None:
-        """Bring the session's id and the phase that the agent itself told into the hook."""
+    def _record_session(self, work: Work) -> None:
+        """Bring the session's id and the phase that the agent itself reported into the hook."""
         session = work.session
         if session is not None and session != self.hook.claude_session_id:
-            now = self.world.clock.utc()
-            self.hook = self.life.hook(lambda old: hooks.remember_session(old, now, session))
+            now = self.runtime.clock.utc()
+            self.hook = self.me.hook(lambda old: hooks.remember_session(old, now, session))
         phase = work.phase
         if phase == "impl_complete" and self.hook.phase == "executing":
-            self._move(phase)
+            self._move_hook(phase)
 
     def _last_commit(self) -> str | None:
-        """The newest commit of this branch that is not on the target, as `<oid> <subject>`."""
-        head = self.git.head(self.tree)
-        base = self.git.branch_tip(self.launch.base) or self.launch.base_oid  # the branch may be gone: not our trouble
+        """Return the newest commit of this branch that is not on the target, as `<oid> <subject>`."""
+        head = self.git.head(self.worktree)
+        # The target branch may be gone; then the runner says so.
+        base = self.git.branch_tip(self.launch.base) or self.launch.base_oid
         return next(iter(self.git.log_oneline(f"{base}..{head}", 1)), None) if head else None
 
-    def _show(self) -> None:
-        """Print what the agent printed since; a terminal that is gone is no reason to stop."""
+    def _show_output(self) -> None:
+        """Print what the agent has printed since; a terminal that is gone stops nothing."""
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(self._shown)
             data = file.read()
             self._shown += len(data)
-            self._busy = bool(data)
+            self._has_output = bool(data)
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
 
+    def _stop_without_worktree(self, now: float) -> bool:
+        """Stop an agent whose worktree was removed: whatever it still does is for nothing, and costs."""
+        if self._worktree_gone or self.worktree.is_dir() or self.work is None:
+            return False
+        self._worktree_gone = True
+        self.work.stop(now)
+        return True
+
+    # ---- end
+
+    def _end_with(self, outcome: Outcome) -> None:
+        """End with a result, or without one: then the runner records a death and starts a successor."""
+        if self.stopping:
+            self._end(self._describe_stop())
+        elif outcome.killed and not self._worktree_gone:
+            was_out_of_memory = (oom_kills(self._oom_counter) or 0) > self._oom_kills
+            memory = describe_exit(outcome.exit_code, memory=True) if was_out_of_memory else ""
+            self._end("; ".join(text for text in (memory, outcome.reason or "killed") if text))
+        elif not self._worktree_gone and self._ran_out_of_space(outcome):
+            self._end(f"no space left on the disk of its worktree; {outcome.reason}")
+        else:
+            self._finish(outcome)
+
+    def _describe_stop(self) -> str:
+        """Return why it was stopped. A terminal hangs up on all its processes when its first one dies, the reaper."""
+        if self._stop_reason == TERMINAL_GONE and os.getppid() != self._reaper:
+            return REAPER_GONE
+        return self._stop_reason
+
+    def _ran_out_of_space(self, outcome: Outcome) -> bool:
+        """Return whether the agent failed on a full disk: that proves nothing about the work, and its successor waits
+        for space."""
+        if outcome.status == "success":
+            return False
+        with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
+            file.seek(max(self._output_start, self._shown - 4000))
+            if disk_space.reports_no_space(file.read(4000).decode(errors="replace")):
+                return True
+        return disk_space.is_full(self.worktree)
+
     def _finish(self, outcome: Outcome) -> None:
-        """Commit the leftovers, write the stamped result while nobody has taken our place, and go."""
-        for what, path in (("its worktree", self.tree), ("the repository", Path(self.launch.repo))):
+        """Commit what is left, write the stamped result unless fenced, and end."""
+        for what, path in (("its worktree", self.worktree), ("the repository", Path(self.launch.repo))):
             if not path.is_dir():
                 outcome = Outcome("fail", f"{what} {path} was removed under it", outcome.exit_code)
-        marked = self._marked() if outcome.status == "success" else []
-        if marked:
-            outcome = Outcome("fail", f"conflict markers are left in {', '.join(marked)}", outcome.exit_code)
+        unresolved = self._unresolved() if outcome.status == "success" else []
+        if unresolved:
+            outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
         if outcome.status == "success":
-            self.git.commit_all(self.tree, _message(self.task))
+            self.git.commit_all(self.worktree, _commit_message(self.task))
             failpoint.here(":committed")
-            if astray := adopt_commits(self.git, self.tree, self.life.identity.branch or ""):
-                outcome = Outcome("fail", astray, outcome.exit_code)
-            self._stamp = None
-            self._note_progress()
-        reason = outcome.reason + explain_missing_command(self.launch.held_back, self.assignment.output,
-                                                          outcome.exit_code)
-        result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
-                        self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
-                        read_tail(self.assignment.output, 20), dict(outcome.report),
-                        (self.work.session if self.work is not None else None) or "")
-        with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
-            require_unfenced(found, self.life.key)
-            atomic.write(self.assignment.folder / "result.json", record.encode(result))
+            if wrong := adopt_commits(self.git, self.worktree, self.me.identity.branch or ""):
+                outcome = Outcome("fail", wrong, outcome.exit_code)
+            self._progress_stamp = None
+            self._record_progress()
+        self._write_result(outcome)
         failpoint.here(":resulted")
         if outcome.status == "success":
-            self._move("impl_complete")
+            self._move_hook("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")
 
-    def _move(self, phase: str) -> None:
-        """Move the own hook; a successor that begins at a later phase stays there."""
-        now = self.world.clock.utc()
+    def _write_result(self, outcome: Outcome) -> None:
+        hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
+        result = Result(self.task.run_id, self.task.node, self.task.attempt, self.me.incarnation, outcome.status,
+                        self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
+                        self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
+                        (self.work.session if self.work is not None else None) or "")
+        with self.runtime.store.locked(Identity, self.me.key, incarnation=self.me.incarnation) as found:
+            require_unfenced(found, self.me.key)
+            atomic.write(self.assignment.folder / "result.json", record.encode(result))
+
+    def _move_hook(self, phase: str) -> None:
+        """Move the orchestrator's own hook forward; a successor that finds a later phase leaves it."""
+        now = self.runtime.clock.utc()
         order = list(hooks.PHASES)
-        rework = (self.hook.phase, phase) == ("impl_complete", "executing")
-        if rework or order.index(self.hook.phase) < order.index(phase):
-            self.hook = self.life.hook(lambda old: hooks.change_phase(old, phase, now))
+        is_rework = (self.hook.phase, phase) == ("impl_complete", "executing")
+        if is_rework or order.index(self.hook.phase) < order.index(phase):
+            self.hook = self.me.hook(lambda old: hooks.change_phase(old, phase, now))
 
     def _end(self, reason: str) -> None:
-        self._show()
+        self._show_output()
         reaper.kill_leftovers()
-        exit_gracefully(self.life, reason, 0 if reason != "failed" else 1)
+        exit_gracefully(self.me, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
-        if self.launch.adhoc and self.life.identity.parent is None:
+        if self.launch.adhoc and self.me.identity.parent is None:
             self._close_terminal()
 
     def _close_terminal(self) -> None:
-        """Started by hand, nobody is above it to close its session, and with the last one the terminal's server."""
-        terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
-        close_sessions(terminal, self.world.store.get(Identity, self.life.key))
+        """Close the session, and with the last one the terminal's server: no runner would do it for an orchestrator
+        that was started by hand."""
+        terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
+        close_sessions(terminal, self.runtime.store.get(Identity, self.me.key))
         terminal.shutdown()
 
-    def glance(self) -> Fingerprint | None:
-        """While a program works whose end wakes the loop: its output, notes and commits, the inbox."""
-        if self.stopping or self._busy or self.work is None or self.work.process() is None:
-            return None
-        return fingerprint_of(self._seen)
 
-    def watch(self, waker: EventLoop) -> None:
-        """Wake when the agent's process ends, or leaves notes."""
-        process = self.work.process() if self.work else None
-        if process is not None:
-            waker.watch_process(*process)
-        waker.watch_directory(self.assignment.folder)
-        if not self._busy:
-            for path in (self.assignment.output, self._reflog):
-                waker.watch_file(path)
-        self.mail.watch(waker)
+class Mailbox:
+    """The signals between an orchestrator and its runner: one open question, and its answer.
 
-    def next_wake(self) -> float | None:
-        """Often while there is output for a person to follow."""
-        at = self.work.wake_at() if self.work else None
-        due = [] if at is None else [at - self.world.clock.monotonic()]
-        return min([*due, 0.25]) if self._busy else min(due, default=None)
+    A question is sent once per incarnation, under an id by which it is recognised when it is repeated. An answer is
+    given to the agent's work, whose own files keep it, before it is acknowledged.
+    """
 
-    def stop(self, signum: int) -> None:
-        """End the agent in order, without a result: the attempt goes on later."""
-        if not self.stopping:
-            self._stopped = TERMINAL_GONE if signum == signal.SIGHUP else "stopped"
-        self.stopping = True
-        if self.work is not None:
-            self.work.stop(self.world.clock.monotonic())
+    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch) -> None:
+        self.runtime, self.me, self.launch = runtime, me, launch
+        self._asked = ""
+        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only what exists can be watched
 
-    def trouble(self, why: str) -> None:
-        """What git refuses for too long is the attempt's result."""
-        self._finish(Outcome("fail", why))
+    def ask(self, work: Work, task: Task) -> None:
+        """Send the open question to the runner, once."""
+        question, parent = work.question, self.me.identity.parent
+        if question is None or question.id == self._asked or parent is None:
+            return
+        source = {"role": self.me.key.role, "name": self.me.key.name, "incarnation": self.me.incarnation}
+        payload = NeedsInput(question.text, question.id)
+        signals.post(self.runtime.home, Signal(
+            f"{self.launch.run_id}-{task.node}-{task.attempt}-{question.id}-asked", source, dict(parent),
+            payload.type, self.launch.run_id, self.runtime.clock.utc(), task.node, task.attempt, payload.to_data()))
+        self._asked = question.id
 
-    def abandon(self, why: str) -> None:
-        """Fenced: end the own agent; a successor works in the same tree."""
-        self.world.processes.kill_tree(None, self.life.marker, grace=self.world.timing.sweep_grace)
+    def read(self, work: Work) -> bool:
+        """Give answers that have arrived to the agent's work; returns whether there was one."""
+        has_answer = False
+        incarnations = {self.me.key.full: self.me.incarnation}
+        for posted in signals.list_pending(self.runtime.home, self.me.key):
+            received = posted.signal
+            why = posted.error if received is None else find_objection(received, self.launch.run_id, {}, incarnations)
+            payload = parse(received) if received is not None else None
+            if why or not isinstance(payload, InputResponse):
+                signals.refuse(posted.path, why or "an orchestrator accepts answers only")
+                continue
+            work.answer(payload.question_id, payload.text)
+            signals.acknowledge(posted.path)
+            has_answer = True
+        return has_answer
+
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake at any answer."""
+        folder = signals.inbox_path(self.runtime.home, self.me.key)
+        if folder.is_dir():
+            event_loop.watch_directory(folder)
 
 
-def _controllers(life: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
-    """Who directs an orchestrator's agent, nearest first."""
+def _controllers(me: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
+    """Return what directs an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
     above = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
-    parent = life.identity.parent
+    parent = me.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
     return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *above) if runner else above
 
 
-def _message(task: Task) -> str:
-    """The commit message of what an agent left uncommitted: what its node is called, then whence it comes."""
+def _commit_message(task: Task) -> str:
+    """Return the commit message for what an agent left uncommitted: the node's label, then where it comes from."""
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
-    subject = subject if len(subject) <= SUBJECT else subject[:SUBJECT - 1].rstrip() + "…"
+    subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
 
 
@@ -324,45 +391,3 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")[-4000:]
     except OSError:
         return ""
-
-
-class Mailbox:
-    """The signals of one life."""
-
-    def __init__(self, world: Runtime, life: Incarnation, launch: Launch) -> None:
-        self.world, self.life, self.launch = world, life, launch
-        self._asked = ""
-        atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched
-
-    def ask(self, work: Work, task: Task) -> None:
-        """Tell the runner the open question, once."""
-        question, parent = work.question, self.life.identity.parent
-        if question is None or question.id == self._asked or parent is None:
-            return
-        source = {"role": self.life.key.role, "name": self.life.key.name, "incarnation": self.life.incarnation}
-        signals.post(self.world.home, Signal(
-            f"{self.launch.run_id}-{task.node}-{task.attempt}-{question.id}-asked", source, dict(parent),
-            "NEEDS_INPUT", self.launch.run_id, self.world.clock.utc(), task.node, task.attempt,
-            {"question": question.text, "question_id": question.id}))
-        self._asked = question.id
-
-    def read(self, work: Work) -> bool:
-        """Hand answers that came to the work; True if there was one."""
-        found = False
-        lives = {self.life.key.full: self.life.incarnation}
-        for posted in signals.list_pending(self.world.home, self.life.key):
-            signal = posted.signal
-            why = posted.error if signal is None else find_objection(signal, self.launch.run_id, {}, lives)
-            if signal is None or why or signal.signal_type != "INPUT_RESPONSE":
-                signals.refuse(posted.path, why or "an orchestrator takes answers only")
-                continue
-            work.answer(str(signal.payload.get("question_id", "")), str(signal.payload.get("text", "")))
-            signals.acknowledge(posted.path)
-            found = True
-        return found
-
-    def watch(self, waker: EventLoop) -> None:
-        """Wake at any answer."""
-        folder = signals.inbox_path(self.world.home, Key("orchestrator", self.life.key.name, self.life.key.run))
-        if folder.is_dir():
-            waker.watch_directory(folder)

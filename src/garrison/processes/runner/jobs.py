@@ -11,98 +11,101 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment, Question
+from garrison.agents.base import Assignment
 from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
-from garrison.supervise.start import Incarnation
 from garrison.system import disk_space
 from garrison.system.environment import explain_missing_command
 from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from garrison.agents.base import Question
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
-
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
-MAX_RERUNS = 5
-"""Times running that a job may be killed, or find no room, before that counts as its verdict."""
+
+MAX_INCONCLUSIVE = 5
+"""Times in a row that a job may be killed, or find its disk full, before that counts as its result."""
 
 
-class Fact(NamedTuple):
-    """What a job came to: `ok`, or why not."""
+class JobFact(NamedTuple):
+    """The result of a job: `ok`, or why not."""
 
     name: str
     value: str
 
 
 class RunnerJobs:
-    """The job under way, if there is one."""
+    """The job under way, if there is one; `name` is '' while there is none."""
 
-    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task, git: Git, tree: Path) -> None:
-        self.world, self.life, self.launch, self.task, self.git, self.tree = world, life, launch, task, git, tree
-        self.folder = world.files(launch.run_id).attempt(task.node, task.attempt)
+    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git,
+                 worktree: Path) -> None:
+        self.runtime, self.me, self.launch, self.task = runtime, me, launch, task
+        self.git, self.worktree = git, worktree
+        self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
         self._job: Job | ValidatorJob | None = None
-        self._killed = 0
+        self._inconclusive = 0
 
     def command(self, name: str) -> str:
-        """What a job runs: a shell line, or the validator's agent."""
+        """Return what a job runs: a shell line, or the validator's agent; '' if the node has no such job."""
         if name == VALIDATOR:
             return validator_agent(self.task.attributes)
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
 
     def start(self, name: str, branch: str, now: float) -> None:
-        """Begin a job; `branch` is what a validator judges."""
+        """Start a job; `branch` is what a validator judges."""
         self.name = name
         if name == VALIDATOR:
-            self._job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, branch, now)
+            self._job = ValidatorJob(self.runtime, self.me, self.launch, self.task, self.git, self.worktree, branch,
+                                     now)
             return
-        timing = self.world.timing
-        env = worktree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
-        self._job = Job.start(self.command(name), env=env, cwd=self.tree, log=self._log(name), now=now,
+        timing = self.runtime.timing
+        env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.me.marker)
+        self._job = Job.start(self.command(name), env=env, cwd=self.worktree, log=self._log(name), now=now,
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
-    def poll(self, now: float) -> Fact | None:
-        """What the job came to, once it has ended; None while it runs, and if it is to run again."""
+    def poll(self, now: float) -> JobFact | None:
+        """Return the job's result once it has ended; None while it runs, and if it is to run again."""
         result = self._job.poll(now) if self._job else None
         if result is None:
             return None
         name, job = self.name, self._job
         self.name, self._job = "", None
-        why = "" if result.ok else self._no_verdict(name, result)
-        self._killed = self._killed + 1 if why else 0
-        if 0 < self._killed < MAX_RERUNS:
-            log_line(f"{name} {why}, which says nothing about the work; it runs again")
+        why = "" if result.ok else self._why_inconclusive(name, result)
+        self._inconclusive = self._inconclusive + 1 if why else 0
+        if 0 < self._inconclusive < MAX_INCONCLUSIVE:
+            log_line(f"{name} {why}, which proves nothing about the work; running it again")
             return None
         if result.ok:
-            return Fact(name, "ok")
+            return JobFact(name, "ok")
         if isinstance(job, ValidatorJob):
-            return Fact(name, f"the validator refused it: {job.reason}")
-        return Fact(name, self._failure(name, result))
+            return JobFact(name, f"the validator refused it: {job.reason}")
+        return JobFact(name, self._describe_failure(name, result))
 
-    def _no_verdict(self, name: str, result: JobResult) -> str:
-        """Why its end says nothing about the work; '' if it does."""
+    def _why_inconclusive(self, name: str, result: JobResult) -> str:
+        """Return why the job's end proves nothing about the work; '' if it does."""
         if result.struck:
             return "was ended by a signal"
-        full = disk_space.is_full(self.tree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
-        return "had no room left on its disk" if full else ""
+        is_full = disk_space.is_full(self.worktree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
+        return "had no space left on its disk" if is_full else ""
 
-    def _failure(self, name: str, result: JobResult) -> str:
-        how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-        held = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
-        return f"{name} {how}{held}: {read_tail(self._log(name), 12)}"
+    def _describe_failure(self, name: str, result: JobResult) -> str:
+        how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
+        hint = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
+        return f"{name} {how}{hint}: {read_tail(self._log(name), 12)}"
 
     def _log(self, name: str) -> Path:
         return atomic.make_directory(self.folder) / f"{name}.log"
@@ -112,52 +115,53 @@ class RunnerJobs:
         if self._job is not None:
             self._job.kill(now)
 
-    def watch(self, waker: EventLoop) -> None:
+    def watch(self, event_loop: EventLoop) -> None:
         """Wake at the job's end; a validation that waits has no process."""
         if self._job is not None and self._job.pid:
-            waker.watch_process(self._job.pid, self._job.ticks)
+            event_loop.watch_process(self._job.pid, self._job.ticks)
 
     @property
     def wake_at(self) -> float | None:
-        """When `poll` wants to be called, monotonic seconds."""
+        """When `poll` is due, monotonic seconds."""
         return self._job.wake_at if self._job else None
 
     @property
     def question(self) -> Question | None:
-        """What the validator's session waits for a person to settle."""
+        """The question that the validator waits for a person to answer."""
         return self._job.question if isinstance(self._job, ValidatorJob) else None
 
-    def answer(self, question: str, text: str) -> None:
-        """Give an answer to the validator, if it asked that."""
-        asked = self.question
-        if asked is not None and asked.id == question and isinstance(self._job, ValidatorJob):
-            self._job.answer(question, text)
+    def answer(self, question_id: str, text: str) -> None:
+        """Give an answer to the validator, if it asked that question."""
+        question = self.question
+        if question is not None and question.id == question_id and isinstance(self._job, ValidatorJob):
+            self._job.answer(question_id, text)
 
 
 def validator_agent(attributes: Mapping[str, Any]) -> str:
-    """The agent that validates a node of these attributes, '' if none does; `validator=true` means `claude`."""
+    """Return the agent that validates a node of these attributes, '' if none does; `validator=true` means `claude`."""
     name = str(attributes.get(VALIDATOR, "")).strip()
     return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
 
 
 class ValidatorJob:
-    """One validation; the same handle as `system.jobs.Job`."""
+    """One validation, with the interface of `system.jobs.Job`."""
 
-    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
-                 now: float) -> None:
+    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git, node_worktree: Path,
+                 branch: str, now: float) -> None:
         self._started, self.reason = now, ""
-        self._git, self._node_tree, self._tree, self._task = git, tree, validator_worktree(tree), task
+        self._git, self._node_worktree, self._task = git, node_worktree, task
+        worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
-        remove_validator_worktree(git, tree, task)  # an earlier life's may show an earlier head
-        git.add_worktree(self._tree, None, head)
-        folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
+        remove_validator_worktree(git, node_worktree, task)  # an earlier incarnation's may be at an earlier head
+        git.add_worktree(worktree, None, head)
+        folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
-        environment = worktree_environment(world, launch, task, self._tree, life.marker)
-        judged = replace(task, preamble="", continues="", ways=[])  # what its worker was told is not for it
-        assignment = Assignment(judged, self._tree, folder, environment, life.incarnation,
-                                controllers=((life.key.full, "judges by your verdict"),))
-        self._work = registry.agent(validator_agent(task.attributes), world.home, VALIDATOR).start(assignment, now)
+        environment = worktree_environment(runtime, launch, task, worktree, me.marker)
+        judged = replace(task, preamble="", continues="", ways=[])  # what the worker was told is not for its judge
+        assignment = Assignment(judged, worktree, folder, environment, me.incarnation,
+                                controllers=((me.key.full, "judges by your verdict"),))
+        self._work = registry.agent(validator_agent(task.attributes), runtime.home, VALIDATOR).start(assignment, now)
 
     @property
     def pid(self) -> int:
@@ -166,33 +170,33 @@ class ValidatorJob:
 
     @property
     def ticks(self) -> int:
-        """Its start ticks."""
+        """The process's start ticks."""
         return (self._work.process() or (0, 0))[1]
 
     @property
     def wake_at(self) -> float | None:
-        """When `poll` wants to be called, monotonic seconds."""
+        """When `poll` is due, monotonic seconds."""
         return self._work.wake_at()
 
     @property
     def question(self) -> Question | None:
-        """What it waits for a person to settle."""
+        """The question that it waits for a person to answer."""
         return self._work.question
 
-    def answer(self, question: str, text: str) -> None:
-        """What the person said."""
-        self._work.answer(question, text)
+    def answer(self, question_id: str, text: str) -> None:
+        """Give it a person's answer."""
+        self._work.answer(question_id, text)
 
     def kill(self, now: float | None = None) -> None:
-        """End the session; its next validation goes on."""
+        """End the session; the next validation continues it."""
         self._work.stop(self._started if now is None else now)
 
     def poll(self, now: float) -> JobResult | None:
-        """The result once there is a verdict, or none can be had."""
+        """Return the result once there is a verdict, or none can be had."""
         outcome = self._work.poll(now)
         if outcome is None:
             return None
-        remove_validator_worktree(self._git, self._node_tree, self._task)
+        remove_validator_worktree(self._git, self._node_worktree, self._task)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return JobResult(code, False, now - self._started)

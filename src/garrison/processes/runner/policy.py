@@ -1,8 +1,18 @@
-"""What a runner does next. Pure: the hook's phase, its journaled facts and what was seen go in, acts come out.
+"""Runner policy: decide what a node's runner does next. Pure: journaled facts and observations in, actions out.
 
-planning: tree, set-up → executing: orchestrator until its result, then acceptance → impl_complete: say so, enqueue →
-validating: wait for the queue → merged: clean up. A failure is journaled as a fact first, so that a successor fails the
-same way instead of trying again.
+A node's way. Its state is the phase of the runner's hook, which a successor reads; each row ends with MOVE_HOOK:
+
+    phase            what the runner does                                                     next phase
+    planning         begin the attempt, create the worktree, set it up, start the agent       executing
+    executing        supervise the orchestrator until its result; acceptance; validation      impl_complete
+    impl_complete    report NODE_COMPLETE, enqueue the branch, report MERGE_READY             validating
+    validating       wait until the merge queue has landed it                                 merged
+    merged           clean up, report RUNNER_EXITED, end
+
+Whatever fails (set-up, agent, acceptance, validation, conflict, gate) is journaled as the fact `failed` first, so that
+a successor fails the same way instead of trying again; then all work is saved under a rescue ref and RUNNER_EXITED
+tells the guardian. Rework is a new attempt: its runner moves the hook back to executing and begins above, with the
+reason. A runner that is to stop ends its job and its orchestrator and keeps the phase, for the one that resumes.
 """
 
 from __future__ import annotations
@@ -10,86 +20,154 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.processes.actions import Action, Decision, MergeStatus
+from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
+from garrison.records import payloads
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FactRecorded,
+    ProbeHealthy,
+    RunnerSignal,
+    decode,
+)
+from garrison.records.names import branch_name
+from garrison.records.payloads import (
+    CancelNode,
+    InputResponse,
+    KillOrchestrator,
+    MergeReady,
+    NeedsInput,
+    NodeComplete,
+    OrchestratorParked,
+    RunnerExited,
+    UnparkNode,
+)
 from garrison.records.signals import find_objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
+from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import ORDER, STOP, Death, Policy
+from garrison.system.clock import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from garrison.processes.merge_client import MergeStatus
+    from garrison.records.events import Event
     from garrison.records.journal import Entry
     from garrison.records.run import Result, Task
     from garrison.records.signals import PostedSignal, Signal
 
-
 CANCELLED = "cancelled"
-"""The kind of a failure that the run's flow asked for: what the node does is not needed any more."""
+"""The kind of a failure that the run's flow asked for: the node's work is not needed any more."""
+
+EXIT_PAUSE = 0.2
+"""Seconds between two checks whether an orchestrator that has written its result is gone."""
+
+
+# ---- what is remembered ----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class RunnerFacts:
-    """What a runner's journal remembers over its lives, of the current attempt."""
+    """What a runner's journal remembers of the current attempt, over the runner's incarnations."""
 
     applied: set[str] = field(default_factory=set)
+    """Ids of the signals that were applied."""
     deaths: list[Death] = field(default_factory=list)
+    """Of the orchestrator."""
     incarnation: int = 0
     """The orchestrator's highest journaled incarnation."""
+    circuit: Circuit = CLOSED
+    """The orchestrator's."""
     setup: str = ""
+    """'' (not run), 'ok', or why it failed; so are `acceptance` and `validator`."""
     setup_key: str = ""
-    """The key of the last set-up that passed (see system/setup_key)."""
-    tree: str = ""
-    """`made` once a later attempt has its own tree; one that is there before is an earlier attempt's."""
+    """The key of the last set-up that passed (`worktree.setup_key`)."""
     acceptance: str = ""
-    """'' (not run), 'ok', or the reason of failure."""
     validator: str = ""
-    """The same of the validation by another agent."""
-    begun: str = ""
-    """`yes` once this attempt's rework began; before that the hook's phase is the earlier attempt's."""
+    has_worktree: bool = False
+    """Whether a later attempt has its own worktree; one that is there before is an earlier attempt's."""
+    has_begun: bool = False
+    """Whether this attempt's rework began; before that the hook's phase is the earlier attempt's."""
     failed: str = ""
-    failed_kind: str = ""
-    """What failed: acceptance, gate or conflict (a new attempt may mend it), `cancelled` by the run's flow, or '' for
-    anything else."""
-    merge_told: bool = False
+    failure_kind: str = ""
+    """What failed: acceptance, gate or conflict (a new attempt may mend it), `cancelled` by the run's flow, or ''."""
+    merge_reported: bool = False
     """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
-    """The orchestrator's life that was ordered to be killed."""
-    told: int = 0
-    """The orchestrator's life that we told to stop: its orderly end is a stop, no death."""
-    circuit: Circuit = CLOSED
-    """Of the orchestrator."""
+    """The orchestrator's incarnation that a person wants killed."""
+    stop_requested: int = 0
+    """The orchestrator's incarnation that this runner asked to stop: its graceful end is no death."""
 
     def apply(self, entry: Entry, attempt: int) -> None:
-        """Fold one journal record in; facts of other attempts are passed over."""
-        data = entry.data
-        if entry.kind == "signal":
-            self.applied.add(data["id"])
-            self.merge_told |= data.get("type") == "MERGE_COMPLETE" and data.get("attempt", attempt) == attempt
-            if data.get("cancel") and data.get("attempt") == attempt:  # what failed a moment ago is not tried again
-                self.failed, self.failed_kind = self.failed or data["cancel"], CANCELLED
-            self.kill = max(self.kill, data.get("kill", 0))
-            if data.get("unpark"):
-                self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
-            return
-        if entry.kind == "spawn":
-            self.incarnation = max(self.incarnation, data["incarnation"])
-        if data.get("attempt") != attempt:
-            return
-        if entry.kind in ("park", "spawn", "heal"):
-            self.circuit = circuit.apply_event(self.circuit, entry.kind, data)
-        elif entry.kind == "death":
-            self.add_death(data)
-        elif entry.kind == "fact":
-            setattr(self, data["name"], data["value"])
-            if data["name"] == "failed":
-                self.failed_kind = data.get("kind", "")
+        """Apply one journal record; what is of other attempts is passed over."""
+        event = decode(entry)
+        if event is not None:
+            self.apply_event(event, attempt)
 
-    def add_death(self, data: dict[str, Any]) -> None:
-        """Remember a death, once a life."""
-        if all(death.incarnation != data["incarnation"] for death in self.deaths):
-            self.deaths.append(Death.of(data))
+    def apply_event(self, event: Event, attempt: int) -> None:
+        """Apply an event of the journal."""
+        handler = _APPLY.get(type(event))
+        if handler is not None:
+            handler(self, event, attempt)
+
+    def _apply_signal(self, event: RunnerSignal, attempt: int) -> None:
+        self.applied.add(event.id)
+        self.merge_reported |= event.type == "MERGE_COMPLETE" and event.attempt == attempt
+        if event.cancel and event.attempt == attempt:  # what failed a moment ago is not tried again
+            self.failed, self.failure_kind = self.failed or event.cancel, CANCELLED
+        self.kill = max(self.kill, event.kill)
+        if event.unpark:
+            self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
+
+    def _apply_spawn(self, event: ChildSpawned, attempt: int) -> None:
+        self.incarnation = max(self.incarnation, event.incarnation)
+        self._apply_circuit(event, attempt)
+
+    def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, attempt: int) -> None:
+        if event.attempt == attempt:
+            self.circuit = circuit.apply_event(self.circuit, event)
+
+    def _apply_death(self, event: ChildDied, attempt: int) -> None:
+        is_known = any(death.incarnation == event.incarnation for death in self.deaths)
+        if event.attempt == attempt and not is_known:
+            self.deaths.append(Death.of(event))
+
+    def _apply_fact(self, event: FactRecorded, attempt: int) -> None:
+        if event.attempt != attempt:
+            return
+        match event.name:
+            case "setup":
+                self.setup = str(event.value)
+            case "setup_key":
+                self.setup_key = str(event.value)
+            case "acceptance":
+                self.acceptance = str(event.value)
+            case "validator":
+                self.validator = str(event.value)
+            case "tree":
+                self.has_worktree = bool(event.value)
+            case "begun":
+                self.has_begun = bool(event.value)
+            case "told":
+                self.stop_requested = int(event.value)
+            case "failed":
+                self.failed, self.failure_kind = str(event.value), event.failure_kind
+
+
+_APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
+    RunnerSignal: RunnerFacts._apply_signal,
+    ChildSpawned: RunnerFacts._apply_spawn,
+    ChildParked: RunnerFacts._apply_circuit,
+    ProbeHealthy: RunnerFacts._apply_circuit,
+    ChildDied: RunnerFacts._apply_death,
+    FactRecorded: RunnerFacts._apply_fact,
+}
+
+
+# ---- what is observed ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -104,111 +182,152 @@ class RunnerView:
     orchestrator: ChildState = field(default_factory=ChildState)
     result: Result | None = None
     merge: MergeStatus | None = None
-    merge_told: bool = True
-    """Whether the processor's signal about the landing arrived, or was waited for long enough."""
-    tree_ready: bool = False
+    merge_reported: bool = True
+    """Whether the signal about the landing arrived, or was waited for long enough."""
+    worktree_ready: bool = False
     job: str = ""
     """The name of the job that is running (set-up, acceptance or validator), or ''."""
-    validator: bool = False
+    needs_validation: bool = False
     """Whether another agent is to validate the work."""
     stopping: bool = False
     overdue: bool = False
-    """Whether the orchestrator was given its time to stop."""
+    """Whether the orchestrator has had its time to stop."""
     adhoc: bool = False
     orphaned_for: float | None = None
     """Seconds without a living guardian or launcher; None while there is one."""
     orphan_grace: float = 600.0
+    wall: float = 0.0
+    """Seconds since 1970."""
+
+
+def _has_begun(facts: RunnerFacts, view: RunnerView) -> bool:
+    """Return whether the hook's phase is this attempt's; a first attempt has no earlier one it could be of."""
+    return view.task.attempt == 1 or facts.has_begun
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
 
 
 def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    """The acts of one turn."""
-    acts = _signals(facts, view)
-    if acts:
-        return Decision(acts)
+    """Return the actions of one turn."""
+    if actions := _apply_signals(facts, view, policy):
+        return Decision(actions)
     if view.stopping:
         return Decision(_stop(facts, view))
     if facts.failed:
         return Decision(_fail(facts, view))
-    identity = view.orchestrator.identity
-    if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
-        return Decision([Action("replace", why="killed by order", data={"class": ORDER})])
-    if view.orchestrator.hung and view.orchestrator.verdict is not None:
-        step = decide_restart(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
-        return Decision([Action(step.kind, why=step.why, basis=step.basis)])
-    if view.phase == "merged" and not _begun(facts, view):
-        return Decision([Action("again")])  # it landed in an earlier attempt; the flow comes here once more
-    if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
-        return Decision([Action("move", "executing")])  # rework: the phase is the earlier attempt's
+    orchestrator = view.orchestrator
+    if orchestrator.living and orchestrator.identity and orchestrator.identity.incarnation == facts.kill:
+        return Decision([Action(ActionKind.REPLACE, why="killed by order", payload=ReplaceChild(ORDER))])
+    if orchestrator.hung:
+        return Decision([_act(_decide_restart(facts, view, orchestrator, policy))])
+    if not _has_begun(facts, view):
+        if view.phase == "merged":  # it landed in an earlier attempt; the flow has come back to the node
+            return Decision([Action(ActionKind.REOPEN_HOOK)])
+        if view.phase in ("impl_complete", "validating"):  # rework
+            return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
     return _PHASES[view.phase](facts, view, policy)
 
 
-def _signals(facts: RunnerFacts, view: RunnerView) -> list[Action]:
+# ---- signals
+
+
+def _apply_signals(facts: RunnerFacts, view: RunnerView, policy: Policy) -> list[Action]:
     identity = view.orchestrator.identity
-    lives = {identity.key.full: identity.incarnation} if identity else {}
-    acts = []
+    incarnations = {identity.key.full: identity.incarnation} if identity else {}
+    actions = []
     for posted in view.inbox:
         signal = posted.signal
         if signal is None:
-            acts.append(Action("refuse", why=posted.error, posted=posted))
+            actions.append(_refuse(posted, posted.error))
         elif signal.id in facts.applied:
-            acts.append(Action("take", posted=posted))
-        elif why := find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
-            acts.append(Action("refuse", why=why, posted=posted))
+            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
+        elif why := find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, incarnations):
+            actions.append(_refuse(posted, why))
         else:
-            effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
-            if effect.get("unpark"):  # that it is parked may have been said in the meantime: the last word counts
-                acts.append(Action("say", "ORCHESTRATOR_STUCK", data={
-                    "parked": False, "life": _parked_life(view), "why": "it was unparked",
-                    "again": f"unparked-{signal.id}"}))
-            acts.append(Action("take", posted=posted, data=effect))
-    return acts
+            event = _apply(signal, facts, view)
+            if event.unpark:  # the guardian may have been told meanwhile that it is parked: the last report counts
+                actions.append(_report_parking(view, policy, facts, parked=False, why="it was unparked",
+                                               suffix=f"unparked-{signal.id}"))
+            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event)))
+    return actions
 
 
-def _handed_over(facts: RunnerFacts, view: RunnerView) -> bool:
-    """Whether the attempt is done and the merge queue has it, or soon will: then it is too late to cancel it."""
-    return view.phase in ("impl_complete", "validating", "merged") and _begun(facts, view)
+def _refuse(posted: PostedSignal, why: str) -> Action:
+    return Action(ActionKind.REFUSE_SIGNAL, why=why, payload=ApplySignal(posted))
 
 
-def _effect(signal: Signal, lives: dict[str, int], *, handed_over: bool) -> dict[str, Any]:
-    if signal.signal_type == "KILL_ORCHESTRATOR":
-        return {"kill": int(signal.payload.get("incarnation") or max(lives.values(), default=0))}
-    if signal.signal_type == "NEEDS_INPUT":
-        return {"forward": "up"}
-    if signal.signal_type == "INPUT_RESPONSE":
-        return {"forward": "down"}
-    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "unpark":
-        return {"unpark": True}
-    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "cancel" and not handed_over:
-        return {"cancel": str(signal.payload.get("text") or "it was cancelled")}
-    return {}
+def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal:
+    """Return the record of what a signal changes."""
+    event = RunnerSignal(signal.id, signal.signal_type, signal.attempt)
+    payload = payloads.parse(signal)
+    match payload:
+        case KillOrchestrator():
+            identity = view.orchestrator.identity
+            return replace(event, kill=payload.incarnation or (identity.incarnation if identity else 0))
+        case NeedsInput():
+            return replace(event, forward="up")
+        case InputResponse():
+            return replace(event, forward="down")
+        case UnparkNode():
+            return replace(event, unpark=True)
+        case CancelNode() if not _is_handed_over(facts, view):
+            return replace(event, cancel=payload.text or "it was cancelled")
+    return event
+
+
+def _is_handed_over(facts: RunnerFacts, view: RunnerView) -> bool:
+    """Return whether the merge queue has the attempt's work, or soon will: then it is too late to cancel it."""
+    return view.phase in ("impl_complete", "validating", "merged") and _has_begun(facts, view)
+
+
+# ---- stop and fail
 
 
 def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
+    """End the job, then the orchestrator, then the runner; the phase stays for the runner that resumes."""
     if view.job:
-        return [Action("stop_job")]
+        return [Action(ActionKind.STOP_JOB)]
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None:
         if view.overdue:
-            return [Action("replace", why="did not stop in time", data={"class": STOP})]
-        told = [] if facts.told == identity.incarnation else [
-            Action("fact", "told", data={"value": identity.incarnation})]
-        return [*told, Action("term")]
-    keep = [Action("keep")] if facts.circuit.parked else []  # nobody knows whether it will ever be resumed
-    return _bury(facts, view) or [*keep, Action("end", why="stopped")]
-
-
-def _bury(facts: RunnerFacts, view: RunnerView) -> list[Action]:
-    step = decide_cleanup(view.orchestrator, facts.deaths)
-    return [Action(step.kind, why=step.why, basis=step.basis)] if step else []
+            return [Action(ActionKind.REPLACE, why="did not stop in time", payload=ReplaceChild(STOP))]
+        requested = [] if facts.stop_requested == identity.incarnation else [
+            _fact(view, "told", identity.incarnation)]
+        return [*requested, Action(ActionKind.TERMINATE)]
+    # A parked agent's work is saved: the run may never be resumed.
+    save = [Action(ActionKind.SAVE_WORK)] if facts.circuit.parked else []
+    return _cleanup(facts, view) or [*save, Action(ActionKind.END, why="stopped")]
 
 
 def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.job:
-        return [Action("stop_job")]
+        return [Action(ActionKind.STOP_JOB)]
     if view.orchestrator.living:
-        return [Action("replace", why="the node has failed")]
-    return _bury(facts, view) or [Action("give_up", facts.failed_kind, why=facts.failed),
-                                  Action("end", why="failed")]
+        return [Action(ActionKind.REPLACE, why="the node has failed")]
+    return _cleanup(facts, view) or [Action(ActionKind.FAIL_NODE, facts.failure_kind, facts.failed),
+                                     Action(ActionKind.END, why="failed")]
+
+
+def _cleanup(facts: RunnerFacts, view: RunnerView) -> list[Action]:
+    """Return what is due to an orchestrator that died though no successor is needed."""
+    decision = decide_cleanup(view.orchestrator, facts.deaths)
+    return [_act(decision)] if decision else []
+
+
+def _act(decision: RestartDecision) -> Action:
+    return Action(ActionKind(decision.kind), why=decision.why, basis=decision.basis)
+
+
+def _fact(view: RunnerView, name: str, value: str | int, kind: str = "") -> Action:
+    return Action(ActionKind.RECORD_FACT, name, payload=FactRecorded(name, value, view.task.attempt, kind))
+
+
+def _failure(view: RunnerView, reason: str, kind: str = "") -> Action:
+    return _fact(view, "failed", reason, kind)
+
+
+# ---- planning and executing
 
 
 def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
@@ -216,28 +335,23 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if preparing is not None:
         return preparing
     if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
-        return Decision([Action("move", "executing")])
-    return Decision([*_orchestrate(facts, view, policy).acts, Action("move", "executing")])
+        return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
+    return Decision([*_orchestrate(facts, view, policy).actions, Action(ActionKind.MOVE_HOOK, "executing")])
 
 
 def _prepare(facts: RunnerFacts, view: RunnerView) -> Decision | None:
-    """One step towards a tree that is set up; None when it is."""
+    """Return one step towards a worktree that is set up; None when it is."""
     if view.job:
         return Decision([])
-    if not _begun(facts, view):
-        return Decision([Action("fact", "begun", data={"value": "yes"})])
-    if not view.tree_ready:
-        return Decision([Action("tree")])
+    if not _has_begun(facts, view):
+        return Decision([_fact(view, "begun", "yes")])
+    if not view.worktree_ready:
+        return Decision([Action(ActionKind.PREPARE_WORKTREE)])
     if view.task.setup and not facts.setup:
-        return Decision([Action("job", "setup")])
+        return Decision([Action(ActionKind.START_JOB, "setup")])
     if facts.setup not in ("", "ok"):
-        return Decision([_failure(facts.setup)])
+        return Decision([_failure(view, facts.setup)])
     return None
-
-
-def _begun(facts: RunnerFacts, view: RunnerView) -> bool:
-    """Whether the hook's phase is this attempt's; a first attempt has no earlier one it could be of."""
-    return view.task.attempt == 1 or bool(facts.begun)
 
 
 def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
@@ -246,58 +360,69 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return preparing
     if view.result is None and not view.task.skip_agent:
         return _orchestrate(facts, view, policy)
-    if view.orchestrator.living:
-        return Decision([], view.now + 0.2)  # it has said its result and is on its way out
+    if view.orchestrator.living:  # it has written its result and is about to end
+        return Decision([], view.now + EXIT_PAUSE)
     if view.result is not None and view.result.status != "success":
-        return Decision([_failure(view.result.reason or "the agent reported failure")])
-    if buried := _bury(facts, view):
-        return Decision(buried)
+        return Decision([_failure(view, view.result.reason or "the agent reported failure")])
+    if cleanup := _cleanup(facts, view):
+        return Decision(cleanup)
     if view.task.acceptance and not facts.acceptance:
-        return Decision([Action("job", "acceptance")])
+        return Decision([Action(ActionKind.START_JOB, "acceptance")])
     if facts.acceptance not in ("", "ok"):
-        return Decision([_failure(facts.acceptance, "acceptance")])
-    if view.validator and not facts.validator:
-        return Decision([Action("job", "validator")])
+        return Decision([_failure(view, facts.acceptance, "acceptance")])
+    if view.needs_validation and not facts.validator:
+        return Decision([Action(ActionKind.START_JOB, "validator")])
     if facts.validator not in ("", "ok"):
-        return Decision([_failure(facts.validator, "acceptance")])
-    return Decision([Action("move", "impl_complete")])
+        return Decision([_failure(view, facts.validator, "acceptance")])
+    return Decision([Action(ActionKind.MOVE_HOOK, "impl_complete")])
 
 
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    """One step towards a living orchestrator without a result."""
-    if _of_earlier_attempt(view):
-        return Decision([Action("start", why=f"attempt {view.task.attempt}")])
-    stopped = _was_stopped(facts, view.orchestrator)
-    seen = view.orchestrator if stopped else _unfinished(view.orchestrator)
-    step = decide_restart(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
-    if stopped:
-        step = replace(step, kind="start", why="it had ended in order (stopped); the run goes on")
-    if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
-        return Decision([Action("end", why="orphaned")])
-    if step.kind == "give_up" or (step.kind == "park" and view.adhoc):  # of an ad-hoc run nobody else will tell
-        # the fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person
-        return Decision([_failure(f"its orchestrator was given up: {step.why}"),
-                         Action("park", why=step.why, basis=step.basis)])
-    if step.kind == "park":
-        return Decision([_stuck(view, "parked", step.why), Action("park", why=step.why, basis=step.basis)])
-    if step.kind == "probe":
-        return Decision([_stuck(view, "probe", step.why), Action("probe", why=step.why, basis=step.basis)])
-    if step.kind in ("wait", "parked", "none"):
-        return Decision([], step.at or None)
-    if step.kind == "ended":
+    """Return one step towards a living orchestrator without a result."""
+    if _is_of_earlier_attempt(view):
+        return Decision([Action(ActionKind.START, why=f"attempt {view.task.attempt}")])
+    was_stopped = _was_stopped(facts, view.orchestrator)
+    orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
+    decision = _decide_restart(facts, view, orchestrator, policy)
+    if was_stopped:
+        decision = replace(decision, kind="start", why="it had ended gracefully (stopped); the run goes on")
+    if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
+        return Decision([Action(ActionKind.END, why="orphaned")])
+    if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):  # no guardian above would tell a person
+        # The fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person.
+        return Decision([_failure(view, f"its orchestrator failed too often: {decision.why}"),
+                         Action(ActionKind.PARK, why=decision.why, basis=decision.basis)])
+    if decision.kind in ("park", "probe"):
+        is_parked = decision.kind == "park"
+        suffix = f"{'parked' if is_parked else 'probe'}-{_last_over(view)}"
+        report = _report_parking(view, policy, facts, parked=is_parked, why=decision.why, suffix=suffix)
+        return Decision([report, _act(decision)])
+    if decision.kind in ("wait", "parked", "none"):
+        return Decision([], decision.at or None)
+    if decision.kind == "ended":
         return Decision([])
-    return Decision([Action(step.kind, why=step.why, basis=step.basis)])
+    return Decision([_act(decision)])
 
 
-def _stuck(view: RunnerView, how: str, why: str) -> Action:
-    """Telling the guardian that the agent is parked, or is tried again; once for each life that was parked."""
-    life = _parked_life(view)
-    return Action("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "life": life, "why": why,
-                                                  "again": f"{how}-{life}"})
+def _decide_restart(facts: RunnerFacts, view: RunnerView, orchestrator: ChildState,
+                    policy: Policy) -> RestartDecision:
+    return decide_restart(orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
 
 
-def _parked_life(view: RunnerView) -> int:
-    """The last life that is over: the one of which it is said that it is, or is no longer, parked."""
+def _report_parking(view: RunnerView, policy: Policy, facts: RunnerFacts, *, parked: bool, why: str,
+                    suffix: str) -> Action:
+    """Return the report that the agent is parked, or tried again; once for each incarnation that was parked."""
+    probe_at = iso(view.wall + policy.cool_down(facts.circuit.parks + 1)) if parked else ""
+    payload = OrchestratorParked(view.task.node, _branch(view), parked, _last_over(view), why, probe_at)
+    return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload, suffix))
+
+
+def _branch(view: RunnerView) -> str:
+    return branch_name(view.task.run_id, view.task.node)
+
+
+def _last_over(view: RunnerView) -> int:
+    """Return the orchestrator's last incarnation that is over: the one that is, or no longer is, parked."""
     identity = view.orchestrator.identity
     if identity is None:
         return 0
@@ -305,67 +430,73 @@ def _parked_life(view: RunnerView) -> int:
 
 
 def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
-    """Whether the last life ended in order because its runner had told it to: no death, whoever goes on."""
+    """Return whether the last incarnation ended because its runner had asked it to: then it did not die."""
     identity = orchestrator.identity
     return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
-            and facts.told >= identity.incarnation)
+            and facts.stop_requested >= identity.incarnation)
 
 
-def _unfinished(orchestrator: ChildState) -> ChildState:
-    """An orchestrator that ended in order without a result is one that died, if nobody had told it to end."""
+def _count_as_crashed(orchestrator: ChildState) -> ChildState:
+    """Count an orchestrator that ended gracefully without a result, though not asked to, as one that crashed."""
     identity = orchestrator.identity
     if identity is None or identity.status != "terminated":
         return orchestrator
     return replace(orchestrator, identity=replace(identity, status="crashed"))
 
 
-def _of_earlier_attempt(view: RunnerView) -> bool:
-    """Whether the orchestrator's last life belongs to an attempt that is over, and is over itself."""
+def _is_of_earlier_attempt(view: RunnerView) -> bool:
+    """Return whether the orchestrator's last incarnation is over and belongs to an earlier attempt."""
     identity = view.orchestrator.identity
     if identity is None or view.orchestrator.living or identity.status not in ("terminated", "crashed", "parked"):
         return False
     return view.orchestrator.precedes(view.task.attempt)
 
 
-def _too_long_alone(view: RunnerView) -> bool:
+def _is_orphaned_too_long(view: RunnerView) -> bool:
     return view.orphaned_for is not None and view.orphaned_for > view.orphan_grace
+
+
+# ---- merging
 
 
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.living:
-        return Decision([], view.now + 0.2)
-    # An entry that is there already is not made again: a late commit on the branch would make it another.
-    enqueue = [] if view.merge and view.merge.attempt == view.task.attempt else [Action("enqueue")]
-    return Decision([Action("say", "NODE_COMPLETE"), *enqueue, Action("say", "MERGE_READY"), Action("move",
-                                                                                                    "validating")])
+        return Decision([], view.now + EXIT_PAUSE)
+    # An entry that exists is not enqueued again: after a late commit on the branch it would be another one.
+    is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
+    complete, ready = NodeComplete(view.task.node, _branch(view)), MergeReady(view.task.node, _branch(view))
+    return Decision([_send(complete), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]), _send(ready),
+                     Action(ActionKind.MOVE_HOOK, "validating")])
+
+
+def _send(payload: payloads.Payload) -> Action:
+    return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload))
 
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     merge = view.merge
     if view.adhoc and merge is not None:
-        return Decision([Action("tidy"), Action("end", why="done")])
+        return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
     if merge is None or merge.attempt != view.task.attempt:
-        return Decision([Action("enqueue")])  # the journal is the truth; enqueueing the same again changes nothing
+        return Decision([Action(ActionKind.ENQUEUE)])  # idempotent; the queue's journal is the truth
     if merge.status == "landed":
-        return Decision([Action("move", "merged")] if view.merge_told else [], view.now + 0.1)
+        return Decision([Action(ActionKind.MOVE_HOOK, "merged")] if view.merge_reported else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
-        return Decision([_failure(merge.reason or merge.status, _KIND_OF.get(merge.status, ""))])
+        return Decision([_failure(view, merge.reason or merge.status, _FAILURE_KINDS.get(merge.status, ""))])
     if view.orphaned_for is not None:
-        return Decision([Action("end", why="orphaned")])
+        return Decision([Action(ActionKind.END, why="orphaned")])
     return Decision([])
 
 
+_FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}
+"""Status of a merge entry → the kind of its node's failure."""
+
+
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    return Decision([Action("tidy"), Action("say", "RUNNER_EXITED", data={"status": "done"}), Action("end",
-                                                                                                     why="done")])
+    return Decision([Action(ActionKind.TIDY_UP), _send(RunnerExited(view.task.node, _branch(view), "done")),
+                     Action(ActionKind.END, why="done")])
 
 
-_KIND_OF = {"conflict": "conflict", "rejected": "gate"}
-
-
-def _failure(reason: str, kind: str = "") -> Action:
-    return Action("fact", "failed", data={"value": reason, "kind": kind})
-
-
-_PHASES = {"planning": _planning, "executing": _executing, "impl_complete": _impl_complete,
-           "validating": _validating, "merged": _merged}
+_PHASES: Mapping[str, Callable[[RunnerFacts, RunnerView, Policy], Decision]] = {
+    "planning": _planning, "executing": _executing, "impl_complete": _impl_complete, "validating": _validating,
+    "merged": _merged}

@@ -1,4 +1,4 @@
-"""Whom `garrison up` brings up, and what it says of the others. Pure."""
+"""`garrison up`: which runs get a launcher, and what is reported about the others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> 
     ("stopped", view("elsewhere", why="alive on h in another pid namespace"), "active", "elsewhere", "pid namespace"),
     ("stopped", view("ended", "terminated"), "terminated", "stopped", "--resume r1"),
     ("stopped", view("alive"), "terminated", "tended", "alive"),
-    ("running", view("ended", "terminated"), "parked", "parked", "mend that"),
+    ("running", view("ended", "terminated"), "parked", "parked", "fix the cause"),
     ("running", view("ended", "parked"), "active", "parked", "--resume r1"),
     ("running", view("ended", "held"), "active", "held", "--resume r1"),
     ("done", view("ended", "terminated"), "terminated", "over", "done"),

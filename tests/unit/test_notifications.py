@@ -1,4 +1,4 @@
-"""What a person is told by their own command, and when: pure."""
+"""Notifications: which are due when, how the command is built, and that each is sent at least once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from garrison.config import NotifyConfig, parse_notify
 from garrison.errors import UsageError
+from garrison.processes.launcher.policy import Parked
 from garrison.processes.notifications import (
     Notification,
     Notifier,
@@ -16,29 +17,31 @@ from garrison.processes.notifications import (
     notify_argv,
 )
 from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
+from garrison.records.events import Question
 from garrison.records.journal import Entry
 from garrison.system.jobs import JobResult
 
 ALL = NotifyConfig(("tell", "{text}"), ("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
-                 questions={"a": {"id": "q1", "text": "Which?"}})
+                 questions={"a": Question("q1", "Which?")})
+PARKED = [Parked("s1", "a", "6 deaths")]
 
 
-def test_a_question_and_a_life_given_up_are_told_once() -> None:
-    first = due_notifications(STATE, [("s1", "a", "6 deaths")], set(), ALL)
+def test_a_question_and_a_parked_name_are_due_once() -> None:
+    first = due_notifications(STATE, PARKED, set(), ALL)
     assert [(one.event, one.text, one.node) for one in first] == [
-        ("escalate", "a was given up: 6 deaths", "a"), ("question", "a asks: Which?", "a")]
-    assert due_notifications(STATE, [("s1", "a", "6 deaths")], {one.key for one in first}, ALL) == []
+        ("escalate", "a is parked: 6 deaths", "a"), ("question", "a asks: Which?", "a")]
+    assert due_notifications(STATE, PARKED, {one.key for one in first}, ALL) == []
 
 
-def test_the_end_is_told_with_how_far_it_came() -> None:
+def test_the_end_of_a_run_is_due_with_how_many_nodes_landed() -> None:
     ended = RunState("failed", "a: red", nodes=STATE.nodes)
     assert [one.text for one in due_notifications(ended, [], set(), ALL,
-                                                  "failed")] == ["run failed, 1 of 2 merged: a: red"]
+                                                  "failed")] == ["run failed, 1 of 2 landed: a: red"]
     assert due_notifications(ended, [], set(), ALL) == [], "only once the launcher ends with it"
 
 
-def test_a_run_that_was_resumed_is_told_of_when_it_ends_again() -> None:
+def test_the_second_end_of_a_resumed_run_is_due_too() -> None:
     ended = replay_run([_entry(1, "running"), _entry(2, "failed")])
     told = {one.key for one in due_notifications(ended, [], set(), ALL, "failed")}
     assert due_notifications(ended, [], told, ALL, "failed") == []
@@ -59,8 +62,9 @@ class _Command:
         return JobResult(0, False, 1.0) if self.ended else None
 
 
-def test_only_a_notice_whose_command_has_ended_counts_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that dies while the first is told has a successor that tells the second, too."""
+def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that dies while the first is sent has a successor that sends the second, too."""
     begun: list[_Command] = []
 
     def start(*_: Any, **__: Any) -> _Command:
@@ -69,25 +73,25 @@ def test_only_a_notice_whose_command_has_ended_counts_as_told(tmp_path: Path, mo
 
     monkeypatch.setattr("garrison.processes.notifications.Job.start", start)
     told: list[str] = []
-    teller = Notifier(ALL, "r1", {}, tmp_path / "notify.log", lambda notice: told.append(notice.key))
+    notifier = Notifier(ALL, "r1", {}, tmp_path / "notify.log", lambda one: told.append(one.key))
     for key in ("one", "two", "one"):
-        teller.tell(Notification(key, "failed", key))
-    teller.poll(0.0)
-    assert (len(begun), told, teller.busy) == (1, [], True)
+        notifier.add(Notification(key, "failed", key))
+    notifier.poll(0.0)
+    assert (len(begun), told, notifier.busy) == (1, [], True)
     begun[0].ended = True
-    teller.poll(1.0)
+    notifier.poll(1.0)
     assert (len(begun), told) == (2, ["one"])
     begun[1].ended = True
-    teller.poll(2.0)
-    assert (told, teller.busy) == (["one", "two"], False)
+    notifier.poll(2.0)
+    assert (told, notifier.busy) == (["one", "two"], False)
 
 
 @pytest.mark.parametrize("config", [NotifyConfig(), NotifyConfig((), ALL.on), NotifyConfig(("tell",), ())])
-def test_nobody_is_told_without_a_command_or_an_occasion(config: NotifyConfig) -> None:
-    assert due_notifications(STATE, [("s1", "a", "x")], set(), config, "failed") == []
+def test_nothing_is_due_without_a_command_or_an_event(config: NotifyConfig) -> None:
+    assert due_notifications(STATE, PARKED, set(), config, "failed") == []
 
 
-def test_what_is_said_never_becomes_another_word_or_place() -> None:
+def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None:
     notice = Notification("k", "question", "a asks: {run}; $(rm -rf /)\n\x1b[31m", "a")
     argv = notify_argv(NotifyConfig(("say", "{text}", "--tag={event}/{node}@{run}", "{other}")), "r1", notice)
     assert argv[0] == "say"
@@ -101,6 +105,6 @@ def test_what_is_said_never_becomes_another_word_or_place() -> None:
     ("x", "should be a table"), ({"comand": []}, "comand is not known"), ({"command": "notify-send"}, "a list of"),
     ({"on": ["escalated"]}, "'escalated'"), ({"timeout": 0}, "timeout"), ({"timeout": True}, "timeout"),
 ])
-def test_a_table_that_cannot_be_meant_is_refused(table: Any, wrong: str) -> None:
+def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
         parse_notify("config.toml, [notify]", table)

@@ -1,10 +1,10 @@
-"""What a commit of leftovers is called."""
+"""The commit message for what an agent left uncommitted."""
 
 from __future__ import annotations
 
 import pytest
 
-from garrison.processes.orchestrator.process import SUBJECT, _message
+from garrison.processes.orchestrator.process import MAX_SUBJECT, _commit_message
 from garrison.records.run import Task
 
 
@@ -12,7 +12,7 @@ from garrison.records.run import Task
     ("Say hello", "Say hello"), ("", "greet"), (" \n\n Say hello \nand more", "Say hello"),
     ("x" * 72, "x" * 72), ("y" * 73, "y" * 71 + "…"), ("# no comment", "# no comment")])
 def test_the_subject_is_the_nodes_label(label: str, subject: str) -> None:
-    first, blank, body = _message(Task("r1", "greet", 2, label=label)).split("\n")
+    first, blank, body = _commit_message(Task("r1", "greet", 2, label=label)).split("\n")
     assert (first, blank) == (subject, "")
-    assert len(first) <= SUBJECT
+    assert len(first) <= MAX_SUBJECT
     assert body == "What greet left uncommitted (run r1, attempt 2)."

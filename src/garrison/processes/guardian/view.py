@@ -1,0 +1,91 @@
+"""What a guardian observes in one turn, and what follows from it about single nodes and their runners. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from garrison.processes.run_state import STOPPED_BY_PERSON
+from garrison.supervise.decisions import ChildState
+
+if TYPE_CHECKING:
+    from garrison.processes.merge_client import MergeStatus
+    from garrison.processes.run_state import RunState
+    from garrison.records.identity import Identity
+    from garrison.records.run import Result
+    from garrison.records.signals import PostedSignal
+
+UNFINISHED = frozenset({"active", "impl_complete"})
+"""Statuses of a node that is under way."""
+
+
+@dataclass(frozen=True)
+class GuardianView:
+    """Everything a guardian observes in one turn."""
+
+    run: str
+    now: float
+    boot_id: str
+    inbox: list[PostedSignal] = field(default_factory=list)
+    runners: dict[str, ChildState] = field(default_factory=dict)
+    processor: ChildState = field(default_factory=ChildState)
+    merges: dict[str, MergeStatus] = field(default_factory=dict)
+    strays: dict[str, ChildState] = field(default_factory=dict)
+    """Living orchestrators without a runner that could stop them, where the run stops or ends, or a person parked
+    their node."""
+    stopping: bool = False
+    overdue: bool = False
+    """Whether the processes below have had their time to stop."""
+    stop_reason: str = STOPPED_BY_PERSON
+    wall: float = 0.0
+    """Seconds since 1970."""
+    results: dict[str, Result | None] = field(default_factory=dict)
+    """The results of nodes that have landed or failed."""
+    auto_approve: bool = False
+    """Whether gates for people are answered without them."""
+
+    def runner(self, node: str) -> ChildState:
+        """Return a node's runner; empty where none was ever started."""
+        return self.runners.get(node, ChildState())
+
+    @property
+    def children(self) -> dict[str, ChildState]:
+        """All runners by node, and the merge processor."""
+        return {**self.runners, "processor": self.processor}
+
+
+def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
+    """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
+
+    A runner that ended orphaned, stopped or parked has not cleaned up; a parked one gets a single chance to.
+    """
+    status = state.nodes[node].status
+    identity = view.runner(node).identity
+    if status in UNFINISHED:
+        return True
+    if status != "validated" or identity is None:
+        return False
+    if identity.status == "parked" and state.circuit(identity.key.full).parks == 1:
+        return True
+    return identity.status not in ("terminated", "parked") or identity.reason in ("orphaned", "stopped")
+
+
+def may_start_again(state: RunState, identity: Identity) -> bool:
+    """Return whether a child that ended gracefully has a successor: an orphaned one does, a stopped one once a person
+    lets it go on, a merge processor whenever it is needed again."""
+    if identity.status != "terminated":
+        return False
+    if identity.reason == "stopped":
+        return identity.role == "processor" or state.lifted.get(identity.key.full, 0) >= identity.incarnation
+    return identity.reason == "orphaned" or identity.role == "processor"
+
+
+def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
+    """Return whether a node under way waits for a person: its runner was stopped, though nobody parked the node."""
+    if state.nodes[node].status not in UNFINISHED or node in state.held:
+        return False
+    runner = view.runner(node)
+    identity = runner.identity
+    if identity is None or identity.status != "terminated" or runner.precedes(state.nodes[node].attempt):
+        return False
+    return not may_start_again(state, identity)

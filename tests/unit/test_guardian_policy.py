@@ -1,0 +1,502 @@
+"""Guardian policy: histories and observations go in, actions come out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from garrison.pipeline.plan import RunPlan
+from garrison.processes.actions import ApplySignal, Decision
+from garrison.processes.guardian import flow_policy
+from garrison.processes.guardian import policy as guardian_policy
+from garrison.processes.guardian.view import GuardianView
+from garrison.processes.merge_client import MergeStatus
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_state import RunState, from_snapshot, replay_run, to_snapshot
+from garrison.records.events import StuckAgent
+from garrison.records.journal import Entry
+from garrison.records.signals import PostedSignal
+from garrison.supervise.circuit import Circuit
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.explain import replay
+from policy_support import (
+    AT,
+    BOOT,
+    NOW,
+    POLICY,
+    RUN,
+    RUNNING,
+    TWO,
+    WIDE,
+    death,
+    effect,
+    journal,
+    life,
+    node,
+    parked,
+    plan,
+    posted,
+    record,
+    shown,
+    signal,
+)
+
+
+def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
+    """Tell the flow what the nodes of a history came to."""
+    if state.flow is None:
+        state.flow = RunFlow(pipeline.program, RUN)
+    view = GuardianView(RUN, NOW, BOOT, **seen)
+    while (acts := flow_policy.reconcile(pipeline, state, view)) and acts[0].kind == "flow":
+        state.apply(record(acts[0]))
+
+
+def guard(state: RunState, pipeline: RunPlan | None = None, max_agents: int = 2, max_rework: int = 0,
+          **seen: Any) -> Decision:
+    pipeline = pipeline or (WIDE if "c" in state.nodes else TWO)
+    keep_up(state, pipeline, **seen)
+    return guardian_policy.decide(pipeline, state, GuardianView(RUN, NOW, BOOT, **seen), max_agents, POLICY,
+                                  max_rework)
+
+
+def test_a_new_run_journals_its_nodes_before_it_runs() -> None:
+    assert shown(guard(journal())) == [("node", "a"), ("node", "b"), ("run", "running")]
+    assert shown(guard(journal(node("a", "pending")))) == [("node", "b"), ("run", "running")]
+
+
+def test_an_attempt_is_journaled_before_its_runner_starts() -> None:
+    state = journal(node("a", "pending"), node("b", "pending"), RUNNING)
+    assert shown(guard(state)) == [("node", "a")]
+    state.apply(Entry(9, 1, "t", AT, *node("a", "active")))
+    assert shown(guard(state)) == [("start", "a")]
+    assert guard(state, runners={"a": life("runner", "a")}).actions == []
+
+
+@pytest.mark.parametrize(("active", "limit", "begun"), [
+    ((), 2, ["a", "b"]), (("a",), 2, ["b"]), (("a", "b"), 2, []), (("a",), 1, []), ((), 9, ["a", "b", "c"])])
+def test_no_more_nodes_are_begun_than_agents_are_free(active: tuple[str, ...], limit: int, begun: list[str]) -> None:
+    state = journal(*(node(name, "active" if name in active else "pending") for name in "abc"), RUNNING)
+    runners = {name: life("runner", name) for name in active}
+    assert [act.target for act in guard(state, WIDE, limit, runners=runners).actions] == begun
+
+
+def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
+    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), node("c", "pending"),
+                    RUNNING)
+    seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
+    assert shown(guard(state, WIDE, 1, **seen)) == [("node", "b")]
+
+
+@pytest.mark.parametrize(("view", "deaths", "expected"), [
+    (life("runner", "a", "starting", "starting"), 0, []),
+    (life("runner", "a", state="dead"), 0, ["replace"]),
+    (life("runner", "a", "starting", "lapsed"), 0, ["replace"]),
+    (life("runner", "a", "crashed"), 0, ["record"]),
+    (life("runner", "a", "crashed"), 1, ["start"]),
+    (life("runner", "a", "terminated", reason="orphaned"), 0, ["start"]),
+    (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
+    (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
+])
+def test_what_becomes_of_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
+    known = [death("runner-a@r1", number + 1) for number in range(deaths)]
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING, *known)
+    assert [act.kind for act in guard(state, runners={"a": view}).actions] == expected
+
+
+def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
+    gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
+    acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
+    assert [(act.kind, act.target) for act in acts] == [("run", "stopped")]
+    assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
+
+
+def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
+    told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
+    assert [effect(act) for act in told.actions] == [{"resume": {"runner-a@r1": 3}}]
+    state.apply(record(told.actions[0]))
+    begun = guard(state, runners=runners)
+    assert shown(begun) == [("start", "a")]
+    assert begun.actions[0].why == "it had ended gracefully (stopped); the run goes on"
+    later = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=4)}
+    assert shown(guard(state, runners=later)) == [("run", "stopped")]
+
+
+def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, ChildState]]:
+    known = [death("runner-a@r1", number + 1) for number in range(lives)]
+    steps = {"active": ["active"], "validated": ["active", "impl_complete", "validated"]}[status]
+    state = journal(node("a", "pending"), *(node("a", step) for step in steps), node("b", "pending"), RUNNING, *known)
+    return state, {"a": life("runner", "a", "crashed", incarnation=lives)}
+
+
+def test_a_runner_whose_total_is_used_up_fails_its_node() -> None:
+    state, runners = six_deaths("active", 11)
+    policy = replace(POLICY, total=10)
+    acts = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=runners), 2, policy).actions
+    assert [(act.kind, act.target) for act in acts] == [("node", "a"), ("park", "a")]
+    assert effect(acts[0])["status"] == "failed" and "failed too often: 11 deaths" in effect(acts[0])["reason"]
+
+
+def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_rests() -> None:
+    state, runners = six_deaths("active")
+    assert shown(guard(state, runners=runners)) == [("park", "a")]
+
+
+def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
+    # Found by seed 105: the journal got `validated → failed`, and no guardian could read it again.
+    state, runners = six_deaths("validated")
+    assert shown(guard(state, runners=runners)) == [("park", "a")]
+
+
+@pytest.mark.parametrize(("reason", "lifted"), [("stopped", 0), ("stopped", 1), ("orphaned", 0)])
+def test_the_runner_of_a_landed_node_that_was_stopped_comes_back_to_clean_up(reason: str, lifted: int) -> None:
+    # Found by a storm: SIGTERM between landing and tidying left branch and tree for ever.
+    state, _ = six_deaths("validated", 1)
+    state.lifted["runner-a@r1"] = lifted
+    gone = {"a": life("runner", "a", "terminated", incarnation=2, reason=reason)}
+    assert shown(guard(state, runners=gone)) == [("start", "a")]
+    done = {"a": life("runner", "a", "terminated", incarnation=3, reason="done")}
+    assert shown(guard(state, runners=done)) == [("node", "b")]
+
+
+def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_only_once() -> None:
+    state, _ = six_deaths("validated")
+    gone = {"a": life("runner", "a", "parked", incarnation=6, reason="six deaths")}
+    state.apply(Entry(20, 1, "t", AT, *parked("runner-a@r1", 6)))
+    acts = guard(state, runners=gone).actions
+    assert [(act.kind, act.target) for act in acts] == [("probe", "a")]
+    assert acts[0].basis is not None and replay(acts[0].basis, "probe").same
+    cleaned = {"a": life("runner", "a", "terminated", incarnation=7, reason="done")}
+    # Found by seed 127826: it was begun again as often as it had cleaned up, until the run was over.
+    assert shown(guard(state, runners=cleaned)) == [("node", "b")]
+    state.apply(Entry(21, 1, "t", AT, *parked("runner-a@r1", 7)))
+    assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
+
+
+def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_moves() -> None:
+    # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
+    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+    seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p", "parked", reason="six deaths")}
+    assert shown(guard(state, **seen)) == [("park", "processor")]
+    state.apply(Entry(9, 1, "t", AT, *parked("processor-p@r1")))
+    over = guard(state, **seen)
+    assert shown(over) == [("run", "failed")]
+    assert "a: parked: the merge processor keeps failing: six deaths" in over.actions[0].why
+    assert "fix the cause, then: garrison launch --resume r1" in over.actions[0].why
+    other = replay_run([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
+        *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
+    waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})
+    assert waits.actions == [] and waits.wake_at == NOW - 1 + 600
+    assert shown(guard(other, runners=seen["runners"] | {"b": life("runner", "b", "crashed")},
+                       processor=seen["processor"])) == [("record", "b")]
+
+
+def test_a_queue_given_up_does_not_keep_runners_from_being_replaced() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    seen = {"runners": {"a": life("runner", "a", state="dead")}, "processor": life("processor", "p", "parked")}
+    assert shown(guard(state, **seen)) == [("replace", "a")]
+
+
+def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    runners = {"a": life("runner", "a")}
+    assert guard(state, runners=runners).actions == []
+    state.apply(Entry(9, 1, "t", AT, *node("a", "impl_complete")))
+    assert shown(guard(state, runners=runners)) == [("start", "processor")]
+    idle = life("processor", "p", "terminated", reason="orphaned")
+    assert shown(guard(state, runners=runners, processor=idle)) == [("start", "processor")]
+
+
+@pytest.mark.parametrize(("status", "merge", "expected"), [
+    ("active", MergeStatus(1, "landed", commit="c"), "impl_complete"),
+    ("impl_complete", MergeStatus(1, "landed", commit="c"), "validated"),
+    ("impl_complete", MergeStatus(1, "conflict", "in f"), None),  # its runner says so, with what is to be reworked
+    ("impl_complete", MergeStatus(1, "rejected", "red"), None),
+    ("impl_complete", MergeStatus(2, "landed"), None), ("impl_complete", MergeStatus(1, "testing"), None),
+    ("active", MergeStatus(1, "rejected"), None), ("pending", MergeStatus(1, "landed"), None),
+])
+def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: MergeStatus, expected: str | None) -> None:
+    path = ["pending", "active", "impl_complete"]
+    state = journal(*(node("a", one) for one in path[: path.index(status) + 1]), node("b", "pending"), RUNNING)
+    seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p"), "merges": {"a": merge}}
+    changes = [effect(act)["status"] for act in guard(state, max_agents=0, **seen).actions if act.kind == "node"]
+    assert changes == ([expected] if expected else [])
+
+
+IN_QUEUE = (node("a", "pending"), node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+
+
+@pytest.mark.parametrize(("status", "kind"), [("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")])
+@pytest.mark.parametrize("max_rework", [0, 1])
+def test_an_entry_that_did_not_land_is_reworked_or_fails_when_no_runner_will_say_so(status: str, kind: str,
+                                                                                    max_rework: int) -> None:
+    state = journal(*IN_QUEUE)
+    seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
+            "merges": {"a": MergeStatus(1, status, "why")}}
+    again = {"node": "a", "status": "active", "attempt": 2, "reason": "why"}
+    over = {"node": "a", "status": "failed", "attempt": 1, "reason": "why", **({"kind": kind} if kind else {})}
+    assert [effect(act) for act in guard(state, max_agents=0, max_rework=max_rework, **seen).actions] == [
+        again if kind and max_rework else over]
+
+
+def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
+    state = journal(*IN_QUEUE, parked("runner-a@r1"))
+    seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p")}
+    assert guard(state, max_agents=0, **seen).actions == []
+
+
+# ---- parked nodes, as the guardian sees them
+
+
+def stuck(parked: bool = True, attempt: int = 1, life: int = 6) -> PostedSignal:
+    return posted("ORCHESTRATOR_STUCK", attempt=attempt,
+                  payload={"parked": parked, "life": life, "why": "6 deaths", "probe_at": AT if parked else ""})
+
+
+def applied(state: RunState, said: PostedSignal, **seen: Any) -> RunState:
+    """The state after the guardian obeyed a signal."""
+    (act,) = guard(state, inbox=[said], **seen).actions
+    return state.apply(record(act))
+
+
+def guidance(action: str, who: str = "a", id_: str = "g1") -> PostedSignal:
+    return posted("GUIDANCE", id_, payload={"action": action, "who": who, "text": "because"})
+
+
+def test_a_parked_node_leaves_its_slot_to_another_and_takes_it_back_with_its_probe() -> None:
+    state = journal(*(node(name, "active" if name == "a" else "pending") for name in "abc"), RUNNING)
+    runners = {"a": life("runner", "a")}
+    assert guard(state, WIDE, 1, runners=runners).actions == []
+    assert applied(state, stuck(attempt=2), runners=runners).stuck == {}
+    state.applied.clear()
+    applied(state, stuck(), runners=runners)
+    assert state.stuck == {"a": StuckAgent("6 deaths", AT, 6)}
+    assert shown(guard(state, WIDE, 1, runners=runners)) == [("node", "b")]
+    state.applied.clear()
+    assert applied(state, stuck(parked=False), runners=runners).stuck == {}
+    assert guard(state, WIDE, 1, runners=runners).actions == []
+
+
+def test_that_an_agent_is_parked_and_that_it_no_longer_is_may_come_in_any_order() -> None:
+    # Found by seed 811846: a run failed while its agent worked, whose parking was taken after its end.
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING)
+    for is_parked, life_, expected in ((False, 6, {}), (True, 6, {}), (True, 7, {"a": 7}), (False, 6, {"a": 7}),
+                                    (False, 7, {}), (True, 7, {})):
+        state.applied.clear()
+        applied(state, stuck(parked=is_parked, life=life_), runners={"a": life("runner", "a")})
+        assert {name: one.life for name, one in state.stuck.items()} == expected
+    state.applied.clear()
+    hangs = posted("ORCHESTRATOR_STUCK", payload={"incarnation": 8, "why": "no beat"})
+    (action,) = guard(state, inbox=[hangs], runners={"a": life("runner", "a")}).actions
+    assert effect(action) == {}
+
+
+@pytest.mark.parametrize(("of_b", "of_c", "expected"), [
+    ("active", "pending", []),  # somebody moves
+    ("validated", "active", []),
+    ("failed", "validated", [("run", "failed")]),
+    ("validated", "validated", [("run", "failed")])])
+def test_a_run_fails_when_nothing_but_parked_nodes_is_left(of_b: str, of_c: str,
+                                                           expected: list[tuple[str, str]]) -> None:
+    path = {"pending": [], "active": ["active"], "failed": ["active", "failed"],
+            "validated": ["active", "impl_complete", "validated"]}
+    state = journal(node("a", "active"), *(node(name, one) for name, last in (("b", of_b), ("c", of_c))
+                                           for one in ["pending", *path[last]]), RUNNING)
+    state.stuck["a"] = StuckAgent("6 deaths", AT)
+    runners = {name: life("runner", name) for name, one in state.statuses.items() if one == "active"}
+    over = guard(state, WIDE, max_agents=1 if of_c == "pending" else 3, runners=runners)
+    assert shown(over) == expected
+    if expected:
+        assert "a: parked: its agent keeps failing: 6 deaths" in over.actions[0].why
+
+
+def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_lifted() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6),
+                    ("run", {"status": "failed"}))
+    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
+    assert not state.over and shown(guard(state, **seen)) == [("end", "")]
+    told = guard(state, inbox=[guidance("resume")], **seen)
+    assert effect(told.actions[0]) == {"resume": {}, "run": "running", "unparked": ["a"]}
+    state.apply(record(told.actions[0]))
+    assert state.status == "running" and not state.circuit("runner-a@r1").parked
+    assert shown(guard(state, **seen)) == [("start", "a")]
+    assert journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"})).over
+
+
+def test_who_dies_right_after_taking_the_word_to_resume_leaves_a_run_that_goes_on() -> None:
+    # Journaled as taken in one record and as running in the next, the word was lost by who died between them: the
+    # next guardian found a stopped run and ended, and its launcher began another, for ever.
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": "stopped"}))
+    runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
+    told = guard(state, inbox=[guidance("resume")], runners=runners)
+    state.apply(record(told.actions[0]))
+    assert (state.status, state.reason) == ("running", "resumed")
+    assert shown(guard(state, runners=runners)) == [("start", "a")]
+    failed = journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"}))
+    assert effect(guard(failed, inbox=[guidance("resume")]).actions[0]) == {"resume": {}}
+
+
+def test_a_run_that_goes_on_by_itself_lifts_nobody() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6))
+    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
+    assert effect(guard(state, inbox=[guidance("resume")], **seen).actions[0]) == {"resume": {}}
+
+
+def test_whom_a_person_parks_is_sent_home_and_waits_for_them_though_the_run_is_resumed() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
+    runner = {"a": life("runner", "a", incarnation=2)}
+    applied(state, guidance("park"), runners=runner)
+    assert state.held == {"a": "because"}
+    assert shown(guard(state, WIDE, 1, runners=runner)) == [("term", "a"), ("node", "b")]
+    home = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=2)}
+    dead = {"a": life("runner", "a", state="dead")}
+    assert shown(guard(state, WIDE, 0, runners=dead)) == [("replace", "a")]
+    assert shown(guard(state, WIDE, 0, runners=home, strays={"a": life("orchestrator", "a")})) == [("stray", "a")]
+    assert guard(state, WIDE, 0, runners=home).actions == []
+    assert effect(guard(state, inbox=[guidance("resume", id_="g2")], runners=home).actions[0]) == {"resume": {}}
+    applied(state, guidance("unpark", id_="g3"), runners=home)
+    assert state.held == {} and shown(guard(state, WIDE, 0, runners=home)) == [("start", "a")]
+
+
+def test_a_node_parked_before_it_began_does_not_begin_and_one_that_is_done_is_not_parked() -> None:
+    state = journal(node("a", "pending"), node("b", "active"), node("b", "impl_complete"), node("c", "pending"),
+                    RUNNING)
+    applied(state, guidance("park"))
+    assert shown(guard(state, WIDE, 9, processor=life("processor", "p"), runners={"b": life("runner", "b")})) == [
+        ("node", "c")]
+    assert applied(state, guidance("park", "b", "g2")).held == {"a": "because"}
+    assert applied(state, guidance("park", "nobody", "g3")).held == {"a": "because"}
+
+
+def test_a_queue_that_a_person_parked_is_waited_for() -> None:
+    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+    seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
+    applied(state, guidance("park", "processor"), **seen)
+    assert shown(guard(state, **seen)) == [("term", "processor")]
+    seen["processor"] = life("processor", "p", "terminated", reason="stopped")
+    assert guard(state, **seen).actions == []
+    applied(state, guidance("unpark", "processor", "g2"), **seen)
+    assert shown(guard(state, **seen)) == [("start", "processor")]
+
+
+def test_a_parked_runner_is_probed_and_heals() -> None:
+    known = [death("runner-a@r1", number + 1) for number in range(6)]
+    state = journal(node("a", "active"), node("b", "active"), RUNNING, *known, parked("runner-a@r1", 6, ago=600))
+    seen = {"a": life("runner", "a", "parked", incarnation=6), "b": life("runner", "b")}
+    assert shown(guard(state, runners=seen)) == [("probe", "a")]
+    for ago, expected in ((59.0, []), (60.0, [("heal", "a")])):
+        begun = {"full": "runner-a@r1", "incarnation": 7, "probe": True, "monotonic": NOW - ago, "boot_id": BOOT}
+        state.apply(Entry(9, 1, "t", AT, "spawn", begun))
+        assert shown(guard(state, runners={**seen, "a": life("runner", "a", incarnation=7)})) == expected
+    state.apply(Entry(9, 1, "t", AT, "heal", {"full": "runner-a@r1", "incarnation": 7}))
+    assert state.circuits["runner-a@r1"] == Circuit(forgiven=6)
+    assert from_snapshot(to_snapshot(state)) == state
+
+
+def exited(kind: str, attempt: int) -> PostedSignal:
+    return posted("RUNNER_EXITED", attempt=attempt, payload={"status": "failed", "kind": kind, "reason": "red"})
+
+
+@pytest.mark.parametrize(("kind", "attempt", "limit", "status", "following"), [
+    ("acceptance", 1, 2, "active", 2), ("gate", 2, 2, "active", 3), ("conflict", 1, 2, "active", 2),
+    ("gate", 3, 2, "failed", 3), ("acceptance", 1, 0, "failed", 1), ("", 1, 2, "failed", 1),
+    ("setup", 1, 2, "failed", 1),
+])
+def test_what_an_agent_may_mend_is_reworked_within_the_limit(kind: str, attempt: int, limit: int, status: str,
+                                                             following: int) -> None:
+    state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
+    view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
+    (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).actions
+    what = {"kind": kind} if kind and status == "failed" else {}
+    assert effect(act)["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red", **what}
+
+
+def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("a", "active", attempt=2), node("b", "pending"),
+                    RUNNING)
+    old = life("runner", "a", "terminated", state="ended", reason="failed")
+    assert guard(state, runners={"a": life("runner", "a")}).actions == []
+    assert shown(guard(state, runners={"a": old})) == [("start", "a")]
+
+
+@pytest.mark.parametrize(("said", "act", "data"), [
+    (posted("NODE_COMPLETE"), "take", {"effect": {"node": "a", "status": "impl_complete", "attempt": 1}}),
+    (posted("NODE_COMPLETE", attempt=2), "refuse", {}),
+    (posted("NODE_COMPLETE", run_id="r2"), "refuse", {}),
+    (posted("NODE_COMPLETE", id_="known"), "take", {}),
+    (posted("RUNNER_EXITED", payload={"status": "failed", "reason": "red"}), "take",
+     {"effect": {"node": "a", "status": "failed", "attempt": 1, "reason": "red"}}),
+    (posted("RUNNER_EXITED", payload={"status": "done"}), "take", {}),
+    (posted("RUNNER_EXITED", source={"role": "runner", "name": "a", "incarnation": 0}), "refuse", {}),
+    (posted("GUIDANCE", payload={"action": "stop"}), "take", {"stop": True}),
+    (PostedSignal("x.json", None, "not JSON"), "refuse", {}),  # type: ignore[arg-type]
+])
+def test_what_a_signal_does_to_the_run(said: PostedSignal, act: str, data: dict[str, Any]) -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
+                    signal("known", type="NODE_COMPLETE"))
+    acts = guard(state, runners={"a": life("runner", "a")}, inbox=[said]).actions
+    assert [(one.kind, effect(one)) for one in acts] == [(act, data)]
+
+
+def test_one_new_signal_is_obeyed_a_turn_since_it_may_change_what_the_next_means() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    inbox = [posted("NODE_COMPLETE", attempt=2, id_="s0"), posted("NODE_COMPLETE", id_="s1"),
+             posted("RUNNER_EXITED", id_="s2")]
+    acts = guard(state, runners={"a": life("runner", "a")}, inbox=inbox).actions
+    assert [(act.kind, act.expect(ApplySignal).posted.path) for act in acts] == [
+        ("refuse", "s0.json"), ("take", "s1.json")]
+
+
+def test_a_stop_goes_down_in_order() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    runner, processor = life("runner", "a"), life("processor", "p")
+    home = life("runner", "a", "terminated", reason="stopped")
+    stray = {"a": life("orchestrator", "a")}
+    assert shown(guard(state, stopping=True, runners={"a": runner}, processor=processor)) == [("term", "a")]
+    assert shown(guard(state, stopping=True, overdue=True, runners={"a": runner})) == [("replace", "a")]
+    assert shown(guard(state, stopping=True, runners={"a": home}, processor=processor)) == [("term", "processor")]
+    assert shown(guard(state, stopping=True, runners={"a": home}, strays=stray)) == [("stray", "a")]
+    assert shown(guard(state, stopping=True, runners={"a": home})) == [("run", "stopped")]
+    dead = life("runner", "a", state="dead")
+    assert shown(guard(state, stopping=True, runners={"a": dead})) == [("replace", "a")]
+
+
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_after_the_end_nobody_is_restarted(status: str) -> None:
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": status}))
+    assert shown(guard(state, processor=life("processor", "p"))) == [("term", "processor")]
+    assert shown(guard(state)) == [("end", "")]
+
+
+def test_the_end_of_a_run() -> None:
+    landed = ["pending", "active", "impl_complete", "validated"]
+    state = journal(*(node("a", one) for one in landed), *(node("b", one) for one in landed), RUNNING)
+    leaving = {"a": life("runner", "a", "terminated", reason="done"), "b": life("runner", "b")}
+    assert guard(state, runners=leaving).actions == []
+    gone = {**leaving, "b": life("runner", "b", "terminated", reason="done")}
+    assert shown(guard(state, runners=gone)) == [("run", "done")]
+    lost = journal(node("a", "pending"), node("a", "active"), node("a", "failed", reason="red"), node("b", "pending"),
+                   RUNNING)
+    assert [(act.target, act.why) for act in guard(lost).actions] == [("failed", "a: red")]
+
+
+def test_a_stopped_run_waits_for_the_word() -> None:
+    assert shown(guard(journal(RUNNING, ("run", {"status": "stopped"})))) == [("end", "")]
+
+
+def test_a_death_counts_in_its_own_attempt_only() -> None:
+    """The life of an attempt before is buried already when the next attempt begins, and when the run stops then."""
+    known = [node("a", "active"), RUNNING, death("runner-a@r1", 1), node("a", "active", attempt=2)]
+    state, seen = journal(*known), {"a": life("runner", "a", "crashed")}
+    (act,) = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=seen), 2, POLICY).actions
+    assert (act.kind, act.why) == ("start", "attempt 2")
+    stopping = GuardianView(RUN, NOW, BOOT, runners=seen, stopping=True)
+    assert [act.kind for act in guardian_policy.decide(TWO, state, stopping, 2, POLICY).actions] == ["run"]
+    again = from_snapshot(to_snapshot(state))
+    assert guardian_policy.decide(TWO, again, stopping, 2, POLICY).actions[0].kind == "run"
+
+

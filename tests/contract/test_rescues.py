@@ -10,8 +10,8 @@ import pytest
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes import rescue_refs
 from garrison.processes.rescue_refs import RescueRepository
-from garrison.processes.snapshots import has_unsaved_work, main
-from garrison.processes.worktree import create_worktree, orphaned_worktrees, save_and_remove
+from garrison.processes.snapshots import main
+from garrison.processes.worktree import create_worktree, find_worktrees, has_unsaved_work, save_and_remove
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem
@@ -236,9 +236,9 @@ def test_a_worktree_whose_git_file_is_gone_is_put_aside_not_removed(repo: Path, 
     home.parent.mkdir()
     tree.parent.rename(home)
     git(repo, "worktree", "repair", str(home / "n"))
-    found = {left.path.name: left.what for left in orphaned_worktrees(ours, launch)}
+    found = {left.path.name: left.what for left in find_worktrees(ours, launch)}
     assert found == {"n": "tree", "n.left-1": "directory"}
-    refs = [save_and_remove(ours, left, 1) for left in orphaned_worktrees(ours, launch)]
+    refs = [save_and_remove(ours, left, 1) for left in find_worktrees(ours, launch)]
     assert refs == ["", f"{STEM}-left"]
     assert git(repo, "show", f"{STEM}-left:work") == "w"
     assert git(repo, "show", f"{STEM}-left:calc.py"), "what was not touched is there as well"

@@ -152,7 +152,7 @@ def test_the_scripts_read_hooks_identities_and_signals_made_by_hand(old: Place) 
 def test_doctor_finds_nothing_corrupt(old: Place) -> None:
     found = json.loads(old.command("doctor", "--json").stdout)
     wrong = [finding for finding in found if finding["wrong"]]
-    assert {finding["check"] for finding in wrong} <= {"lives", "runs"}, wrong
+    assert {finding["check"] for finding in wrong} <= {"identities", "runs"}, wrong
     assert {finding["severity"] for finding in wrong} == {"warning"}
 
 

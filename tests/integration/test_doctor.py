@@ -1,4 +1,4 @@
-"""The doctor and clean on messes that are made for real: processes, sessions, trees, files. Decoys stay."""
+"""`garrison doctor` and `clean` on real processes, sessions, worktrees and files; decoys must survive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import pytest
 from garrison.doctor import cleanup
 from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
+from garrison.doctor.fixes import Fix, QuarantineFile, RemoveFolder
 from garrison.merge import commands
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
 from garrison.processes.run_status import run_statuses
 from garrison.processes.runtime import Runtime
-from garrison.processes.temp_files import remove_abandoned_files
-from garrison.processes.worktree import orphaned_worktrees
+from garrison.processes.temp_files import remove_abandoned
+from garrison.processes.worktree import find_worktrees
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -42,28 +43,28 @@ AT = "2026-01-01T00:00:00.000000Z"
 
 
 class Home:
-    """A home in which messes are made."""
+    """A home in which tests leave things behind."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.world = Runtime.real(place.home, {**place.env, "GARRISON_SWEEP_GRACE": "0.3"})
+        self.runtime = Runtime.real(place.home, {**place.env, "GARRISON_SWEEP_GRACE": "0.3"})
         self.git = Git(place.repo)
         self.key = self.git.key
         self.children: list[subprocess.Popen[bytes]] = []
 
     def run(self, run: str, *statuses: str) -> Launch:
         launch = Launch(run, "crew", str(self.place.repo), "main", AT, str(self.place.trees))
-        run_records.save(self.world.files(run).launch, launch)
-        journal = Writer(self.world.files(run).journal, "t")
+        run_records.save(self.runtime.files(run).launch, launch)
+        journal = Writer(self.runtime.files(run).journal, "t")
         for status in statuses:
             journal.append("run", {"status": status}, AT)
         journal.close()
         return launch
 
     def identity(self, role: str, name: str, run: str, **changes: Any) -> Key:
-        key, where = Key(role, name, run), self.world.observer.where
+        key, where = Key(role, name, run), self.runtime.observer.where
         changes = {"host": where.host, "boot_id": where.boot_id, "pid_ns": where.pid_ns, **changes}
-        self.world.store.update(Identity, key, lambda _: Identity("id", role, name, run, AT, **changes))
+        self.runtime.store.update(Identity, key, lambda _: Identity("id", role, name, run, AT, **changes))
         return key
 
     def child(self, marker: str, *, ignores_term: bool = False) -> subprocess.Popen[bytes]:
@@ -79,7 +80,7 @@ class Home:
         return path
 
     def gate_logs(self, run: str) -> list[Path]:
-        """What the gates of pre-flight and of an entry that was withdrawn printed."""
+        """Return new logs of the gates of a pre-flight and of a cancelled entry."""
         queue = MergeQueue(self.place.home, self.place.repo)
         entry = queue.enqueue(run, "a", 1, f"garrison/{run}/a").id
         commands.cancel(queue, entry, "not wanted")
@@ -91,40 +92,40 @@ class Home:
         return made
 
     def examine(self, *, fix: bool = False) -> list[Finding]:
-        found = examine(self.world, None, time.sleep)
-        return apply_fixes(self.world, found) if fix else found
+        findings = examine(self.runtime, None, time.sleep)
+        return apply_fixes(self.runtime, findings) if fix else findings
 
-    def told(self, check: str, *, fix: bool = False) -> list[tuple[str, str]]:
-        """(remedy, outcome) of what one check finds that is wrong."""
-        return [(one.remedy, one.outcome) for one in self.examine(fix=fix) if one.check == check
-                and one.severity != "note"]
+    def problems(self, check: str, *, fix: bool = False) -> list[tuple[str, str]]:
+        """Return (remedy, outcome) of the problems that one check finds."""
+        return [(finding.remedy, finding.outcome) for finding in self.examine(fix=fix)
+                if finding.check == check and finding.severity != "note"]
 
 
 @pytest.fixture
 def home(place: Place) -> Iterator[Home]:
-    made = Home(place)
-    yield made
-    for child in made.children:
+    home = Home(place)
+    yield home
+    for child in home.children:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait(DEADLINE)
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Every file below a folder, with its bytes, mode and time of change."""
+    """Return every file below a folder with its bytes, mode and time of change."""
     return {str(path): (path.read_bytes() if path.is_file() and not path.is_symlink() else b"", path.lstat().st_mode,
                         path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*")) if not path.is_socket()}
 
 
 def dead() -> tuple[int, int]:
-    """Pid and start ticks of a process that is gone."""
+    """Return pid and start ticks of a process that is gone."""
     child = subprocess.Popen(["true"])
-    found = processes.probe(child.pid)
+    info = processes.probe(child.pid)
     child.wait()
-    return child.pid, found.ticks if found else 1
+    return child.pid, info.ticks if info else 1
 
 
-def test_lives_that_are_on_disk_only(home: Home) -> None:
+def test_identities_whose_processes_are_gone_are_fenced(home: Home) -> None:
     pid, ticks = dead()
     home.run("r1", "running", "stopped")
     stale = home.identity("runner", "a", "r1", pid=pid, start_ticks=ticks)
@@ -133,34 +134,34 @@ def test_lives_that_are_on_disk_only(home: Home) -> None:
     assert me is not None
     living = home.identity("runner", "c", "r1", pid=me.pid, start_ticks=me.ticks)
     elsewhere = home.identity("runner", "d", "r1", pid=pid, start_ticks=ticks, pid_ns="pid:[1]")
-    lock = LifeLock.try_acquire(home.world.store.life_path(elsewhere))
+    lock = LifeLock.try_acquire(home.runtime.store.life_path(elsewhere))
     assert lock is not None
-    assert (home.told("lives"), home.told("leases")) == ([("fence", "")], [("fence", "")])
+    assert (home.problems("identities"), home.problems("leases")) == ([("fence", "")], [("fence", "")])
     home.examine(fix=True)
     lock.release()
-    statuses = {key: home.world.store.get(Identity, key).status for key in (stale, lapsed, living, elsewhere)}
+    statuses = {key: home.runtime.store.get(Identity, key).status for key in (stale, lapsed, living, elsewhere)}
     assert statuses == {stale: "crashed", lapsed: "crashed", living: "active", elsewhere: "active"}
 
 
-def test_orphans_are_ended_and_decoys_are_not(home: Home, tmp_path: Path) -> None:
+def test_orphans_are_ended_and_other_processes_are_not(home: Home, tmp_path: Path) -> None:
     home.run("r1", "running", "done")
     home.identity("runner", "a", "r1", status="terminated", incarnation=2)
     here = str(home.place.home)
     orphans = [home.child(f"{here}:r1:runner-a#2"), home.child(f"{here}:r1:runner-a#1", ignores_term=True),
                home.child(f"{here}:gone:runner-x#1")]
     me = home.child(f"{here}:r1:orchestrator-a#4")
-    found = processes.probe(me.pid)
-    assert found is not None
-    home.identity("orchestrator", "a", "r1", pid=me.pid, start_ticks=found.ticks, incarnation=4)
+    info = processes.probe(me.pid)
+    assert info is not None
+    home.identity("orchestrator", "a", "r1", pid=me.pid, start_ticks=info.ticks, incarnation=4)
     decoys = [me, home.child(f"{here}2:r1:runner-a#1"), home.child(f"{tmp_path}:r1:runner-a#1"), home.child("nonsense")]
-    assert home.told("orphans") == [("sweep", "")] * 3
-    assert home.told("orphans", fix=True) == [("sweep", "fixed")] * 3
+    assert home.problems("orphans") == [("sweep", "")] * 3
+    assert home.problems("orphans", fix=True) == [("sweep", "fixed")] * 3
     assert [child.wait(DEADLINE) for child in orphans] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
     assert [child.poll() for child in decoys] == [None] * 4
-    assert home.told("orphans") == []
+    assert home.problems("orphans") == []
 
 
-def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -> None:
+def test_sessions_of_dead_processes_are_closed_on_our_own_server_only(home: Home, tmp_path: Path) -> None:
     if supported_version() is None:
         pytest.skip("no tmux >= 3.2 here")
     home.run("r1", "running", "failed")
@@ -171,14 +172,15 @@ def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -
                     "sleep 300"], check=True, env=env)
     try:
         terminal.open("orchestrator-a@r1", ["sleep", "300"], env=env, cwd=tmp_path, log=tmp_path / "log")
-        assert home.told("sessions") == [("close", "")]
-        assert home.told("sessions", fix=True) == [("close", "fixed")]
+        assert home.problems("sessions") == [("close", "")]
+        assert home.problems("sessions", fix=True) == [("close", "fixed")]
         assert terminal.sessions() == []
         for run in ("r1", "r2"):
             home.run(run, "running", "failed")
             terminal.open(f"orchestrator-a@{run}", ["sleep", "300"], env=env, cwd=tmp_path, log=tmp_path / "log")
         done = home.place.command("clean", "--run", "r1", "--yes")
-        assert (done.returncode, [one.name for one in terminal.sessions()]) == (0, ["orchestrator-a@r2"]), done.stderr
+        assert done.returncode == 0, done.stderr
+        assert [session.name for session in terminal.sessions()] == ["orchestrator-a@r2"]
         decoys = subprocess.run(["tmux", "-S", str(socket), "list-sessions", "-F", "#{session_name}"], check=True,
                                 capture_output=True, text=True, env=env).stdout
         assert decoys == "orchestrator-a@r1\n"
@@ -189,7 +191,7 @@ def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -
         terminal.shutdown()
 
 
-def test_trees_slots_locks_and_registrations(home: Home) -> None:
+def test_worktrees_slots_locks_and_registrations(home: Home) -> None:
     home.run("over", "running", "done")
     home.run("rests", "running", "stopped")
     left, resting = home.tree("over", "a"), home.tree("rests", "b")
@@ -200,52 +202,52 @@ def test_trees_slots_locks_and_registrations(home: Home) -> None:
     (home.place.repo / ".git/index.lock").touch()
     os.utime(own / "index.lock", (1, 1))
     os.utime(home.place.repo / ".git/index.lock", (1, 1))
-    assert home.told("worktrees") == [("give_back", "")]
-    assert home.told("locks") == [("unlock", "")]
+    assert home.problems("worktrees") == [("give_back", "")]
+    assert home.problems("locks") == [("unlock", "")]
     home.examine(fix=True)
     assert not left.exists()
     assert git(home.place.repo, "show", "refs/garrison/rescue/over/a/1:work") == "w"
-    assert (resting / "work").exists(), "a run that can go on keeps its trees"
+    assert (resting / "work").exists(), "a run that can continue keeps its worktrees"
     assert not (own / "index.lock").exists()
-    assert (home.place.repo / ".git/index.lock").exists(), "the user's own is the user's"
+    assert (home.place.repo / ".git/index.lock").exists(), "the lock of the user's own checkout"
     (home.place.repo / ".git/index.lock").unlink()
     home.run("rests", "done")
     shutil.rmtree(resting)
     acquire_slot(home.git, home.place.trees / home.key).release()
-    assert home.told("worktrees", fix=True) == [("unregister", "fixed")]
-    assert home.told("slots") == []
-    assert orphaned_worktrees(home.git, home.world.launch("rests")) == []
+    assert home.problems("worktrees", fix=True) == [("unregister", "fixed")]
+    assert home.problems("slots") == []
+    assert find_worktrees(home.git, home.runtime.launch("rests")) == []
     assert [tree.path for tree in home.git.worktrees()] == [home.place.repo]
 
 
 def test_torn_foreign_and_newer_files(home: Home) -> None:
     home.run("r1", "running", "stopped")
-    files, here = home.world.files("r1"), home.place.home
+    files, here = home.runtime.files("r1"), home.place.home
     keys = [home.identity("runner", name, "r1", status="terminated") for name in ("torn", "held", "newer")]
-    torn, held, newer = (home.world.store.path(Identity, key) for key in keys)
+    torn, held, newer = (home.runtime.store.path(Identity, key) for key in keys)
     for path in (torn, held):
         path.write_bytes(path.read_bytes()[:50])
     newer.write_text(json.dumps({"schema": 99}))
-    lock = LifeLock.try_acquire(home.world.store.life_path(keys[1]))
+    lock = LifeLock.try_acquire(home.runtime.store.life_path(keys[1]))
     assert lock is not None
     (here / "identities" / "shopping list.json").write_text("milk")
     half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
     half.write_text("{")
-    layer = files.layer_journal("runner-torn")
-    writer = Writer(layer, "t")
+    journal = files.layer_journal("runner-torn")
+    writer = Writer(journal, "t")
     for number in range(3):
         writer.append("note", {"n": number}, AT)
     writer.close()
-    for journal in (layer, files.journal):
-        journal.write_bytes(journal.read_bytes().replace(b"seq", b"SEQ", 1))
+    for path in (journal, files.journal):
+        path.write_bytes(path.read_bytes().replace(b"seq", b"SEQ", 1))
     before = {path: path.read_bytes() for path in (held, newer, files.journal)}
-    moved = sorted(one.about for one in home.examine() if one.remedy == "quarantine")
-    assert moved == sorted(map(str, (torn, half, layer)))
-    found = [one for one in home.examine(fix=True) if one.check == "files"]
+    moved = {finding.fix for finding in home.examine() if finding.remedy == "quarantine"}
+    assert moved == {QuarantineFile(path) for path in (torn, half, journal)}
+    findings = [finding for finding in home.examine(fix=True) if finding.check == "files"]
     lock.release()
-    assert sorted((one.outcome, one.severity) for one in found) == [
+    assert sorted((finding.outcome, finding.severity) for finding in findings) == [
         ("", "error")] * 3 + [("", "note")] + [("fixed", "error")] * 2 + [("fixed", "warning")]
-    assert not any(path.exists() for path in (torn, half, layer))
+    assert not any(path.exists() for path in (torn, half, journal))
     assert len(list((here / "quarantine").iterdir())) == 3
     assert {path: path.read_bytes() for path in before} == before
 
@@ -255,47 +257,48 @@ def test_signals_for_runs_that_are_over(home: Home) -> None:
         home.run(run, "running", status)
         signals.post(home.place.home, Signal("i", {"role": "runner", "name": "a", "incarnation": 1},
                                              {"role": "guardian", "name": "crew"}, "NODE_COMPLETE", run, AT, "a", 1))
-    assert home.told("signals", fix=True) == [("refuse", "fixed")]
+    assert home.problems("signals", fix=True) == [("refuse", "fixed")]
     assert signals.list_pending(home.place.home, Key("guardian", "crew", "over")) == []
     assert len(signals.list_pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
 
 
-def test_signals_for_a_run_of_which_nothing_is_there(home: Home) -> None:
+def test_signals_for_a_run_that_is_gone(home: Home) -> None:
     home.identity("runner", "a", "byhand")
     for name in ("runner-a@gone", "runner-a@byhand", "runner-a"):
         inbox = home.place.home / "signals" / name
         inbox.mkdir(parents=True)
         (inbox / "20260101T000000000000-000001Z-guardian-runner-GUIDANCE-x.json").write_text("{}")
-    assert home.told("signals", fix=True) == [("refuse", "fixed")]
+    assert home.problems("signals", fix=True) == [("refuse", "fixed")]
     assert [path.parent.parent.name for path in home.place.home.glob("signals/*/refused/*.json")] == ["runner-a@gone"]
 
 
-def test_what_everybody_may_write_is_closed_off(home: Home) -> None:
+def test_what_every_user_may_write_is_restricted(home: Home) -> None:
     home.run("r1", "running", "done")
     config = home.place.home / "config.toml"
     config.touch()
-    assert home.told("files") == []
+    assert home.problems("files") == []
     for path in (home.place.home, home.place.home / "runs", config):
         path.chmod(0o777)
-    assert home.told("files", fix=True) == [("close_off", "fixed")] * 3
+    assert home.problems("files", fix=True) == [("close_off", "fixed")] * 3
     assert [oct(path.stat().st_mode)[-3:] for path in (home.place.home / "runs", config)] == ["775", "775"]
-    assert home.told("files") == []
+    assert home.problems("files") == []
 
 
 @pytest.mark.smoke
-def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home) -> None:
+def test_examining_changes_nothing_and_the_exit_code_tells_of_problems(home: Home) -> None:
     pid, ticks = dead()
     home.run("over", "running", "failed")
     home.identity("runner", "a", "over", pid=pid, start_ticks=ticks)
     home.identity("runner", "b", "over")
-    torn = home.world.store.path(Identity, Key("runner", "b", "over"))
+    torn = home.runtime.store.path(Identity, Key("runner", "b", "over"))
     torn.write_text("{")
     (home.tree("over", "a") / "work").write_text("w\n")
     before = state(home.place.home), state(home.place.trees), state(home.place.repo)
     done = home.place.command("doctor", "--json")
     assert (state(home.place.home), state(home.place.trees), state(home.place.repo)) == before
     assert done.returncode == 1, done.stderr
-    assert {one["check"] for one in json.loads(done.stdout) if one["wrong"]} == {"lives", "files", "worktrees"}
+    wrong = {finding["check"] for finding in json.loads(done.stdout) if finding["wrong"]}
+    assert wrong == {"identities", "files", "worktrees"}
     done = home.place.command("doctor", "--fix")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 repaired" in done.stderr
@@ -308,7 +311,7 @@ def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home)
 
 
 @pytest.mark.slow
-def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> None:
+def test_clean_removes_finished_runs_and_keeps_what_did_not_land(home: Home) -> None:
     place = home.place
     home.run("over", "running", "failed")
     home.run("rests", "running", "stopped")
@@ -320,7 +323,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     gates = [home.gate_logs(run) for run in ("over", "rests")]
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")
-    assert [one["run"] for one in json.loads(done.stdout)] == ["over"]
+    assert [plan["run"] for plan in json.loads(done.stdout)] == ["over"]
     for words, says in ((("--all-done",), "pass --yes"), (("--run", "rests", "--yes"), "--resume rests"),
                         (("--run", "nobody", "--yes"), "no run nobody")):
         done = place.command("clean", *words)
@@ -341,47 +344,47 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     assert list(place.trees.rglob("*")) == []
 
 
-def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen to leave a graph without a record: a run that nobody knew, that no command removed, no look found."""
+def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen to leave a graph without a record: a run unknown to every command, which no check found."""
     home.run("over", "running", "failed")
-    planned = cleanup.plan_cleanup(home.world, run_statuses(home.world)["over"], cleanup.CleanupOptions())
+    plan = cleanup.plan_cleanup(home.runtime, run_statuses(home.runtime)["over"], cleanup.CleanupOptions())
     rmtree = shutil.rmtree
 
-    def cut(path: Path, **more: Any) -> None:
+    def interrupted_rmtree(path: Path, **options: Any) -> None:
         if path.exists():
             raise KeyboardInterrupt
-        rmtree(path, **more)
+        rmtree(path, **options)
 
-    def half() -> list[str]:
-        return [finding.about for finding in home.examine() if finding.check == "files"]
+    def half_removed() -> list[Fix | None]:
+        return [finding.fix for finding in home.examine() if finding.check == "files"]
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "rmtree", cut)
-        cleanup.remove_run(home.world, planned)
+        patch.setattr(shutil, "rmtree", interrupted_rmtree)
+        cleanup.remove_run(home.runtime, plan)
     assert run_records.list_runs(home.place.home) == []
     aside, = (home.place.home / "runs").iterdir()
-    assert not half()
-    remove_abandoned_files(home.place.home, time.time() + 60)
-    assert aside.exists(), "its remover is still at it"
+    assert not half_removed()
+    remove_abandoned(home.place.home, time.time() + 60)
+    assert aside.exists(), "its remover still runs"
     left = aside.rename(aside.with_name(".over.4194303.tmp"))
-    assert half() == [str(left)]
-    remove_abandoned_files(home.place.home, time.time() - 60)
-    assert left.exists(), "whoever removes it may be seen by others only"
+    assert half_removed() == [RemoveFolder(left)]
+    remove_abandoned(home.place.home, time.time() - 60)
+    assert left.exists(), "its remover may be in another pid namespace"
     copy = shutil.copytree(left, left.with_name(".again.4194303.tmp"))
-    remove_abandoned_files(home.place.home, time.time() + 60)
+    remove_abandoned(home.place.home, time.time() + 60)
     assert not left.exists() and not copy.exists()
     (copy / "more").mkdir(parents=True)
     assert home.examine(fix=True)
     assert not copy.exists() and not (home.place.home / "quarantine").exists()
-    assert not half()
+    assert not half_removed()
 
 
 @pytest.mark.slow
-def test_a_run_that_lives_is_never_cleaned(home: Home, places: Callable[..., Place]) -> None:
+def test_a_living_run_is_never_removed(home: Home, places: Callable[..., Place]) -> None:
     home.run("r1", "running", "done")
     me = processes.probe(os.getpid())
     assert me is not None
     home.identity("runner", "a", "r1", pid=me.pid, start_ticks=me.ticks)
     done = home.place.command("clean", "--run", "r1", "--force", "--yes")
     assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)
-    assert home.world.files("r1").launch.exists()
+    assert home.runtime.files("r1").launch.exists()

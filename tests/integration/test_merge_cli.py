@@ -16,7 +16,7 @@ from garrison.cli.merge_queue_process import enqueue, process_next
 from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Wait
 from garrison.merge.records import LandingStarted, StatusChanged
-from garrison.processes.merge_client import describe_foreign_entries, foreign_entries_note
+from garrison.processes.launch import describe_foreign_entries, foreign_entries_note
 from garrison.processes.runtime import Runtime as Outside
 from garrison.records import hook as hooks
 from garrison.records import run as run_records

@@ -98,18 +98,18 @@ def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:
     """Print on stderr what is about to be removed; stdout lists what was removed."""
     for plan in plans:
         parts = [f"{len(plan.files)} files and folders of {runtime.home}"]
-        if plan.trees:
-            parts.append(f"{len(plan.trees)} worktrees")
+        if plan.worktrees:
+            parts.append(f"{len(plan.worktrees)} worktrees")
         if plan.refs:
             parts.append(f"{len(plan.refs)} refs")
         if plan.branches:
             parts.append(f"{len(plan.branches)} branches archived")
-        print_message(f"run {plan.run} ({plan.standing.status}): {', '.join(parts)}")
+        print_message(f"run {plan.run} ({plan.status.status}): {', '.join(parts)}")
         rescues = sum(ref.startswith(f"{RESCUES}/") for ref in plan.kept)
-        if rescues and plan.standing.launch is not None:
+        if rescues and plan.status.launch is not None:
             print_message(f"  {rescues} rescue refs stay; "
-                          f"to see them later: garrison rescue list --repo {plan.standing.launch.repo}")
-        for worktree in plan.trees:
+                          f"to see them later: garrison rescue list --repo {plan.status.launch.repo}")
+        for worktree in plan.worktrees:
             print_message(f"  worktree {worktree.path}: removed once its contents are saved")
         if plan.note:
             print_message(f"  {plan.note}")

@@ -11,8 +11,8 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
-from garrison.doctor.examine import CHECKS, apply_fixes, examine
-from garrison.doctor.findings import REMEDIES, Finding
+from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine
+from garrison.doctor.findings import Finding
 from garrison.processes.runtime import Runtime
 
 
@@ -43,9 +43,8 @@ def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int
 
 
 def _print_findings(findings: list[Finding], *, fix: bool) -> None:
-    rows = []
-    checks = [*CHECKS, *dict.fromkeys(finding.check for finding in findings if finding.check not in CHECKS)]
-    for check in checks:
+    rows: list[tuple[str, str, str, str]] = []
+    for check in CHECK_NAMES:
         of_check = [finding for finding in findings if finding.check == check]
         rows += [(check, finding.severity, finding.text, _remedy(finding, fix=fix)) for finding in of_check] \
             or [(check, "ok", "", "")]
@@ -55,7 +54,7 @@ def _print_findings(findings: list[Finding], *, fix: bool) -> None:
     if fix and repaired:
         print_message(f"{repaired} repaired")
     if problems:
-        manual = sum(finding.wrong and not finding.remedy for finding in findings)
+        manual = sum(finding.wrong and finding.fix is None for finding in findings)
         print_message(("1 problem" if problems == 1 else f"{problems} problems")
                       + (f", {manual} of them to repair by hand" if manual else "")
                       + ("" if fix or manual == problems else "; `garrison doctor --fix` repairs the rest"))
@@ -63,8 +62,8 @@ def _print_findings(findings: list[Finding], *, fix: bool) -> None:
 
 def _remedy(finding: Finding, *, fix: bool) -> str:
     """Return what --fix does or did, or what to do by hand."""
-    if not finding.remedy:
+    if finding.fix is None:
         return f"by hand: {finding.advice}" if finding.advice else ""
     if not fix:
-        return REMEDIES[finding.remedy]
-    return "done: " + REMEDIES[finding.remedy] if finding.outcome == "fixed" else f"not done: {finding.outcome}"
+        return finding.fix.description
+    return f"done: {finding.fix.description}" if finding.outcome == "fixed" else f"not done: {finding.outcome}"

@@ -1,5 +1,5 @@
-"""`garrison doctor`: what is wrong with a home and its machine, and how it is mended.
+"""`garrison doctor` and `garrison clean`: find and repair problems of a home; remove finished runs.
 
-`findings` decides and is pure: facts go in, findings with a severity and a remedy come out. `look_*` gather the facts
-and change nothing, byte for byte; `mend` does the remedies. `examine` puts them together.
+`examine.CHECKS` is the table of all checks. `processes`, `files`, `worktrees` and `machine` gather facts and change
+nothing, byte for byte; `findings` decides, and is pure; `fixes` holds the repairs. `cleanup` removes finished runs.
 """

@@ -1,8 +1,8 @@
-"""Removing what finished runs left. `plan` finds what there is and decides; `remove` does it.
+"""Removal of finished runs: `plan_cleanup` finds what a run left and decides, `remove_run` removes it.
 
-The rules of this room: nothing of a run that lives is touched, of one that may go on only by force; while a run is
-removed its launcher's and guardian's life locks are held, so nobody can begin it meanwhile. Trees and branches go first
-(what they hold is kept), the run's folder goes last: whoever is killed in between says it again.
+Nothing of a living run is removed, and of one that can continue only by force. While a run is removed, the life locks
+of its launcher and guardian are held, so that neither can start. Worktrees and branches go first (what they hold is
+saved), the run's folder last: a removal that is killed can be repeated.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
 
 @dataclass(frozen=True)
 class CleanupOptions:
-    """What else may go: archived branches, rescue refs, and those of them that the target does not have."""
+    """Which saved work is removed, too: archived branches, rescue refs, and those that never landed."""
 
     archives: bool = False
     rescues: bool = False
-    even_unlanded: bool = False
+    include_unlanded: bool = False
 
 
 @dataclass
 class CleanupPlan:
-    """What would be removed of one run."""
+    """What is, or was, removed of one run."""
 
-    standing: RunStatus
+    status: RunStatus
     files: list[Path] = field(default_factory=list)
-    trees: list[OrphanedWorktree] = field(default_factory=list)
+    worktrees: list[OrphanedWorktree] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     """Branches that are archived."""
     refs: list[str] = field(default_factory=list)
@@ -58,121 +58,127 @@ class CleanupPlan:
     kept: list[str] = field(default_factory=list)
     """Archives and rescues that stay."""
     note: str = ""
+    """Why what it left in its repository stays, '' if it does not."""
     done: bool = False
     rescued: list[str] = field(default_factory=list)
-    """Rescue refs that the removal of trees made."""
+    """Rescue refs under which the contents of worktrees were saved."""
 
     @property
     def run(self) -> str:
-        """The run's id."""
-        return self.standing.run
+        """Id of the run."""
+        return self.status.run
 
     def body(self) -> dict[str, Any]:
-        """As JSON's shapes."""
-        return {"run": self.run, "status": self.standing.status, "files": [str(path) for path in self.files],
-                "trees": [str(tree.path) for tree in self.trees], "archived": self.branches, "refs": self.refs,
-                "kept": self.kept, "rescued": self.rescued, "note": self.note, "done": self.done}
+        """Return the plan as JSON."""
+        return {"run": self.run, "status": self.status.status, "files": [str(path) for path in self.files],
+                "trees": [str(worktree.path) for worktree in self.worktrees], "archived": self.branches,
+                "refs": self.refs, "kept": self.kept, "rescued": self.rescued, "note": self.note, "done": self.done}
 
 
-def select_runs(known: Sequence[RunStatus], older_than: float, now: float, ages: dict[str, float]) -> list[RunStatus]:
-    """The runs that are over and were last heard of `older_than` seconds ago or more (`ages`: run → epoch seconds).
-    Pure."""
-    return [one for one in known if one.over and now - ages.get(one.run, 0.0) >= older_than]
+def select_runs(statuses: Sequence[RunStatus], older_than: float, now: float,
+                ended_at: dict[str, float]) -> list[RunStatus]:
+    """Return the runs that have been over for `older_than` seconds or more. Pure.
+
+    `ended_at`: run → seconds since 1970.
+    """
+    return [status for status in statuses if status.over and now - ended_at.get(status.run, 0.0) >= older_than]
 
 
-def plan_cleanup(world: Runtime, standing: RunStatus, wanted: CleanupOptions) -> CleanupPlan:
-    """What there is of a run; what git says of it is left out, with a note, if the repository is gone."""
-    found = CleanupPlan(standing, _files(world, standing.run))
-    if standing.launch is None or not standing.launch.repo:
-        found.note = "its records cannot be read: what it left in a repository stays"
-        return found
+def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -> CleanupPlan:
+    """Find what a run left; if its repository is gone, what is there is left out, with a note."""
+    plan = CleanupPlan(status, _files_of_run(runtime, status.run))
+    if status.launch is None or not status.launch.repo:
+        plan.note = "its records cannot be read: what it left in its repository stays"
+        return plan
     try:
-        git = run_repository(standing.launch)
-        found.trees = find_worktrees(git, standing.launch)
-        _refs(git, standing, wanted, found)
+        git = run_repository(status.launch)
+        plan.worktrees = find_worktrees(git, status.launch)
+        plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
+        target = git.rev(f"refs/heads/{status.launch.base}")
+        for prefix, wanted in ((ARCHIVE, options.archives), (RESCUES, options.rescues)):
+            for ref, commit in git.rescues(f"{prefix}/{plan.run}/").items():
+                removable = wanted and (options.include_unlanded
+                                        or (target is not None and has_landed(git, commit, target)))
+                (plan.refs if removable else plan.kept).append(ref)
     except GarrisonError as error:
-        found.note = f"what it left in {standing.launch.repo} stays: {error}"
-    return found
+        plan.note = f"what it left in {status.launch.repo} stays: {error}"
+    return plan
 
 
-def _files(world: Runtime, run: str) -> list[Path]:
-    found = [world.home / folder / name for folder, ending in _RECORDS
-             for name in atomic.list_names(world.home / folder)
-             if name.endswith(f"@{run}{ending}")]
-    found += [world.home / "signals" / name for name in atomic.list_names(world.home / "signals")
+def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
+    files = [runtime.home / folder / name for folder, ending in _RECORDS
+             for name in atomic.list_names(runtime.home / folder) if name.endswith(f"@{run}{ending}")]
+    files += [runtime.home / "signals" / name for name in atomic.list_names(runtime.home / "signals")
               if name.endswith(f"@{run}")]
-    return [*sorted(found), *history.gate_logs_of_run(world.home, run), world.files(run).root]
+    return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 
-def _refs(git: Git, standing: RunStatus, wanted: CleanupOptions, found: CleanupPlan) -> None:
-    assert standing.launch is not None
-    run, tip = standing.run, git.rev(f"refs/heads/{standing.launch.base}")
-    found.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{run}/")]
-    for prefix, asked in ((ARCHIVE, wanted.archives), (RESCUES, wanted.rescues)):
-        for ref, commit in git.rescues(f"{prefix}/{run}/").items():
-            may = asked and (wanted.even_unlanded or (tip is not None and has_landed(git, commit, tip)))
-            (found.refs if may else found.kept).append(ref)
+def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
+    """Carry out a plan.
 
-
-def remove_run(world: Runtime, planned: CleanupPlan) -> None:
-    """Do it. Refused if somebody takes the run up meanwhile; GitError if something could not be kept, then it stays."""
-    standing = planned.standing
+    Raises:
+        Refused: the run was started again meanwhile.
+        GitError: something could not be saved; it stays.
+    """
+    status = plan.status
     with ExitStack() as stack:
-        keys = [launcher_key(standing.run)]
-        if standing.launch is not None and not standing.adhoc:
-            keys.append(Key("guardian", standing.launch.pipeline_id, standing.run))
+        keys = [launcher_key(plan.run)]
+        if status.launch is not None and not status.adhoc:
+            keys.append(Key("guardian", status.launch.pipeline_id, plan.run))
         for key in keys:
-            atomic.make_directory(world.home / "identities")
-            lock = LifeLock.try_acquire(world.store.life_path(key))
+            atomic.make_directory(runtime.home / "identities")
+            lock = LifeLock.try_acquire(runtime.store.life_path(key))
             if lock is None:
-                raise Refused(f"run {standing.run} is just beginning again ({key.full}); nothing of it was removed")
+                raise Refused(f"run {plan.run} is starting again ({key.full}); nothing of it was removed")
             stack.callback(lock.release)
-        _close_sessions(world, standing.run)
-        if not planned.note and standing.launch is not None:
-            _leave_repository(world, run_repository(standing.launch), planned)
-        for path in _files(world, standing.run):
+        _close_sessions(runtime, plan.run)
+        if not plan.note and status.launch is not None:
+            _clean_repository(runtime, run_repository(status.launch), plan)
+        for path in _files_of_run(runtime, plan.run):
             if path.is_dir() and not path.is_symlink():
                 _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
-    planned.done = True
+    plan.done = True
 
 
-def _close_sessions(world: Runtime, run: str) -> None:
-    """Close what terminals still show of a run of which nobody lives: its runners died before they could."""
-    for terminal, session in list(open_sessions(world.home)):
+def _close_sessions(runtime: Runtime, run: str) -> None:
+    """Close the sessions that are left of a run: its runners died before they could."""
+    for terminal, session in list(open_sessions(runtime.home)):
         with suppress(UsageError):
             if Key.parse(session.name).run == run:
                 terminal.close(session)
                 terminal.shutdown()
 
 
-def _remove_folder(path: Path) -> None:
-    """Gone from its name at once, whenever we are killed: with half of its records a run would be one that nobody knows
-    any more, or one that never began, and goes on. What is left aside is a temporary of ours as any other."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)  # of a process that had our pid before us
-    path.rename(aside)
-    shutil.rmtree(aside)
-
-
-def _leave_repository(world: Runtime, git: Git, planned: CleanupPlan) -> None:
-    for tree in planned.trees:
-        ref = save_and_remove(git, tree, world.files(planned.run).latest_attempt(tree.node) or 1)
+def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
+    for worktree in plan.worktrees:
+        ref = save_and_remove(git, worktree, runtime.files(plan.run).latest_attempt(worktree.node) or 1)
         if ref:
-            planned.rescued.append(ref)
-    for branch in planned.branches:
+            plan.rescued.append(ref)
+    for branch in plan.branches:
         archive_branch(git, branch)
-    archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in planned.branches]
-    git.forget_rescues([ref for ref in planned.refs if ref not in archived])
+    archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
+    git.forget_rescues([ref for ref in plan.refs if ref not in archived])
 
 
 def archive_branch(git: Git, branch: str) -> str:
-    """Move `garrison/<run>/<node>` under the archive, as a rescue never over other work; the ref. '' if it is gone, or
-    checked out by somebody."""
+    """Move `garrison/<run>/<node>` under the archive, never over other work; returns the ref.
+
+    Returns '' if the branch is gone or checked out.
+    """
     tip = git.branch_tip(branch)
-    if tip is None or any(tree.branch == branch for tree in git.worktrees()):
+    if tip is None or any(worktree.branch == branch for worktree in git.worktrees()):
         return ""
     ref = git.keep_commit(tip, f"{ARCHIVE}/{branch.removeprefix('garrison/')}")
     git.delete_refs([f"refs/heads/{branch}"])
     return ref
+
+
+def _remove_folder(path: Path) -> None:
+    """Rename a folder before it is removed: a run with half of its records would be unknown to every command, or would
+    look like one that never started and start again. `temp_files` removes what is left under the temporary name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # left by an earlier process with this pid
+    path.rename(temporary)
+    shutil.rmtree(temporary)

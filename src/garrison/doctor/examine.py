@@ -1,77 +1,110 @@
-"""All checks in order, and their remedies in that order. Looking changes nothing."""
+"""Examination of a home and its machine: run every check, then apply the fixes. Examining changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.config import trees_root
-from garrison.doctor import files, machine, processes
-from garrison.doctor.findings import ERROR, Finding, judge_bearer, judge_file, judge_life, judge_run, judge_session
-from garrison.doctor.fixes import apply_fix
-from garrison.errors import GarrisonError
-from garrison.processes.run_status import RunStatus, run_statuses
+from garrison.doctor import files, machine, processes, worktrees
+from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.doctor.fixes import (
+    CloseSession,
+    EndProcess,
+    FenceIncarnation,
+    QuarantineFile,
+    RefuseSignals,
+    RemoveFolder,
+    RemoveGitLocks,
+    RemoveSlots,
+    RemoveWorktree,
+    RemoveWritePermission,
+    UnregisterWorktree,
+)
+from garrison.errors import Fenced, GarrisonError
+from garrison.processes.run_status import run_statuses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from garrison.doctor.fixes import Fix
     from garrison.processes.runtime import Runtime
 
-PAUSE = 0.5
-"""Seconds between two looks at processes that seem left over: one that has just said its end is still going."""
 
-CHECKS = ("leases", "lives", "orphans", "sessions", "files", "signals", "worktrees", "slots", "locks", "runs", "disk",
-          "file system", "git", "tmux", "inotify", "user manager", "pidfd")
-"""Every check, in the order of the table."""
+@dataclass(frozen=True)
+class Check:
+    """One row of the doctor's table; an examination may make the findings of several checks."""
 
-
-def examine(world: Runtime, repo: Path | None = None, wait: Callable[[float], None] | None = None) -> list[Finding]:
-    """Everything that is to be said of the home and its machine. `wait(seconds)` passes time between two looks."""
-    runs = run_statuses(world)
-    found = [*_guarded("lives", lambda: _lives(world)),
-             *_guarded("orphans", lambda: _orphans(world, runs, wait)),
-             *_guarded("sessions", lambda: _sessions(world)),
-             *_guarded("files", lambda: map(judge_file, files.file_facts(world))),
-             *_guarded("files", lambda: files.open_findings(world)),
-             *_guarded("signals", lambda: files.inbox_findings(world, runs)),
-             *_guarded("worktrees", lambda: files.tree_findings(world, runs, repo)),
-             *_guarded("runs", lambda: filter(None, map(judge_run, processes.run_facts(world, runs)))),
-             *_guarded("machine", lambda: _machine(world, runs))]
-    return sorted(found, key=lambda one: CHECKS.index(one.check) if one.check in CHECKS else 0)
+    name: str
+    examine: Callable[[Scope], Iterable[Finding]]
+    fixes: tuple[type[Fix], ...] = ()
 
 
-def apply_fixes(world: Runtime, found: list[Finding]) -> list[Finding]:
-    """Do every remedy, in order; the findings with what came of them."""
-    return [apply_fix(world, one) for one in found]
+CHECKS = (
+    Check("leases", processes.examine_identities, (FenceIncarnation,)),
+    Check("identities", processes.examine_identities, (FenceIncarnation,)),
+    Check("orphans", processes.examine_processes, (EndProcess,)),
+    Check("sessions", processes.examine_sessions, (CloseSession,)),
+    Check("files", files.examine_files, (QuarantineFile, RemoveFolder, RemoveWritePermission)),
+    Check("signals", files.examine_inboxes, (RefuseSignals,)),
+    Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
+    Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),
+    Check("locks", worktrees.examine_worktrees, (RemoveGitLocks,)),
+    Check("runs", processes.examine_runs),
+    Check("disk", machine.examine_machine),
+    Check("file system", machine.examine_machine),
+    Check("git", machine.examine_machine),
+    Check("tmux", machine.examine_machine),
+    Check("inotify", machine.examine_machine),
+    Check("user manager", machine.examine_machine),
+    Check("pidfd", machine.examine_machine),
+)
+"""Every check with its fixes, in the order in which findings are printed and fixed."""
+
+CHECK_NAMES = tuple(check.name for check in CHECKS)
 
 
-def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What a check finds; one that fails is a finding itself, and keeps nobody from the next."""
+def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], None] | None = None) -> list[Finding]:
+    """Return all findings, in the order of `CHECKS`.
+
+    Args:
+        repo: examine only worktrees of this repository.
+        wait: passes so many seconds before seeming orphans are checked again.
+    """
+    scope = Scope(runtime, run_statuses(runtime), repo, wait)
+    findings: list[Finding] = []
+    examined = set()
+    for check in CHECKS:
+        if check.examine not in examined:
+            examined.add(check.examine)
+            findings += _examine_guarded(scope, check)
+    return sorted(findings, key=lambda finding: CHECK_NAMES.index(finding.check))
+
+
+def _examine_guarded(scope: Scope, check: Check) -> list[Finding]:
+    """Return what an examination finds; one that fails is a finding itself, so that the next ones run."""
     try:
-        return list(look())
+        return list(check.examine(scope))
     except GarrisonError as error:
-        return [Finding(check, ERROR, f"could not look: {error}")]
+        return [Finding(check.name, Severity.ERROR, f"could not be examined: {error}")]
     except OSError as error:
-        return [Finding(check, ERROR, f"could not look: {error.strerror}: {error.filename}")]
+        return [Finding(check.name, Severity.ERROR, f"could not be examined: {error.strerror}: {error.filename}")]
 
 
-def _lives(world: Runtime) -> Iterator[Finding]:
-    return filter(None, map(judge_life, processes.life_facts(world)))
+def apply_fixes(runtime: Runtime, findings: Iterable[Finding]) -> list[Finding]:
+    """Apply the fix of each finding, in order; returns the findings with the outcomes."""
+    return [_apply_fix(runtime, finding) for finding in findings]
 
 
-def _orphans(world: Runtime, runs: dict[str, RunStatus], wait: Callable[[float], None] | None) -> Iterator[Finding]:
-    first = [one for fact in processes.bearer_facts(world, runs) if (one := judge_bearer(fact))]
-    if not first:
-        return iter(())
-    if wait is not None:
-        wait(PAUSE)
-    again = {one.about for fact in processes.bearer_facts(world, runs) if (one := judge_bearer(fact))}
-    return iter([one for one in first if one.about in again])
-
-
-def _sessions(world: Runtime) -> Iterator[Finding]:
-    return filter(None, map(judge_session, processes.session_facts(world)))
-
-
-def _machine(world: Runtime, runs: dict[str, RunStatus]) -> Iterator[Finding]:
-    trees = {Path(one.launch.trees) for one in runs.values() if one.launch is not None and one.launch.trees}
-    return machine.machine_findings(world.home, trees or {trees_root(world.environ)}, world.environ)
+def _apply_fix(runtime: Runtime, finding: Finding) -> Finding:
+    if finding.fix is None:
+        return finding
+    try:
+        finding.fix.apply(runtime)
+    except Fenced:
+        return finding.fixed()  # another process did it meanwhile
+    except GarrisonError as error:
+        return finding.fixed(str(error))
+    except OSError as error:
+        return finding.fixed(f"{error.strerror}: {error.filename}")
+    return finding.fixed()

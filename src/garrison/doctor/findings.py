@@ -1,212 +1,265 @@
-"""From facts to findings: what is wrong, how much it matters, and what would mend it. Pure.
-
-A finding of severity `note` is nothing wrong (a fallback in use, somebody else's life); `warning` is something left
-over or needed soon; `error` keeps work from going on. `remedy` names what `--fix` does (an entry of `REMEDIES`), or is
-empty: then `advice` says what a person does.
-"""
+"""Findings: decide from facts what is wrong, how severe it is, and which fix or advice applies. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-NOTE, WARNING, ERROR = "note", "warning", "error"
+from garrison.doctor.fixes import (
+    CloseSession,
+    EndProcess,
+    FenceIncarnation,
+    Fix,
+    QuarantineFile,
+    RemoveFolder,
+)
 
-REMEDIES = {
-    "fence": "declare the life crashed and end what is left of it, so that its name is free",
-    "sweep": "end these processes: TERM, then KILL",
-    "close": "close the session",
-    "unlock": "remove the stale lock files",
-    "give_back": "keep under a rescue ref what no ref has, then remove the tree",
-    "clear_slots": "remove the gate slots that nobody uses",
-    "unregister": "forget the worktree whose directory is gone",
-    "quarantine": "move the file to quarantine/",
-    "finish": "remove the rest of the folder",
-    "refuse": "move the signals to refused/",
-    "close_off": "take the right to write it from others",
-}
-"""Remedy → what it does, in words."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from garrison.processes.run_status import RunStatus
+    from garrison.processes.runtime import Runtime
+    from garrison.records.identity import Identity
+    from garrison.system.terminal import Session, Terminal
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is examined; see `examine.examine`."""
+
+    runtime: Runtime
+    runs: Mapping[str, RunStatus]
+    repo: Path | None = None
+    wait: Callable[[float], None] | None = None
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    NOTE = "note"
+    """Nothing is wrong: a fallback is in use, or another process takes care of it."""
+    WARNING = "warning"
+    """Something is left over, or needed soon."""
+    ERROR = "error"
+    """Work cannot continue."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found; `about` is what the remedy acts on, `outcome` what came of it."""
+    """One result of a check: with a fix, with advice for a person, or with neither."""
 
     check: str
-    severity: str
+    severity: Severity
     text: str
-    remedy: str = ""
+    fix: Fix | None = None
     advice: str = ""
-    about: Any = None
     outcome: str = ""
+    """`fixed`, or why the fix failed; '' before it was tried."""
 
     @property
     def wrong(self) -> bool:
-        """Whether something is left to be done."""
-        return self.severity != NOTE and self.outcome != "fixed"
+        """Whether a problem remains."""
+        return self.severity is not Severity.NOTE and self.outcome != "fixed"
+
+    @property
+    def remedy(self) -> str:
+        """Name of the fix, '' without one."""
+        return self.fix.name if self.fix else ""
 
     def body(self) -> dict[str, Any]:
-        """As JSON's shapes."""
+        """Return the finding as JSON."""
         return {"check": self.check, "severity": self.severity, "finding": self.text, "remedy": self.remedy,
-                "would": REMEDIES.get(self.remedy, self.advice), "outcome": self.outcome, "wrong": self.wrong}
+                "would": self.fix.description if self.fix else self.advice, "outcome": self.outcome,
+                "wrong": self.wrong}
 
     def fixed(self, outcome: str = "fixed") -> Finding:
-        """The finding with what came of its remedy."""
+        """Return the finding with the outcome of its fix."""
         return replace(self, outcome=outcome)
 
 
-@dataclass(frozen=True)
-class LifeFact:
-    """One identity: its verdict (see `supervise.verdict`), and whether any layer above it lives."""
+# ---- processes -------------------------------------------------------------------------------------------------------
 
-    full: str
-    run: str
-    status: str
+
+@dataclass(frozen=True)
+class IdentityFact:
+    """An identity whose record claims a living process."""
+
+    identity: Identity
     state: str
+    """The verdict on it, see `supervise.verdict`."""
     why: str
     by_hand: bool = False
+    """Whether it was registered by a person, without a process."""
     supervised: bool = False
-    about: Any = None
+    """Whether any process above it lives."""
 
 
-def judge_life(fact: LifeFact) -> Finding | None:
-    """A record that says more than there is."""
+def judge_identity(fact: IdentityFact) -> Finding | None:
+    """Report an identity whose process is gone."""
+    name = fact.identity.key.full
     if fact.state == "elsewhere":
-        return Finding("lives", NOTE, f"{fact.full} is {fact.why}; left alone")
+        return Finding("identities", Severity.NOTE, f"{name} is {fact.why}; it is left alone")
     if fact.state not in ("dead", "lapsed"):
         return None
     if fact.by_hand:
-        return Finding("lives", NOTE, f"{fact.full}: {fact.why}; `identity_registry.py mark-terminated` ends it")
+        return Finding("identities", Severity.NOTE,
+                       f"{name}: {fact.why}; to end it: `identity_registry.py mark-terminated`")
     if fact.supervised:
-        return Finding("lives", NOTE, f"{fact.full}: {fact.why}; the layer above it lives and sees to it")
-    check, what = ("leases", "never began") if fact.state == "lapsed" else ("lives", f"is {fact.status} on disk only")
-    return Finding(check, WARNING, f"{fact.full} {what}: {fact.why}", "fence", about=fact.about)
+        return Finding("identities", Severity.NOTE, f"{name}: {fact.why}; its living supervisor will replace it")
+    fix = FenceIncarnation(fact.identity)
+    if fact.state == "lapsed":
+        return Finding("leases", Severity.WARNING, f"{name} never started: {fact.why}", fix)
+    return Finding("identities", Severity.WARNING, f"{name} is {fact.identity.status} on disk only: {fact.why}", fix)
 
 
 @dataclass(frozen=True)
-class BearerFact:
-    """A process that bears a marker of this home: `life` is `role-name`.
-
-    `current`: whether the record is of this very life; `living`: whether that lives; `spared`: not to be judged.
-    """
+class ProcessFact:
+    """A process that carries a life marker of this home."""
 
     pid: int
     ticks: int
     comm: str
     marker: str
-    life: str
+    name: str
+    """`role-name` in its marker."""
     incarnation: int
-    current: bool
-    living: bool
+    is_current: bool
+    """Whether the record is of the same incarnation."""
+    is_alive: bool
+    """Whether the record's incarnation lives."""
     run_over: bool
-    spared: bool = False
+    exempt: bool = False
+    """Whether it must not be judged."""
 
 
-def judge_bearer(fact: BearerFact) -> Finding | None:
-    """A process whose life is over. A gate's process belongs to its run: the next processor may adopt it."""
-    if fact.spared:
+def judge_process(fact: ProcessFact) -> Finding | None:
+    """Report a process whose incarnation is over; a gate's belongs to its run: the next processor may adopt it."""
+    if fact.exempt or (fact.is_current and fact.is_alive):
         return None
-    gate = fact.life.startswith("gate-")
-    if (gate and not fact.run_over) or (fact.current and fact.living):
+    if fact.name.startswith("gate-") and not fact.run_over:
         return None
-    whose = f"{fact.life}#{fact.incarnation}"
-    return Finding("orphans", WARNING, f"process {fact.pid} ({fact.comm}) bears the marker of {whose}, which is over",
-                   "sweep", about=(fact.marker, fact.pid, fact.ticks))
+    return Finding("orphans", Severity.WARNING, f"process {fact.pid} ({fact.comm}) carries the marker of "
+                   f"{fact.name}#{fact.incarnation}, which is over", EndProcess(fact.marker, fact.pid, fact.ticks))
 
 
 @dataclass(frozen=True)
 class SessionFact:
-    """A session on the home's own terminal: does its life live, and does the layer that closes it."""
+    """A session of the home's own terminals."""
 
-    name: str
-    kind: str
-    known: bool
-    living: bool
-    keeper_lives: bool
-    about: Any = None
+    terminal: Terminal
+    session: Session
+    has_run: bool
+    is_alive: bool
+    """Whether the incarnation it was opened for lives."""
+    supervised: bool
+    """Whether a process lives that will close it."""
 
 
 def judge_session(fact: SessionFact) -> Finding | None:
-    """A session without a life that nobody will close."""
-    if not fact.known or fact.living or fact.keeper_lives:
+    """Report a session without an incarnation that no process will close."""
+    if not fact.has_run or fact.is_alive or fact.supervised:
         return None
-    what = "tmux session" if fact.kind == "tmux" else "session record"
-    return Finding("sessions", WARNING, f"{what} {fact.name} has no life and nobody who would close it", "close",
-                   about=fact.about)
+    kind = "tmux session" if fact.session.kind == "tmux" else "session record"
+    return Finding("sessions", Severity.WARNING, f"{kind} {fact.session.name} belongs to no living process, "
+                   "and none will close it", CloseSession(fact.terminal, fact.session))
+
+
+def judge_run(status: RunStatus, *, needs_launcher: bool) -> Finding | None:
+    """Report an unfinished run without a launcher."""
+    if not needs_launcher:
+        return None
+    return Finding("runs", Severity.WARNING, f"run {status.run} is {status.status} and has no launcher",
+                   advice=f"`garrison up`, or `garrison launch --resume {status.run}`")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+class FileState(StrEnum):
+    """Why a file cannot be used."""
+
+    TORN = "torn"
+    FOREIGN = "foreign"
+    NEWER = "newer"
+    """Written by a newer release."""
+    UNREADABLE = "unreadable"
+    HALF_WRITTEN = "half written"
+    """A temporary file whose writer was killed."""
+    HALF_REMOVED = "half removed"
+    """A folder whose remover was killed."""
 
 
 @dataclass(frozen=True)
 class FileFact:
-    """A file that cannot be used: `kind` is torn, foreign, newer, unreadable, half (a killed writer's temporary) or
-    removal (what a killed remover left); `held` by a living owner; `movable` if a layer can go on without it."""
+    """A file that cannot be used."""
 
-    path: str
-    kind: str
+    path: Path
+    state: FileState
     why: str
     held: bool = False
+    """Whether its owner lives."""
     movable: bool = True
-    advice: str = "put a copy of it back; without it the run cannot go on"
-    """For a person, about what is torn and cannot be moved."""
+    """Whether its owner can continue without it."""
+    advice: str = "restore it from a copy; without it the run cannot continue"
+    """For a torn file that is not movable."""
 
 
 def judge_file(fact: FileFact) -> Finding:
-    """What to do about a file: only what is torn, has no living owner and can be done without is moved."""
-    text = fact.why if fact.path in fact.why else f"{fact.path}: {fact.why}"
-    if fact.kind == "removal":
-        return Finding("files", WARNING, text, "finish", about=fact.path)
-    if fact.kind == "half":
-        return Finding("files", WARNING, text, "quarantine", about=fact.path)
-    if fact.kind != "torn":
-        severity = NOTE if fact.kind == "foreign" else ERROR
-        return Finding("files", severity, text, advice="left as it is: move it away, or use what wrote it")
-    if fact.held:
-        return Finding("files", ERROR, text, advice="its owner lives: stop it first (`garrison stop RUN`)")
-    if not fact.movable:
-        return Finding("files", ERROR, text, advice=fact.advice)
-    return Finding("files", ERROR, text, "quarantine", about=fact.path)
+    """Report a file; only a torn one without a living owner, which its owner can do without, is moved."""
+    text = fact.why if str(fact.path) in fact.why else f"{fact.path}: {fact.why}"
+    match fact.state:
+        case FileState.HALF_REMOVED:
+            return Finding("files", Severity.WARNING, text, RemoveFolder(fact.path))
+        case FileState.HALF_WRITTEN:
+            return Finding("files", Severity.WARNING, text, QuarantineFile(fact.path))
+        case FileState.TORN if fact.held:
+            return Finding("files", Severity.ERROR, text,
+                           advice="its owner lives: stop it first (`garrison stop RUN`)")
+        case FileState.TORN if fact.movable:
+            return Finding("files", Severity.ERROR, text, QuarantineFile(fact.path))
+        case FileState.TORN:
+            return Finding("files", Severity.ERROR, text, advice=fact.advice)
+        case _:
+            severity = Severity.NOTE if fact.state is FileState.FOREIGN else Severity.ERROR
+            return Finding("files", severity, text, advice="it is left in place: move it away, or use what wrote it")
 
 
-@dataclass(frozen=True)
-class RoomFact:
-    """Free and total bytes of a file system."""
+# ---- machine ---------------------------------------------------------------------------------------------------------
 
-    path: str
-    free: int
-    total: int
+_SCARCE_BYTES, _SCARCE_SHARE = 500_000_000, 0.03
+_NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gfs", "ocfs", "glusterfs", "fuse.sshfs",
+                         "beegfs")
 
 
-SCARCE_BYTES, SCARCE_SHARE = 500_000_000, 0.03
-
-
-def judge_room(fact: RoomFact, enough: int) -> Finding | None:
-    """A disk that is full (`enough` bytes) or nearly."""
-    if fact.total <= 0:
+def judge_disk(path: Path, free: int, total: int, enough: int) -> Finding | None:
+    """Report a file system with less than `enough` free bytes, or that is nearly full."""
+    if total <= 0:
         return None
-    text = f"{fact.free / 1e6:,.0f} MB are free where {fact.path} lies"
-    if fact.free < enough:
-        return Finding("disk", ERROR, text, advice="make room; runs wait and go on by themselves")
-    if fact.free < SCARCE_BYTES and fact.free < SCARCE_SHARE * fact.total:
-        return Finding("disk", WARNING, text, advice="make room, for instance `garrison clean --all-done`")
+    text = f"{free / 1e6:,.0f} MB are free on the disk of {path}"
+    if free < enough:
+        return Finding("disk", Severity.ERROR, text, advice="free some space; runs wait and continue by themselves")
+    if free < _SCARCE_BYTES and free < _SCARCE_SHARE * total:
+        return Finding("disk", Severity.WARNING, text,
+                       advice="free some space, for instance by `garrison clean --all-done`")
     return None
 
 
-NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gfs", "ocfs", "glusterfs", "fuse.sshfs", "beegfs")
-
-
-def judge_file_system(path: str, kind: str, flock: str) -> Finding | None:
-    """A home where locks may not hold; `flock` is why one failed, '' if it did not."""
-    if flock:
-        return Finding("file system", ERROR, f"flock does not work in {path}: {flock}",
-                       advice="put the home on a local disk (--home, GARRISON_HOME)")
-    if kind.startswith(NETWORK):
-        return Finding("file system", WARNING, f"{path} lies on {kind}, where locks may not hold between machines",
-                       advice="put the home on a local disk (--home, GARRISON_HOME)")
+def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None:
+    """Report a home in which locks may not hold."""
+    advice = "put the home on a local disk (--home, GARRISON_HOME)"
+    if flock_error:
+        return Finding("file system", Severity.ERROR, f"flock does not work in {path}: {flock_error}", advice=advice)
+    if kind.startswith(_NETWORK_FILE_SYSTEMS):
+        return Finding("file system", Severity.WARNING,
+                       f"{path} is on {kind}, where locks may not hold between machines", advice=advice)
     return None
 
 
 @dataclass(frozen=True)
 class MachineFact:
-    """What the machine has: versions ('' for none), and what is missing."""
+    """Versions of programs ('' if missing, or too old for tmux) and features of the kernel and login manager."""
 
     git: str
     tmux: str
@@ -218,52 +271,36 @@ class MachineFact:
 
 
 def judge_machine(fact: MachineFact) -> list[Finding]:
-    """What is too old or missing, and which fallbacks serve in its place."""
-    found = []
-    if version(fact.git) < (2, 39):
-        found.append(Finding("git", ERROR, f"git {fact.git or 'is missing'}; 2.39 or newer is needed",
-                             advice="install a newer git"))
+    """Report what is too old or missing, and which fallbacks are in use."""
+    findings = []
+    if parse_version(fact.git) < (2, 39):
+        findings.append(Finding("git", Severity.ERROR, f"git {fact.git or 'is missing'}; 2.39 or newer is needed",
+                                advice="install a newer git"))
     if not fact.tmux:
-        found.append(Finding("tmux", NOTE, ("tmux is older than 3.2" if fact.has_tmux else "there is no tmux")
-                             + ": agents run as plain processes, without a terminal to attach to"))
+        findings.append(Finding("tmux", Severity.NOTE, ("tmux is older than 3.2" if fact.has_tmux
+                                                        else "tmux is not installed")
+                                + ": agents run as plain processes, without a terminal to attach to"))
     if not fact.inotify:
-        found.append(Finding("inotify", WARNING, "no inotify instance is left: a timer serves; other "
-                             "programs of yours may not see files change",
-                             advice="sysctl fs.inotify.max_user_instances=1024, or end who uses them up"))
+        findings.append(Finding("inotify", Severity.WARNING, "no inotify instance is left: garrison polls instead; "
+                                "other programs of yours may miss changes of files",
+                                advice="sysctl fs.inotify.max_user_instances=1024, or end the programs that use them"))
     if not fact.user_manager:
-        found.append(Finding("user manager", NOTE, "there is no systemd user manager: `garrison up` from cron brings "
-                             "runs back after a boot, layers have no scope of their own"))
+        findings.append(Finding("user manager", Severity.NOTE, "there is no systemd user manager: `garrison up` from "
+                                "cron resumes runs after a boot, and processes have no scope of their own"))
     elif not fact.linger:
-        found.append(Finding("user manager", NOTE, "lingering is off: the user manager, and what runs under it, ends "
-                             "when you log out", advice="loginctl enable-linger"))
+        findings.append(Finding("user manager", Severity.NOTE, "lingering is off: the user manager, and what runs "
+                                "under it, ends when you log out", advice="loginctl enable-linger"))
     if not fact.pidfd_info:
-        found.append(Finding("pidfd", NOTE, "the kernel tells no exit codes of others' children (before 6.15): they "
-                             "are read from records and logs"))
-    return found
+        findings.append(Finding("pidfd", Severity.NOTE, "the kernel (before 6.15) does not report exit codes of other "
+                                "processes' children: they are read from records and logs"))
+    return findings
 
 
-def version(text: str) -> tuple[int, ...]:
-    """The numbers a version begins with: `2.43.0.rc1` → (2, 43, 0); () for none."""
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the numbers a version begins with: `2.43.0.rc1` → (2, 43, 0); () for none."""
     numbers: list[int] = []
     for part in text.split("."):
         if not part.isdigit():
             break
         numbers.append(int(part))
     return tuple(numbers)
-
-
-@dataclass(frozen=True)
-class RunFact:
-    """One run: its status, whether it wants a launcher that it has not."""
-
-    run: str
-    status: str
-    wants_launcher: bool
-
-
-def judge_run(fact: RunFact) -> Finding | None:
-    """An unfinished run that nobody leads."""
-    if not fact.wants_launcher:
-        return None
-    return Finding("runs", WARNING, f"run {fact.run} is {fact.status} and has no launcher",
-                   advice=f"`garrison up`, or `garrison launch --resume {fact.run}`")

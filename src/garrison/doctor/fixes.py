@@ -1,7 +1,6 @@
-"""The remedies: each acts on what a finding is about. Thin.
+"""Fixes of the doctor: each class holds what it acts on, describes what it does, and does it.
 
-The rule of this room: whatever was found is looked at again before it is touched, since layers may have moved on; what
-fails is told, and keeps nobody from the next.
+Processes may have acted since the finding was made, so a fix checks again before it changes anything.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from garrison.doctor.findings import Finding
-from garrison.errors import Fenced, GarrisonError
+from garrison.errors import GarrisonError
 from garrison.merge import slots
-from garrison.processes.worktree import save_and_remove
+from garrison.processes.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.life_lock import LifeLock
 from garrison.supervise.replace import replace_incarnation
@@ -24,103 +23,197 @@ from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
-
-Mend = Callable[["Runtime", Finding], None]
-
-
-def apply_fix(world: Runtime, finding: Finding) -> Finding:
-    """Do a finding's remedy; the finding with what came of it (`fixed`, or why not)."""
-    if not finding.remedy:
-        return finding
-    try:
-        _MENDS[finding.remedy](world, finding)
-    except Fenced:
-        return finding.fixed()  # a layer has seen to it meanwhile
-    except GarrisonError as error:
-        return finding.fixed(str(error))
-    except OSError as error:
-        return finding.fixed(f"{error.strerror}: {error.filename}")
-    return finding.fixed()
+    from garrison.records.identity import Identity
+    from garrison.system.git import Git
+    from garrison.system.terminal import Session, Terminal
 
 
-def _fence(world: Runtime, finding: Finding) -> None:
-    identity = finding.about
-    if world.observer.judge(identity).state in ("dead", "lapsed"):
-        replace_incarnation(world.observer, identity, "found over by doctor", world.timing.sweep_grace)
+class Fix(ABC):
+    """What `garrison doctor --fix` does about one finding."""
+
+    name: ClassVar[str]
+    """In JSON, as `remedy`."""
+    description: ClassVar[str]
+    """In the table of findings."""
+
+    @abstractmethod
+    def apply(self, runtime: Runtime) -> None:
+        """Apply the fix.
+
+        Raises:
+            Fenced: another process did it meanwhile.
+            GarrisonError, OSError: it failed.
+        """
 
 
-def _sweep(world: Runtime, finding: Finding) -> None:
-    """The processes that were seen, through verified pidfds, and all that bear the same marker."""
-    marker, pid, ticks = finding.about
-    if processes.life_marker(pid) == marker and processes.is_running(pid, ticks):
-        kill_tree.kill_tree(None, marker, grace=world.timing.sweep_grace)
+@dataclass(frozen=True)
+class FenceIncarnation(Fix):
+    """Of an identity whose process is gone."""
+
+    name = "fence"
+    description = "declare the incarnation crashed and end what is left of it, which frees its name"
+    identity: Identity
+
+    def apply(self, runtime: Runtime) -> None:
+        """Fence it and end its processes, unless it lives again."""
+        if runtime.observer.judge(self.identity).state in ("dead", "lapsed"):
+            replace_incarnation(runtime.observer, self.identity, "found dead by doctor", runtime.timing.sweep_grace)
 
 
-def _close(_world: Runtime, finding: Finding) -> None:
-    terminal, session = finding.about
-    terminal.close(session)
-    terminal.shutdown()
+@dataclass(frozen=True)
+class EndProcess(Fix):
+    """Of an orphan."""
+
+    name = "sweep"
+    description = "end the process: TERM, then KILL"
+    marker: str
+    pid: int
+    ticks: int
+
+    def apply(self, runtime: Runtime) -> None:
+        """End all processes with the marker, through pidfds that are verified to be of them."""
+        if processes.life_marker(self.pid) == self.marker and processes.is_running(self.pid, self.ticks):
+            kill_tree.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
 
 
-def _unlock(_world: Runtime, finding: Finding) -> None:
-    git, left, _ = finding.about
-    git.clear_locks(left.path, f"garrison/{left.run}/{left.node}")
+@dataclass(frozen=True)
+class CloseSession(Fix):
+    """Of a session that no process will close."""
+
+    name = "close"
+    description = "close the session"
+    terminal: Terminal
+    session: Session
+
+    def apply(self, runtime: Runtime) -> None:
+        """Close it, and its server if it was the last."""
+        self.terminal.close(self.session)
+        self.terminal.shutdown()
 
 
-def _give_back(world: Runtime, finding: Finding) -> None:
-    git, left = finding.about
-    if left.path.is_dir():
-        save_and_remove(git, left, world.files(left.run).latest_attempt(left.node) or 1)
+@dataclass(frozen=True)
+class RemoveGitLocks(Fix):
+    """Of a worktree in which no process works."""
+
+    name = "unlock"
+    description = "remove the stale lock files"
+    git: Git
+    worktree: OrphanedWorktree
+
+    def apply(self, runtime: Runtime) -> None:
+        """Remove the locks of the worktree and its branch."""
+        self.git.clear_locks(self.worktree.path, f"garrison/{self.worktree.run}/{self.worktree.node}")
 
 
-def _clear_slots(_world: Runtime, finding: Finding) -> None:
-    git, folder = finding.about
-    slots.remove_idle_slots(git, folder)
+@dataclass(frozen=True)
+class RemoveWorktree(Fix):
+    """Of a run that is over."""
+
+    name = "give_back"
+    description = "save under a rescue ref what no ref has, then remove the worktree"
+    git: Git
+    worktree: OrphanedWorktree
+
+    def apply(self, runtime: Runtime) -> None:
+        """Save and remove it."""
+        if self.worktree.path.is_dir():
+            attempt = runtime.files(self.worktree.run).latest_attempt(self.worktree.node) or 1
+            save_and_remove(self.git, self.worktree, attempt)
 
 
-def _unregister(_world: Runtime, finding: Finding) -> None:
-    git, path = finding.about
-    if not path.exists():
-        git.remove_worktree(path)
+@dataclass(frozen=True)
+class UnregisterWorktree(Fix):
+    """Of a worktree that git still lists although its directory is gone."""
+
+    name = "unregister"
+    description = "unregister the worktree, whose directory is gone"
+    git: Git
+    path: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Unregister it, unless the directory is back."""
+        if not self.path.exists():
+            self.git.remove_worktree(self.path)
 
 
-def _quarantine(world: Runtime, finding: Finding) -> None:
-    """Move a file to `quarantine/`, never over another one there; a record's lock is held meanwhile."""
-    path = Path(finding.about)
-    folder = atomic.make_directory(world.home / "quarantine")
-    stamp = world.clock.utc().translate({ord(char): None for char in "-:."})
-    target = folder / f"{stamp}-{os.getpid()}-{path.relative_to(world.home).as_posix().replace('/', '_')}"
-    if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
-        life = LifeLock.try_acquire(world.home / "identities" / f"{path.stem}.life")
-        if life is None:
-            raise GarrisonError(f"{path} has a living owner again; it was left in place")
-        try:
-            with atomic.locked(path.with_suffix(".lock")):
-                path.rename(target)
-        finally:
-            life.release()
-    else:
-        path.rename(target)
-    atomic.sync_directory(folder)
-    atomic.sync_directory(path.parent)
+@dataclass(frozen=True)
+class RemoveSlots(Fix):
+    """Of gate slots that no run needs."""
+
+    name = "clear_slots"
+    description = "remove the unused gate slots"
+    git: Git
+    folder: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Remove those that are free."""
+        slots.remove_idle_slots(self.git, self.folder)
 
 
-def _close_off(_world: Runtime, finding: Finding) -> None:
-    path = Path(finding.about)
-    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
+@dataclass(frozen=True)
+class QuarantineFile(Fix):
+    """Of a torn record, or a temporary file of a killed writer."""
+
+    name = "quarantine"
+    description = "move the file to quarantine/"
+    path: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Move it, never over another one there; a record's locks are held meanwhile."""
+        folder = atomic.make_directory(runtime.home / "quarantine")
+        stamp = runtime.clock.utc().translate({ord(char): None for char in "-:."})
+        source = self.path.relative_to(runtime.home).as_posix().replace("/", "_")
+        target = folder / f"{stamp}-{os.getpid()}-{source}"
+        if self.path.parent.name in ("identities", "hooks") and self.path.suffix == ".json":
+            life = LifeLock.try_acquire(runtime.home / "identities" / f"{self.path.stem}.life")
+            if life is None:
+                raise GarrisonError(f"{self.path} has a living owner again; it was left in place")
+            try:
+                with atomic.locked(self.path.with_suffix(".lock")):
+                    self.path.rename(target)
+            finally:
+                life.release()
+        else:
+            self.path.rename(target)
+        atomic.sync_directory(folder)
+        atomic.sync_directory(self.path.parent)
 
 
-def _finish(_world: Runtime, finding: Finding) -> None:
-    shutil.rmtree(finding.about)
+@dataclass(frozen=True)
+class RemoveFolder(Fix):
+    """Of a run's folder whose remover was killed."""
+
+    name = "finish"
+    description = "remove the rest of the folder"
+    path: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path)
 
 
-def _refuse(_world: Runtime, finding: Finding) -> None:
-    for path in finding.about:
-        signals.refuse(path, "its run is over or gone (doctor)")
+@dataclass(frozen=True)
+class RemoveWritePermission(Fix):
+    """Of a file or folder that any user of the machine may write."""
+
+    name = "close_off"
+    description = "remove the write permission of other users"
+    path: Path
+
+    def apply(self, runtime: Runtime) -> None:
+        """Remove the permission."""
+        self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) & ~stat.S_IWOTH)
 
 
-_MENDS: dict[str, Mend] = {
-    "fence": _fence, "sweep": _sweep, "close": _close, "unlock": _unlock, "give_back": _give_back,
-    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "finish": _finish,
-    "refuse": _refuse, "close_off": _close_off}
-"""Remedy → how it is done."""
+@dataclass(frozen=True)
+class RefuseSignals(Fix):
+    """Of signals that no process will read."""
+
+    name = "refuse"
+    description = "move the signals to refused/"
+    paths: tuple[Path, ...]
+
+    def apply(self, runtime: Runtime) -> None:
+        """Refuse each of them."""
+        for path in self.paths:
+            signals.refuse(path, "its run is over or gone (doctor)")

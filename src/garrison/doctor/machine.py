@@ -1,4 +1,4 @@
-"""Gathering what the machine has: disk, file system, programs, kernel, user manager. Changes nothing."""
+"""Facts about the machine: disks, file system, programs, kernel, user manager. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import trees_root
 from garrison.doctor.findings import (
     Finding,
     MachineFact,
-    RoomFact,
+    Scope,
+    judge_disk,
     judge_file_system,
     judge_machine,
-    judge_room,
-    version,
+    parse_version,
 )
 from garrison.system import disk_space, systemd
 from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 
-def machine_findings(home: Path, trees: Iterable[Path], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What is wrong with, or missing on, this machine for this home."""
+def examine_machine(scope: Scope) -> Iterator[Finding]:
+    """Find what is scarce, missing, or too old on this machine."""
+    runtime = scope.runtime
+    roots = {Path(status.launch.trees) for status in scope.runs.values() if status.launch and status.launch.trees}
     seen = set()
-    for place in (home, *trees):
-        there = _existing(place)
-        device = there.stat().st_dev
+    for path in (runtime.home, *(roots or {trees_root(runtime.environ)})):
+        existing = _nearest_existing(path)
+        device = existing.stat().st_dev
         if device in seen:
             continue
         seen.add(device)
-        found = os.statvfs(there)
-        room = judge_room(RoomFact(str(place), found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize),
-                          disk_space.ENOUGH)
-        if room is not None:
-            yield room
-    there = _existing(home)
-    kind = judge_file_system(str(home), file_system(there), _flock(home))
-    if kind is not None:
-        yield kind
-    yield from judge_machine(machine(environ))
+        usage = os.statvfs(existing)
+        finding = judge_disk(path, usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize,
+                             disk_space.ENOUGH)
+        if finding:
+            yield finding
+    finding = judge_file_system(runtime.home, file_system(_nearest_existing(runtime.home)), _flock_error(runtime.home))
+    if finding:
+        yield finding
+    yield from judge_machine(_machine_fact(runtime.environ))
 
 
-def _existing(path: Path) -> Path:
-    """`path`, or the nearest directory above it that exists."""
-    return next(one for one in (path, *path.parents) if one.exists())
+def _nearest_existing(path: Path) -> Path:
+    """Return `path`, or the nearest directory above it that exists."""
+    return next(candidate for candidate in (path, *path.parents) if candidate.exists())
 
 
 def file_system(path: Path, table: str | None = None) -> str:
-    """The type of the file system that holds `path`, as the kernel's mount table (default: this process's) says."""
+    """Return the type of the file system that holds `path`, by the kernel's mount table (default: this process's)."""
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text(errors="replace")
@@ -65,21 +67,21 @@ def file_system(path: Path, table: str | None = None) -> str:
     real, best, kind = os.path.realpath(path), "", ""
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
-        words = before.split(" ")
-        if len(words) < 5 or not after:
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
             continue
-        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), words[4])
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split(" ")[0]
+        mount_point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), fields[4])
+        is_inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
+        if is_inside and len(mount_point) >= len(best):
+            best, kind = mount_point, after.split(" ")[0]
     return kind
 
 
-def _flock(home: Path) -> str:
-    """Why a lock in the home fails, '' if it works (or there is no home): on a file that is there, for an instant."""
-    there = next((path for path in (home / "identities").glob("*.lock")), home)
+def _flock_error(home: Path) -> str:
+    """Return why a lock in the home fails, '' if it works, by locking an existing file for an instant."""
+    target = next((path for path in (home / "identities").glob("*.lock")), home)
     try:
-        descriptor = os.open(there, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
@@ -93,27 +95,27 @@ def _flock(home: Path) -> str:
     return ""
 
 
-def machine(environ: Mapping[str, str]) -> MachineFact:
-    """What programs, kernel and login manager have to offer."""
+def _machine_fact(environ: Mapping[str, str]) -> MachineFact:
     user = ""
     with suppress(OSError, KeyError):
         user = getpass.getuser()
-    return MachineFact(_git(), supported_version() or "", shutil.which("tmux") is not None, _inotify(),
-                       systemd.find_manager(environ) is not None,
-                       bool(user) and Path("/var/lib/systemd/linger", user).exists(),
-                       version(platform.release().partition("-")[0]) >= (6, 15))
+    return MachineFact(
+        git=_git_version(), tmux=supported_version() or "", has_tmux=shutil.which("tmux") is not None,
+        inotify=_has_inotify(), user_manager=systemd.find_manager(environ) is not None,
+        linger=bool(user) and Path("/var/lib/systemd/linger", user).exists(),
+        pidfd_info=parse_version(platform.release().partition("-")[0]) >= (6, 15))
 
 
-def _git() -> str:
+def _git_version() -> str:
     try:
-        told = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+        result = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    match = re.search(r"\d+(\.\d+)+", told)
+    match = re.search(r"\d+(\.\d+)+", result.stdout)
     return match[0] if match else ""
 
 
-def _inotify() -> bool:
+def _has_inotify() -> bool:
     from inotify_simple import INotify
 
     try:

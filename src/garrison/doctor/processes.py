@@ -1,4 +1,4 @@
-"""Gathering who lives: identities, processes with our marker, sessions, runs. Changes nothing."""
+"""Facts about processes: identities, processes with a life marker of this home, sessions, runs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact
+from garrison.doctor.findings import (
+    Finding,
+    IdentityFact,
+    ProcessFact,
+    Scope,
+    SessionFact,
+    judge_identity,
+    judge_process,
+    judge_run,
+    judge_session,
+)
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.processes.resume_all import needs_launcher
 from garrison.records.identity import ALIVE, Identity
@@ -20,106 +30,151 @@ from garrison.system.tmux_server import supported_version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from garrison.processes.run_status import RunStatus
     from garrison.processes.runtime import Runtime
     from garrison.system.terminal import Session, Terminal
 
-
-def _identities(world: Runtime) -> dict[Key, Identity]:
-    records, _ = world.store.list(Identity)
-    return {one.key: one for one in records}
+_PAUSE = 0.5
+"""Seconds after which a seeming orphan is checked again: an incarnation that has just ended is still exiting."""
 
 
-def _lives(world: Runtime, known: Mapping[Key, Identity], key: Key) -> bool:
-    return key in known and world.observer.judge(known[key]).living
+# ---- identities ------------------------------------------------------------------------------------------------------
 
 
-def _supervised(world: Runtime, known: Mapping[Key, Identity], one: Identity) -> bool:
-    """Whether the layer that is responsible for a name lives, by name, up to the launcher."""
-    above, seen = one.parent, set()
-    while above is not None and (key := Key(above["role"], above["name"], one.run_id)) not in seen:
+def examine_identities(scope: Scope) -> Iterator[Finding]:
+    """Find identities that claim a process which is gone."""
+    return filter(None, map(judge_identity, _identity_facts(scope.runtime)))
+
+
+def _identity_facts(runtime: Runtime) -> Iterator[IdentityFact]:
+    identities = _identities(runtime)
+    for identity in identities.values():
+        if identity.status in ALIVE:
+            verdict = runtime.observer.judge(identity)
+            yield IdentityFact(identity, verdict.state, verdict.why, by_hand=identity.pid is None,
+                               supervised=_is_supervised(runtime, identities, identity))
+
+
+def _identities(runtime: Runtime) -> dict[Key, Identity]:
+    records, _ = runtime.store.list(Identity)
+    return {identity.key: identity for identity in records}
+
+
+def _is_supervised(runtime: Runtime, identities: Mapping[Key, Identity], identity: Identity) -> bool:
+    """Return whether any process above this one lives, from its parent by name up to the launcher."""
+    parent, seen = identity.parent, set()
+    while parent is not None and (key := Key(parent["role"], parent["name"], identity.run_id)) not in seen:
         seen.add(key)
-        if _lives(world, known, key):
+        if _is_alive(runtime, identities.get(key)):
             return True
-        above = known[key].parent if key in known else None
-    return one.role != "launch" and bool(one.run_id) and _lives(world, known, launcher_key(one.run_id))
+        parent = identities[key].parent if key in identities else None
+    return identity.role != "launch" and bool(identity.run_id) and _is_alive(
+        runtime, identities.get(launcher_key(identity.run_id)))
 
 
-def life_facts(world: Runtime) -> Iterator[LifeFact]:
-    """Every identity that claims a life."""
-    known = _identities(world)
-    for one in known.values():
-        if one.status in ALIVE:
-            verdict = world.observer.judge(one)
-            yield LifeFact(one.key.full, one.run_id, one.status, verdict.state, verdict.why, one.pid is None,
-                           _supervised(world, known, one), one)
+def _is_alive(runtime: Runtime, identity: Identity | None) -> bool:
+    return identity is not None and runtime.observer.judge(identity).living
 
 
-def bearer_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[BearerFact]:
-    """Every process that bears a marker of this home, whoever made it."""
-    home = os.path.realpath(world.home)
-    rows = processes.list_processes()
-    above = processes.ancestors(os.getpid()) | {os.getpid()}
-    known = _identities(world)
-    for row in rows:
-        marker = parse_marker(row.marker or "")
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def examine_processes(scope: Scope) -> Iterator[Finding]:
+    """Find orphans: processes whose incarnation is over."""
+    orphans = _find_orphans(scope)
+    if not orphans:
+        return iter(())
+    if scope.wait is not None:
+        scope.wait(_PAUSE)
+    remaining = {orphan.fix for orphan in _find_orphans(scope)}
+    return iter([orphan for orphan in orphans if orphan.fix in remaining])
+
+
+def _find_orphans(scope: Scope) -> list[Finding]:
+    return [finding for fact in _process_facts(scope) if (finding := judge_process(fact))]
+
+
+def _process_facts(scope: Scope) -> Iterator[ProcessFact]:
+    """Yield every process that carries a marker of this home."""
+    runtime = scope.runtime
+    home = os.path.realpath(runtime.home)
+    table = processes.list_processes()
+    own = processes.ancestors(os.getpid()) | {os.getpid()}
+    identities = _identities(runtime)
+    for process in table:
+        marker = parse_marker(process.marker or "")
         if marker is None or not marker[1] or os.path.realpath(marker[0]) != home:
-            continue  # nobody's, a life by hand without a run, or another home's
-        _, run, life, incarnation = marker
+            continue  # without a marker, registered by hand without a run, or of another home
+        _, run, name, incarnation = marker
         try:
-            one = known.get(Key.parse(f"{life}@{run}"))
-            unreadable = one is None and world.store.path(Identity, Key.parse(f"{life}@{run}")).exists()
+            key = Key.parse(f"{name}@{run}")
+            identity = identities.get(key)
+            unreadable = identity is None and runtime.store.path(Identity, key).exists()
         except UsageError:
-            one, unreadable = None, False
-        standing = runs.get(run)
-        current = one is not None and one.incarnation == incarnation
-        living = one is not None and (one.status == "held" or world.observer.judge(one).living)
-        yield BearerFact(row.pid, row.ticks, row.comm, row.marker or "", life, incarnation, current, living,
-                         standing is not None and standing.over,
-                         row.pid in above or is_tmux(row.comm) or unreadable)
+            identity, unreadable = None, False
+        status = scope.runs.get(run)
+        yield ProcessFact(
+            process.pid, process.ticks, process.comm, process.marker or "", name, incarnation,
+            is_current=identity is not None and identity.incarnation == incarnation,
+            is_alive=_is_held_or_alive(runtime, identity),
+            run_over=status is not None and status.over,
+            exempt=process.pid in own or is_tmux(process.comm) or unreadable)
 
 
-def session_facts(world: Runtime) -> Iterator[SessionFact]:
-    """Every open session of this home's own terminals."""
-    known = _identities(world)
-    for terminal, session in open_sessions(world.home):
+def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
+    return identity is not None and (identity.status == "held" or runtime.observer.judge(identity).living)
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def examine_sessions(scope: Scope) -> Iterator[Finding]:
+    """Find sessions whose incarnation is over and which no process will close."""
+    return filter(None, map(judge_session, _session_facts(scope.runtime)))
+
+
+def _session_facts(runtime: Runtime) -> Iterator[SessionFact]:
+    identities = _identities(runtime)
+    for terminal, session in open_sessions(runtime.home):
         try:
             key = Key.parse(session.name)
         except UsageError:
             continue
-        one = known.get(key)
-        lives = one is not None and (one.status == "held" or world.observer.judge(one).living)
-        keeper = one is not None and _supervised(world, known, one)
-        yield SessionFact(session.name, session.kind, bool(key.run), lives, keeper, (terminal, session))
+        identity = identities.get(key)
+        yield SessionFact(terminal, session, has_run=bool(key.run), is_alive=_is_held_or_alive(runtime, identity),
+                          supervised=identity is not None and _is_supervised(runtime, identities, identity))
 
 
 def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
-    """All sessions of a home: those of its tmux server, if that runs, and the plain ones; asking starts no server and
-    makes no file."""
+    """Yield all sessions of a home, those of its tmux server and the plain processes; starts no server."""
     run = home / "run"
-    found: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
-    if supported_version() and ((run / "tmux.sock").exists() or _noted(run / "tmux.socket-path")):
+    terminals: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
+    if supported_version() and ((run / "tmux.sock").exists() or _names_existing_path(run / "tmux.socket-path")):
         from garrison.system.tmux import TmuxTerminal
 
-        found.append(TmuxTerminal(home))
-    for terminal in found:
+        terminals.append(TmuxTerminal(home))
+    for terminal in terminals:
         try:
             yield from [(terminal, session) for session in terminal.sessions()]
         except GarrisonError:
-            continue  # a torn session record is a file's matter
+            continue  # a torn session record is found by `files`
 
 
-def _noted(note: Path) -> bool:
+def _names_existing_path(note: Path) -> bool:
     try:
         return Path(note.read_text().strip()).exists()
     except OSError:
         return False
 
 
-def run_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[RunFact]:
-    """Every run, and whether it lacks a launcher."""
-    for run, standing in runs.items():
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def examine_runs(scope: Scope) -> Iterator[Finding]:
+    """Find unfinished runs without a launcher."""
+    for run, status in scope.runs.items():
         try:
-            yield RunFact(run, standing.status, needs_launcher(world, run))
+            finding = judge_run(status, needs_launcher=needs_launcher(scope.runtime, run))
         except RecordError:
             continue
+        if finding:
+            yield finding

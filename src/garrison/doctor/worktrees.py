@@ -1,0 +1,113 @@
+"""Facts about repositories: worktrees of runs that are over, stale git locks, unused gate slots. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.doctor.fixes import RemoveGitLocks, RemoveSlots, RemoveWorktree, UnregisterWorktree
+from garrison.errors import GarrisonError
+from garrison.merge.slots import is_job_alive
+from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
+from garrison.records.life_lock import is_held
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from garrison.processes.run_status import RunStatus
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+
+_STALE_LOCK_AGE = 60.0
+"""Seconds after which the git process that made a lock file cannot be at work any more."""
+
+
+def examine_worktrees(scope: Scope) -> Iterator[Finding]:
+    """Find worktrees of runs that are over, stale locks where no process works, slots that no run needs."""
+    missing: set[str] = set()
+    folders: dict[Path, Git] = {}
+    wanted = None if scope.repo is None else Git(scope.repo).common
+    for status in scope.runs.values():
+        launch = status.launch
+        if launch is None:
+            continue
+        try:
+            git = run_repository(launch)
+        except GarrisonError as error:
+            if launch.repo not in missing and wanted is None:
+                missing.add(launch.repo)
+                yield Finding("worktrees", Severity.NOTE if status.over else Severity.WARNING,
+                              f"the repository of run {status.run} cannot be used: {error}",
+                              advice="put it back; if it was moved: `garrison rescue list --repo DIR`")
+            continue
+        if wanted is None or git.common == wanted:
+            folders.setdefault(Path(launch.trees) / git.key, git)
+            yield from _examine_run(scope.runtime, git, status, launch)
+    for folder, git in folders.items():
+        yield from _examine_slots(folder, git, scope.runs)
+        yield from _find_missing(folder, git)
+
+
+def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) -> Iterator[Finding]:
+    for worktree in find_worktrees(git, launch):
+        if status.over:
+            contents = "with work that no ref has" if _may_have_work(git, worktree) else "with nothing unsaved"
+            yield Finding("worktrees", Severity.WARNING,
+                          f"{worktree.path} is left over from run {status.run}, {contents}",
+                          RemoveWorktree(git, worktree))
+        elif worktree.what == "tree" and not _is_worked_on(status, worktree.node):
+            git_dir = git.git_dir(worktree.path)
+            stale = [name for name in ("index.lock", "HEAD.lock") if _is_stale(git_dir / name, runtime.clock.time())]
+            if stale and git_dir != git.common:
+                yield Finding("locks", Severity.WARNING,
+                              f"{', '.join(stale)} of {worktree.path}, in which no process works",
+                              RemoveGitLocks(git, worktree))
+
+
+def _may_have_work(git: Git, worktree: OrphanedWorktree) -> bool:
+    try:
+        return orphan_has_work(git, worktree)
+    except (GarrisonError, OSError):
+        return True
+
+
+def _is_worked_on(status: RunStatus, node: str) -> bool:
+    return any(full.partition("@")[0] in (f"runner-{node}", f"orchestrator-{node}") for full in status.living)
+
+
+def _is_stale(path: Path, now: float) -> bool:
+    try:
+        return now - path.stat().st_mtime > _STALE_LOCK_AGE
+    except OSError:
+        return False
+
+
+def _examine_slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
+    needed = any(not status.over for status in runs.values() if status.launch is not None
+                 and Path(status.launch.trees) / git.key == folder)
+    if needed or any(is_held(path) for path in (git.common / "garrison").glob("*/processor.lock")):
+        return
+    idle = [path for path in sorted(folder.glob("slot-*.lock"))
+            if not is_held(path) and not is_job_alive(_recorded_job(path.with_suffix(".json")))]
+    if idle:
+        yield Finding("slots", Severity.WARNING, f"{len(idle)} gate slots in {folder}, and no run that needs one",
+                      RemoveSlots(git, folder))
+
+
+def _recorded_job(memory: Path) -> str:
+    try:
+        return str(json.loads(memory.read_bytes())["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _find_missing(folder: Path, git: Git) -> Iterator[Finding]:
+    """Yield worktrees in our folder that git still lists although their directories are gone."""
+    resolved = folder.resolve()
+    for worktree in git.worktrees():
+        if worktree.path.is_relative_to(resolved) and not worktree.path.exists():
+            yield Finding("worktrees", Severity.WARNING, f"{worktree.path} is registered in {git.root}, but gone",
+                          UnregisterWorktree(git, worktree.path))

@@ -42,7 +42,7 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
             assert done.returncode == 0, done.stderr
             return done
 
-        assert "2 steps; run it: garrison workflow run plan.yaml" in garrison(
+        assert "2 steps; to run it: garrison workflow run plan.yaml" in garrison(
             "plan", "count the files", "-o", "plan.yaml").stderr
         assert len(server.messages) == 2
         assert garrison("run", "plan.yaml").stdout == "1 files\n"

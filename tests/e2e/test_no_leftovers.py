@@ -203,7 +203,7 @@ from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.lease import activate
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import replace_life
+from garrison.supervise.replace import replace_incarnation
 from garrison.system import processes
 from garrison.system.clock import SystemClock
 last = Path("/proc/sys/kernel/ns_last_pid")
@@ -230,7 +230,7 @@ assert (verdict.state, verdict.why) == ("dead", f"process {pid} is another one n
 assert observer.stale_reason(identity, 300) == "process_gone"
 assert not processes.send(pid, me.start_ticks, signal.SIGKILL)
 assert processes.open_verified(pid, me.start_ticks) is None
-assert replace_life(observer, identity, verdict.why, 0.2).status == "crashed"
+assert replace_incarnation(observer, identity, verdict.why, 0.2).status == "crashed"
 assert processes.probe(pid) and not processes.probe(pid).zombie, "a foreign process was ended"
 print("spared", pid)
 """

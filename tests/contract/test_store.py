@@ -124,7 +124,7 @@ def test_a_change_that_raises_changes_nothing_and_frees_the_lock(store: Store) -
 @pytest.mark.parametrize("mine", [1, 2])
 def test_a_life_with_a_successor_is_fenced(store: Store, mine: int) -> None:
     made(store, 3)
-    with pytest.raises(Fenced, match=rf"runner-a@r1 has a later life \(3 > {mine}\)"):
+    with pytest.raises(Fenced, match=rf"runner-a@r1 has a later incarnation \(3 > {mine}\)"):
         store.update(Identity, KEY, count_up, incarnation=mine)
     with pytest.raises(Fenced), store.locked(Identity, KEY, incarnation=mine):
         raise AssertionError

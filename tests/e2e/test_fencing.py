@@ -79,7 +79,7 @@ def a_zombie_life_changes_nothing(place: Place) -> None:
     code = Path(f"/proc/{runner}/stat").read_text().split()[-1]
     os.kill(guardian, signal.SIGCONT)
     assert int(code) == FENCED << 8
-    assert "runner-a@r1 has a later life (3 > 1); stopping without writing" in log_of(place, "runner-a")
+    assert "runner-a@r1 has a later incarnation (3 > 1); stopping without writing" in log_of(place, "runner-a")
     place.pid("runner-a", life=3)
 
 
@@ -90,7 +90,7 @@ def foreign_signals_are_refused(place: Place) -> None:
         ({"attempt": 7, "signal_type": "NODE_COMPLETE"}, "it is of attempt 7 of b, the current one is 1"),
         ({"node_id": "z", "signal_type": "MERGE_READY"}, "this run has no node z"),
         ({"node_id": "a", "signal_type": "RUNNER_EXITED", "payload": {"status": "failed", "reason": "lie"},
-          "source": {"role": "runner", "name": "a", "incarnation": 1}}, "runner-a@r1 has a later life (3)"),
+          "source": {"role": "runner", "name": "a", "incarnation": 1}}, "runner-a@r1 has a later incarnation (3)"),
         (None, "guardian-crew@r1"),
     ]
     for number, (changes, _) in enumerate(bad):

@@ -267,8 +267,8 @@ def test_a_fenced_incarnation_writes_nothing(box: Box, sleeper: Callable[[], Sle
                     ("identity_registry.py", "mark-crashed", "runner", "a"),
                     ("hook_manager.py", "update-phase", "runner", "a", "executing"),
                     ("hook_manager.py", "update-resumption", "runner", "a", "notes")):
-        assert "later life" in box.refused(*command, env=zombie)
-        assert "later life" in box.refused(*command, "--incarnation", "2")
+        assert "later incarnation" in box.refused(*command, env=zombie)
+        assert "later incarnation" in box.refused(*command, "--incarnation", "2")
     assert box.store.get(Identity, key).last_heartbeat == OLD
     assert box.store.get(Hook, key).updated_at == OLD
     box.ok("identity_registry.py", "update-liveness", "runner", "a", env={**zombie, "GARRISON_INCARNATION": "3"})

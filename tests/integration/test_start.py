@@ -207,7 +207,7 @@ def test_a_superseded_life_writes_nothing_more(scene: Scene) -> None:
     scene.store.update(Hook, KEY, lambda old: replace(old, incarnation=2) if old else Hook("", "", "", "", "", ""))
     before = on_disk(scene.home)
     for write in (life.ready, lambda: life.end("done"), lambda: life.hook(lambda old: replace(old, phase="executing"))):
-        with pytest.raises(Fenced, match="has a later life"):
+        with pytest.raises(Fenced, match="has a later incarnation"):
             write()
     assert on_disk(scene.home) == before
     life.lock.release()

@@ -56,7 +56,7 @@ def test_another_runs_node(kind: str, node: str | None) -> None:
 @pytest.mark.parametrize(("life", "older"), [(3, True), (4, False), (5, False), (None, True), (0, True), ("3", True)])
 def test_an_older_life(kind: str, life: Any, older: bool) -> None:
     why = ask(kind, source={"role": "runner", "name": "a", "incarnation": life})
-    assert why == ("runner-a@r1 has a later life (4)" if older and kind in BY_LIFE else None)
+    assert why == ("runner-a@r1 has a later incarnation (4)" if older and kind in BY_LIFE else None)
 
 
 def test_death_does_not_unsay() -> None:

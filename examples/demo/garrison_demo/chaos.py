@@ -37,7 +37,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class PlannedKill:
-    """A kind of process, the moment in words, and the processes that may be killed now."""
+    """Plan to kill a kind of process: the moment in words, and the processes that may be killed now."""
 
     role: str
     moment: str
@@ -87,7 +87,7 @@ PLAN = (
 
 @dataclass
 class Chaos:
-    """The planned kills and those that happened."""
+    """Planned kills, and those that happened."""
 
     plan: tuple[PlannedKill, ...]
     show: Callable[[str, str], None]

@@ -174,7 +174,7 @@ def model_server(script: Path, log: Path) -> Iterator[str]:
 
 @dataclass
 class ClaudeSessions:
-    """The sessions of the sandbox's nodes, and the answers they got."""
+    """Sessions of the sandbox's nodes, and the answers they got."""
 
     sandbox: Sandbox
     live: bool
@@ -213,7 +213,7 @@ class SessionKill:
 
 @dataclass
 class SessionKills:
-    """The kills in the middle of a tool: carried out, and still missing."""
+    """Kills in the middle of a tool: carried out, and still missing."""
 
     sessions: ClaudeSessions
     enabled: bool

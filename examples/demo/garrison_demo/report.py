@@ -27,7 +27,7 @@ _ERROR_WORDS = ("Error:", "error:")
 
 @dataclass(frozen=True)
 class Rework:
-    """A failed attempt that was followed by another; `kind` is acceptance, gate or conflict."""
+    """Failed attempt that was followed by another; `kind` is acceptance, gate or conflict."""
 
     node: str
     attempt: int

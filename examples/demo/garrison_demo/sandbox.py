@@ -52,7 +52,7 @@ class Interrupts:
 
 @dataclass
 class Sandbox:
-    """The folder of one demonstration, its run and its launcher."""
+    """Folder of one demonstration, its run and its launcher."""
 
     folder: Path
     runtime: Runtime
@@ -67,7 +67,7 @@ class Sandbox:
 
     @property
     def repo(self) -> Path:
-        """The copy of the example project."""
+        """Copy of the example project."""
         return self.folder / "ledger"
 
     def refresh(self) -> None:

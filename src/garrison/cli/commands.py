@@ -21,7 +21,7 @@ _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class Command(click.Command):
-    """A command whose help has examples and grouped options, and that accepts former option names.
+    """Command whose help has examples and grouped options, and that accepts former option names.
 
     Args:
         examples: (command line, effect) pairs, printed below the options.
@@ -72,7 +72,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands are `Command`s; an unknown command is answered with the closest one."""
+    """Group of `Command`s that answers an unknown command with the closest one."""
 
     command_class = Command
 
@@ -98,7 +98,7 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group whose commands are imported when called.
+    """Group whose commands are imported when called.
 
     Args:
         table: command → (module of garrison.cli, attribute, help line).

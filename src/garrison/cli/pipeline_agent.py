@@ -47,7 +47,7 @@ class HomeAgent:
     """Handler of codergen nodes: start the agent that the node or the run names, and wait for its end."""
 
     sessions_by_id = True
-    """A session is resumed by its id alone; an agent without one gets a long account of what came before."""
+    """Sessions are resumed by their id alone; an agent without one gets a long account of what came before."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
@@ -89,7 +89,7 @@ class HomeAgent:
 
 
 class _NoAnswererError(Exception):
-    """The agent asks a question and the run has no answerer."""
+    """An agent asks a question and the run has no answerer."""
 
 
 async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:

@@ -175,7 +175,7 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives:
     if kind in BY_LIFE:
         current = lives.get(signal.sender.full, 0)
         if int(signal.source.get("incarnation") or 0) < current:
-            return f"{signal.sender.full} has a later life ({current})"
+            return f"{signal.sender.full} has a later incarnation ({current})"
     if kind in AT_LIFE and "incarnation" in signal.payload:
         aimed = Key("orchestrator", signal.target["name"], run).full
         if signal.payload["incarnation"] != lives.get(aimed, 0):

@@ -74,7 +74,7 @@ def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: 
     if old is None:
         return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
     if old.incarnation > incarnation:
-        raise Fenced(f"{key.full} has a later life ({old.incarnation} > {incarnation}); nothing was started")
+        raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
     if old.incarnation == incarnation:
         return old
     return continue_hook(old, fresh_id, incarnation, now)

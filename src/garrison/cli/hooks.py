@@ -107,7 +107,8 @@ def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
     """Raise Fenced if the identity has a later incarnation; its hook is linked a moment after its lease is taken."""
     identity = store.read(Identity, key) if incarnation is not None else None
     if identity is not None and incarnation is not None and identity.incarnation > incarnation:
-        raise Fenced(f"{key.full} has a later incarnation ({identity.incarnation} > {incarnation}); stopping without writing")
+        raise Fenced(f"{key.full} has a later incarnation ({identity.incarnation} > {incarnation}); "
+                     f"stopping without writing")
 
 
 def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:

@@ -124,4 +124,5 @@ def check_incarnation(found: Identity | Hook | None, key: Key, incarnation: int)
     if found is None:
         raise Fenced(f"the record of {key.full} is gone; life {incarnation} stops without writing")
     if found.incarnation > incarnation:
-        raise Fenced(f"{key.full} has a later incarnation ({found.incarnation} > {incarnation}); stopping without writing")
+        raise Fenced(f"{key.full} has a later incarnation ({found.incarnation} > {incarnation}); "
+                     f"stopping without writing")

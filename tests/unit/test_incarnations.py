@@ -23,7 +23,7 @@ KNOWN = [Death(1, NOW - 100, BOOT)]
 def test_a_spawner_that_was_held_up_does_not_take_the_hook_back_from_a_later_life() -> None:
     # Found by seed 330: its lease had lapsed and been given to another; then it linked the hook to its own life.
     hook = Hook("h2", "runner", "a", RUN, AT, AT, phase="executing", incarnation=2)
-    with pytest.raises(Fenced, match=r"has a later life \(2 > 1\)"):
+    with pytest.raises(Fenced, match=r"has a later incarnation \(2 > 1\)"):
         next_hook(hook, hook.key, 1, AT, "h3")
     assert next_hook(hook, hook.key, 2, AT, "h3") is hook
     assert next_hook(hook, hook.key, 3, AT, "h3").phase == "executing"

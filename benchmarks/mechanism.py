@@ -56,14 +56,14 @@ class ChildKeeper:
 
     def turn(self) -> bool:
         """Look, decide, act; whether anything was done."""
-        view = self.supervisor.view(CHILD)
+        view = self.supervisor.child_state(CHILD)
         step = decide_restart(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
                          self.policy)
         if step.kind == "replace":
-            self.supervisor.replace(view, step.why)
+            self.supervisor.replace_child(view, step.why)
         elif step.kind == "record":
-            data = self.supervisor.death(view)
-            self.deaths = [Death(data["incarnation"], data["monotonic"], data["boot_id"])]
+            died = self.supervisor.record_death(self.supervisor.death_record(view))
+            self.deaths = [Death(died.incarnation, died.monotonic, died.boot_id)]
         elif step.kind == "start":
             self.start()
         return step.kind in ("replace", "record", "start")
@@ -94,11 +94,11 @@ def main() -> None:
     keeper = ChildKeeper(world, become(world), sys.argv[2])
     with EventLoop((signal.SIGCHLD,)) as waker:
         while True:
-            keeper.supervisor.life.beat()
+            keeper.supervisor.me.beat()
             while keeper.turn():
                 pass
             world.processes.reap()
-            keeper.supervisor.watch(waker, [keeper.supervisor.view(CHILD)])
+            keeper.supervisor.watch(waker, [keeper.supervisor.child_state(CHILD)])
             waker.wait(1.0)
 
 

@@ -117,7 +117,7 @@ def test_a_variable_to_pass_on_that_is_not_set_is_told(place):
     graph = place.graph(Node("a", before=place.hold("a")))
     refused = place.command(*place.launch_arguments(graph, "r1", "--env", "TOOL"))
     assert refused.returncode == 1
-    assert refused.stderr.startswith("garrison: --env TOOL: no such variable is set here"), refused.stderr
+    assert refused.stderr.startswith("garrison: --env TOOL: the variable is not set here"), refused.stderr
     assert not (place.home / "runs").exists()
     place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
     place.arrived("a")

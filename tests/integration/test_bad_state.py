@@ -113,7 +113,7 @@ def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
     path.write_bytes(b"{")
     code, out, err = call("launch", graph, "--target-dir", place.repo, "--no-gate", "--dry-run")
     assert (code, "pre-flight passed" in out) == (0, True), err
-    assert f"run r1 is passed over: corrupt record {path}" in err
+    assert f"run r1 is skipped: corrupt record {path}" in err
     path.write_bytes(good)
 
 

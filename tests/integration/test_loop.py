@@ -1,4 +1,4 @@
-"""The loop of all layers with a real waker: what wakes it, what must not, and how long a refusal is put up with."""
+"""The loop of all processs with a real waker: what wakes it, what must not, and how long a refusal is put up with."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RESCAN = 0.2
 
 
 class Failing:
-    """A layer whose turns are refused, four times running."""
+    """Process whose first four turns raise an error."""
 
     def __init__(self, error: GarrisonError) -> None:
         self.error, self.turns = error, 0
         self.exit_code: int | None = None
-        self.troubles: list[int] = []
+        self.persistent_errors: list[int] = []
 
     def turn(self) -> bool:
         self.turns += 1
@@ -34,21 +34,21 @@ class Failing:
             raise self.error
         return False
 
-    naps = False
+    is_event_driven = False
 
-    def glance(self) -> None: ...
-    def watch(self, waker: Any) -> None: ...
+    def fingerprint(self) -> None: ...
+    def watch(self, event_loop: Any) -> None: ...
     def next_wake(self) -> float | None: ...
     def abandon(self, why: str) -> None: ...
     def stop(self, signum: int) -> None: ...
 
-    def trouble(self, why: str) -> None:
+    def handle_persistent_error(self, why: str) -> None:
         assert why == str(self.error)
-        self.troubles.append(self.turns)
+        self.persistent_errors.append(self.turns)
 
 
-def drive(layer: Any, rescan: float, **patience: float) -> int:
-    """The layer to its end; its clock goes on a second a turn."""
+def drive(process: Any, rescan: float, **patience: float) -> int:
+    """Run the process to its end; its clock advances one second a turn."""
     seconds = itertools.count()
     timing = SimpleNamespace(
         rescan=rescan, **{"beat_timeout": 300.0, "git_patience": 100.0, "damage_patience": 100.0, **patience})
@@ -57,84 +57,84 @@ def drive(layer: Any, rescan: float, **patience: float) -> int:
                                  store=SimpleNamespace(rest=lambda: None),
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
-    return run(layer, life, world)
+    return run(process, life, world)
 
 
-def test_the_end_of_our_own_git_does_not_hurry_a_turn_that_fails() -> None:
-    layer = Failing(GarrisonError("git failed"))
+def test_the_end_of_a_child_of_ours_does_not_hasten_a_turn_that_fails() -> None:
+    process = Failing(GarrisonError("git failed"))
     begun = time.monotonic()
-    assert drive(layer, RESCAN) == 0
+    assert drive(process, RESCAN) == 0
     assert time.monotonic() - begun >= 4 * RESCAN * 0.95
-    assert layer.troubles == []
+    assert process.persistent_errors == []
 
 
-def test_a_refusal_is_trouble_when_it_has_lasted_not_when_it_came_often() -> None:
-    layer = Failing(GarrisonError("a lock"))
-    assert drive(layer, 0.001, git_patience=1.5) == 0
-    assert layer.troubles == [3], "the third turn is two seconds after the first; then it is timed anew"
+def test_an_error_is_persistent_by_its_duration_not_by_its_count() -> None:
+    process = Failing(GarrisonError("a lock"))
+    assert drive(process, 0.001, git_patience=1.5) == 0
+    assert process.persistent_errors == [3], "the third turn is two seconds after the first; then it is timed again"
 
 
-def test_a_disk_that_is_full_is_no_trouble_however_long_it_lasts() -> None:
+def test_a_full_disk_is_never_a_persistent_error_of_the_process() -> None:
     said = "error: unable to create temporary file: No space left on device\nfatal: unable to write new index file"
-    layer = Failing(GitError(("add",), 128, said))
+    process = Failing(GitError(("add",), 128, said))
     assert "No space" not in str(GitError(("add",), 128, "\n".join(reversed(said.splitlines()))))
-    assert drive(layer, 0.001, git_patience=1.5) == 0
-    assert layer.troubles == []
+    assert drive(process, 0.001, git_patience=1.5) == 0
+    assert process.persistent_errors == []
 
 
 @pytest.mark.smoke
-def test_a_damaged_record_is_the_end_of_the_life_and_no_trouble_of_its_node() -> None:
-    layer = Failing(RecordError("torn"))
+def test_a_damaged_record_ends_the_incarnation_and_is_no_error_of_its_node() -> None:
+    process = Failing(RecordError("torn"))
     with pytest.raises(RecordError, match="torn"):
-        drive(layer, 0.001, git_patience=0.1, damage_patience=1.5)
-    assert layer.troubles == []
+        drive(process, 0.001, git_patience=0.1, damage_patience=1.5)
+    assert process.persistent_errors == []
 
 
 class Quiet:
-    """A layer with nothing to do, whose glances are counted; at the glance `until` it sees a change."""
+    """Idle process that counts its fingerprints; the one numbered `until` differs."""
 
     exit_code: int | None = None
-    naps = False
+    is_event_driven = False
 
     def __init__(self, until: int, *, blind: bool = False) -> None:
-        self.until, self.blind, self.glances, self.turns = until, blind, 0, 0
+        self.until, self.blind, self.fingerprints, self.turns = until, blind, 0, 0
 
     def turn(self) -> bool:
         self.turns += 1
-        self.exit_code = 0 if self.glances >= self.until else None
+        self.exit_code = 0 if self.fingerprints >= self.until else None
         return False
 
-    def glance(self) -> tuple[None, ...] | None:
-        self.glances += 1
+    def fingerprint(self) -> tuple[None, ...] | None:
+        self.fingerprints += 1
         if self.blind:
             return None
-        return (None,) * (1 if self.glances < self.until else 2)
+        return (None,) * (1 if self.fingerprints < self.until else 2)
 
-    def watch(self, waker: Any) -> None: ...
+    def watch(self, event_loop: Any) -> None: ...
     def next_wake(self) -> float | None: ...
     def stop(self, signum: int) -> None: ...
 
 
-def test_a_turn_is_spared_while_a_glance_finds_nothing_new() -> None:
-    layer = Quiet(8)
-    assert drive(layer, 0.001) == 0
-    assert layer.turns == 2, "the first, and the one that the change asked for"
+def test_no_turn_is_made_while_the_fingerprint_is_the_same() -> None:
+    process = Quiet(8)
+    assert drive(process, 0.001) == 0
+    assert process.turns == 2, "the first, and the one that the change asked for"
 
 
-def test_glances_are_not_trusted_for_ever() -> None:
-    """The clock goes on a second with each look at it: a minute of glances, then a whole turn."""
-    layer = Quiet(90)
-    drive(layer, 0.001)
-    assert layer.turns == 3
+def test_equal_fingerprints_are_believed_for_a_minute() -> None:
+    """The clock advances a second at each reading: after a minute of fingerprints comes a whole turn."""
+    process = Quiet(90)
+    drive(process, 0.001)
+    assert process.turns == 3
 
 
-def test_a_layer_that_cannot_glance_has_a_turn_at_each_timer() -> None:
-    layer = Quiet(5, blind=True)
-    drive(layer, 0.001)
-    assert layer.turns == 5
+def test_a_process_without_a_fingerprint_makes_a_turn_at_each_timer() -> None:
+    process = Quiet(5, blind=True)
+    drive(process, 0.001)
+    assert process.turns == 5
 
 
-def test_a_short_beat_timeout_spares_no_turn() -> None:
-    layer = Quiet(20)
-    drive(layer, 0.001, beat_timeout=2.0)
-    assert layer.turns >= 10
+def test_with_a_short_heartbeat_timeout_each_timer_brings_a_turn() -> None:
+    process = Quiet(20)
+    drive(process, 0.001, beat_timeout=2.0)
+    assert process.turns >= 10

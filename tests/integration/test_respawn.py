@@ -13,6 +13,7 @@ from garrison.cli import launch as launch_cmd
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.processes import launch as launching
 from garrison.processes import resume_all
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system import systemd
@@ -87,7 +88,7 @@ def test_a_full_disk_keeps_the_other_runs_from_nothing(home: Path, monkeypatch: 
 
 def test_a_launcher_that_finds_the_dead_one_replaced_already_says_who_has_it(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = launching.Runtime.real(home)
+    world = Runtime.real(home)
     leased = launching.lease_launcher(world, "r2")
     world.store.update(type(leased), leased.key, lambda _: launching.replace(leased, spawn_deadline=leased.created_at))
 

@@ -44,9 +44,9 @@ ACTIONS: list[tuple[str, Callable[[AgentActivity], object]]] = [
     ("notes", lambda signs: (signs.folder / "notes.txt").write_text("done: half")),
     ("stream", lambda signs: (signs.folder / "claude/stream.jsonl").write_text("{}\n")),
     ("transcript", lambda signs: (signs.folder / "claude/transcripts/one.jsonl").write_text("{}\n")),
-    ("head", lambda signs: git(signs.tree, "-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty",
-                               "-m", "More")),
-    ("worktree", lambda signs: (signs.tree / "calc.py").write_text("x = 1\n")),
+    ("head", lambda signs: git(signs.worktree, "-c", "user.name=n", "-c", "user.email=e", "commit", "-q",
+                               "--allow-empty", "-m", "More")),
+    ("worktree", lambda signs: (signs.worktree / "calc.py").write_text("x = 1\n")),
 ]
 
 
@@ -113,11 +113,11 @@ def test_an_agent_that_edits_or_has_just_started_is_not_silent(signs: AgentActiv
                     created_at=iso(clock.time() - 5))
     assert signs_of_life(observer, born, signs).words() == "", "its predecessor's silence"
     old = replace(born, created_at=iso(clock.time() - 190))
-    for path in [signs.tree, *signs.tree.rglob("*")]:
+    for path in [signs.worktree, *signs.worktree.rglob("*")]:
         os.utime(path, (clock.time() - 300, clock.time() - 300))
     assert ", silent for 3m" in signs_of_life(observer, old, signs).words()
-    (signs.tree / "calc.py").write_text("x = 1\n")
-    os.utime(signs.tree / "calc.py", (clock.time() - 3, clock.time() - 3))
+    (signs.worktree / "calc.py").write_text("x = 1\n")
+    os.utime(signs.worktree / "calc.py", (clock.time() - 3, clock.time() - 3))
     assert signs_of_life(observer, old, signs).words() == "", "it writes files"
 
 

@@ -234,7 +234,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
 
 def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = False,
                  retry_failed: bool = False) -> Launch:
-    """Return the launch of a run that may be resumed; Refused if it is over, or its target branch was apply_installed.
+    """Return the launch of a run that may be resumed; Refused if it is over, or its target branch was rewritten.
 
     A run that is over, but whose launcher died before it reported that, is resumed: the new launcher reports it.
     """
@@ -257,8 +257,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
     if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):
-        raise Refused(f"{launch.base} was apply_installed since run {run} began ({launch.base_oid[:10]} is not in it); "
-                      "pass --accept-apply_installed-target to continue on it")
+        raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
+                      "pass --accept-rewritten-target to continue on it")
     _restore_gate(runtime, launch, git)
     if unset := unset_variables(runtime, launch.env):
         log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and its "

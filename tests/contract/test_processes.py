@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from garrison.errors import GarrisonError
 from garrison.system import kill_tree, processes
 from garrison.system.kill_tree import select_targets
-from garrison.system.process_table import is_tmux
-from garrison.system.processes import Child, Host, Processes, ProcessId, ProcessRow, RealProcesses, parse_stat
+from garrison.system.process_control import Processes, RealProcesses
+from garrison.system.processes import Child, Host, ProcessId, ProcessRow, is_tmux, parse_stat
 from garrison.testing.processes import MemoryProcesses
 from support import until
 

@@ -9,7 +9,7 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.errors import Fenced, LockLost, Refused
-from garrison.merge import strategies
+from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
@@ -433,7 +433,7 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.step()
     built = world.entry("one").commit
     trailers = processor.builder._trailers(entry, (entry.id,), 1)
-    again = strategies.build_candidate(world.queue.git, entry, world.start, trailers)
+    again = candidates.build_candidate(world.queue.git, entry, world.start, trailers)
     assert again.commit == built
     processor.close()
 

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 from merge_support import World, git
 
+from garrison.merge.candidates import build_candidate
 from garrison.merge.entry import STRATEGIES, MergeEntry
-from garrison.merge.strategies import build_candidate
 
 OF_OTHERS = "Ann Else <ann@x> 1600000000 +0200"
 

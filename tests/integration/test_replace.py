@@ -23,7 +23,7 @@ from garrison.supervise.observer import Observer
 from garrison.supervise.replace import fence, kill_incarnation, replace_incarnation
 from garrison.supervise.start import start_incarnation
 from garrison.system.clock import SystemClock
-from garrison.system.processes import RealProcesses
+from garrison.system.process_control import RealProcesses
 from support import until
 
 KEY = Key("runner", "a", "r1")
@@ -36,7 +36,7 @@ from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.supervise.start import register
 from garrison.system.clock import SystemClock
-from garrison.system.processes import RealProcesses
+from garrison.system.process_control import RealProcesses
 home, folder = Path(sys.argv[1]), Path(sys.argv[2])
 observer = Observer(Store(home), RealProcesses(), SystemClock())
 life = register(observer, Key("runner", "a", "r1"), int(sys.argv[3]), time.sleep)

@@ -20,7 +20,7 @@ from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.supervise.stale import find_stale
 from garrison.system.clock import SystemClock, iso
-from garrison.system.processes import RealProcesses
+from garrison.system.process_control import RealProcesses
 
 TIMEOUT = 300.0
 OLD = iso(SystemClock().time() - 1000)

@@ -26,7 +26,7 @@ from garrison.supervise.observer import Observer
 from garrison.supervise.replace import fence, replace_incarnation
 from garrison.supervise.start import Incarnation, StartRefused, register, start_incarnation
 from garrison.system.clock import SystemClock
-from garrison.system.processes import RealProcesses
+from garrison.system.process_control import RealProcesses
 from garrison.testing.clock import FakeClock
 from support import DEADLINE, until
 

@@ -21,8 +21,8 @@ from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.hang_detector import Evidence
 from garrison.supervise.observer import HangWatcher, Inspection, Observer, judge_now
-from garrison.system.process_table import cpu_fingerprint, descendants
-from garrison.system.processes import ProcessId, RealProcesses, probe
+from garrison.system.process_control import RealProcesses
+from garrison.system.processes import ProcessId, cpu_fingerprint, descendants, probe
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
 from support import until

@@ -21,7 +21,7 @@ from garrison.agents.graph import (
     effective_prompt,
 )
 from garrison.agents.graph.model import TRANSITIONS, Node
-from garrison.agents.graph.retry import DELAYS, delay_after, is_transient
+from garrison.agents.graph.session_manager import DELAYS, delay_after, is_transient
 from garrison.errors import ForbiddenTransition, NewerSchema, NotFound, RecordCorrupt, UsageError
 
 

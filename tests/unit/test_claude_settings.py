@@ -8,7 +8,7 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.claude import settings, stream, tools
-from garrison.agents.claude.job import ConnectionJob, from_json, to_json
+from garrison.agents.claude.attempt_files import ConnectionJob
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.errors import UsageError
 
@@ -39,8 +39,8 @@ def test_a_validator_reads_only():
 def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
     order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
                           ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
-    assert from_json(json.loads(json.dumps(to_json(order)))) == order
-    assert set(to_json(order)) == {"home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume",
+    assert ConnectionJob.from_json(json.loads(json.dumps(order.to_json()))) == order
+    assert set(order.to_json()) == {"home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume",
                                    "prompt", "system", "settings", "part", "past", "attempts"}, "as version 0.1 has it"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.agents.claude import transcripts
 from garrison.agents.claude.transcripts import Mirror, TranscriptStore
-from garrison.agents.json_files import append_line, append_lines, read_lines
+from garrison.agents.json_io import append_line, append_lines, read_lines
 from garrison.errors import Refused
 
 KEY = {"project_key": "-tree", "session_id": "s"}

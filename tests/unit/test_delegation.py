@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
-from garrison.agents.json_answer import extract_object
+from garrison.agents.json_io import extract_object
 from garrison.delegation import context
 from garrison.delegation import prompts as classify
 from garrison.delegation.butler import AgentOrchestrator

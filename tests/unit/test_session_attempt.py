@@ -15,7 +15,7 @@ from garrison.agents.claude import budget, failures, policy, prompts, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.json_files import append_line, read_json
+from garrison.agents.json_io import append_line, read_json
 from garrison.agents.session_agent import ORDER, SessionAttempt
 from garrison.processes.orchestrator.session_attempt import SessionProgram
 from garrison.records.life_lock import LifeLock

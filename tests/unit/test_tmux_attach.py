@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.system.terminal import Session
-from garrison.system.tmux_attach import attach_argv, bound, detach_keys, status_format
+from garrison.system.tmux import attach_argv, bound, detach_keys, status_format
 
 OURS = ["bind-key    -T prefix C-b     send-prefix", "bind-key    -T prefix d       detach-client",
         "bind-key    -T prefix D       choose-client -Z"]

@@ -18,15 +18,15 @@ SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pi
                      "raise_signal"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
 ALLOWED = {
-    "system/process_table.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
+    "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
     "system/kill_tree.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
     "system/reaper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
     "system/failpoint.py:kill": (1, "itself, for tests"),
-    "system/async_command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
+    "system/jobs.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
     "pipeline/handlers/tool.py:kill": (1, "`Job.kill`"),
     "workflow/builtin_tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
-    "system/children.py:kill": (1, "itself: its starter is gone"),
+    "system/processes.py:kill": (1, "itself: its starter is gone"),
     "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
     "garrison_demo/claude.py:terminate": (2, "children of its own, not reaped: the isolation, the model server"),
     "garrison_demo/sandbox.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import session_agent
-from garrison.agents.claude.job import VALIDATOR, WORKER
+from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_agent import SessionAgent, SessionOptions

@@ -28,7 +28,7 @@ from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent, CommandProfile
-from garrison.agents.json_files import write_json
+from garrison.agents.json_io import write_json
 from garrison.errors import UsageError
 
 if TYPE_CHECKING:

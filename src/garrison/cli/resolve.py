@@ -91,7 +91,7 @@ def observer_of(store: Store) -> Observer:
     """Return an observer that judges the identities of a home by this machine's processes."""
     from garrison.supervise.observer import Observer
     from garrison.system.clock import SystemClock
-    from garrison.system.processes import RealProcesses
+    from garrison.system.process_control import RealProcesses
 
     return Observer(store, RealProcesses(), SystemClock())
 

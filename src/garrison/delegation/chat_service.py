@@ -16,7 +16,7 @@ from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialist_tools import Desk
 from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused, UsageError
-from garrison.system.async_command import run_to_end
+from garrison.system.jobs import run_to_end
 
 COMMAND_SECONDS = 120.0
 """Seconds that a tool's command may take."""
@@ -71,6 +71,6 @@ def _runner(home: Path, repo_root: Path | None) -> Any:
 
 
 def _repository(given: Path | None) -> Path:
-    from garrison.system.git.repository import top_of
+    from garrison.system.git.repository import top_directory
 
-    return top_of(given or Path.cwd())
+    return top_directory(given or Path.cwd())

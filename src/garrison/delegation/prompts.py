@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from garrison.agents.json_answer import extract_object
+from garrison.agents.json_io import extract_object
 from garrison.delegation.models import AgentResult, Classification, DelegationContext, Turn
 from garrison.delegation.specialists import Crew
 

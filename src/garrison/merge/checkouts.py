@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from garrison.system import failpoint
 from garrison.system.git import Git, GitError
-from garrison.system.git.repository import underway
+from garrison.system.git.repository import operation_in_progress
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -178,7 +178,7 @@ class Checkout:
         self._is_fresh = False
 
     def _operation_in_progress(self) -> Blocked | None:
-        what = underway(self.git_dir)
+        what = operation_in_progress(self.git_dir)
         return Blocked(self.path, (), f"{what} is in progress in {self.path}; finish or abort it") if what else None
 
     def _locked_by_git(self) -> Blocked:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.merge import checkouts
+from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
 from garrison.merge.records import (
@@ -20,7 +21,6 @@ from garrison.merge.records import (
     StatusChanged,
     TargetMoved,
 )
-from garrison.merge.strategies import build_candidate
 from garrison.system import failpoint
 
 if TYPE_CHECKING:

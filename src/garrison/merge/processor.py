@@ -24,7 +24,7 @@ from garrison.merge.records import LeaseTaken, QueuePaused, QueueResumed, Status
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import failpoint
-from garrison.system.git.repository import collecting
+from garrison.system.git.repository import is_gc_running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,7 +170,7 @@ class MergeProcessor:
             self.gates.keep((), state)
         if not entries and not waiting:
             return self._idle(state)
-        if collecting(self.git.common):
+        if is_gc_running(self.git.common):
             return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
                         seconds=GC_SECONDS)
         tip = self.writer.tip()

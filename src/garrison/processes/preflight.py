@@ -37,7 +37,7 @@ from garrison.records.run import Launch
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
-from garrison.system.git.repository import detached, underway
+from garrison.system.git.repository import explain_detached_head, operation_in_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,7 +91,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
-    if what := underway(git.git_dir(repo)):
+    if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
@@ -139,7 +139,7 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
 def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     base = plan.base if request.base is None else request.base
     if base is None and (base := git.current_branch()) is None:
-        raise Refused(detached(git.root))
+        raise Refused(explain_detached_head(git.root))
     if not git.branch_exists(base):  # `main~1` names a commit, not a branch
         shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quote(base)
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")

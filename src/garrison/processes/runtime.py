@@ -16,14 +16,14 @@ from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
-from garrison.system.processes import RealProcesses
+from garrison.system.process_control import RealProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.system.clock import Clock
-    from garrison.system.processes import Processes
+    from garrison.system.process_control import Processes
 
 
 @dataclass(frozen=True)

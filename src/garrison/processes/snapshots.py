@@ -21,8 +21,7 @@ from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, read_tail
-from garrison.system.process_table import cpu_fingerprint
-from garrison.system.processes import ProcessId
+from garrison.system.processes import ProcessId, cpu_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

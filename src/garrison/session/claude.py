@@ -20,8 +20,7 @@ from typing import Any
 from garrison.agents.base import Function
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
-from garrison.agents.graph.model import Node
-from garrison.agents.graph.session import Event
+from garrison.agents.graph.model import Event, Node
 from garrison.session.adapters import Dispatch
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given the conversation so far and answer its "

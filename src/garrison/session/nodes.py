@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.json_answer import extract_object
+from garrison.agents.json_io import extract_object
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.session.adapters import FURTHER, Adapters, called
 from garrison.session.trust import Tier

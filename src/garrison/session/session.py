@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.json_files import append_line
+from garrison.agents.json_io import append_line
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.store import Store
     from garrison.system.clock import Clock
-    from garrison.system.processes import Processes, ProcessInfo
+    from garrison.system.process_control import Processes
+    from garrison.system.processes import ProcessInfo
 
 
 class Observer:

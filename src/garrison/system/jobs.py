@@ -1,8 +1,8 @@
-"""Jobs: run a shell command as our child, driven by an event loop that must not block.
+"""Jobs: run a command as our child, polled by an event loop that must not block, or awaited to its end in asyncio.
 
-A job has its own session, a log file, a timeout, and the life marker that its environment gives it. After its end
-nothing of it runs on: what it left in its session, below itself or under a marker of its own is ended too, TERM then
-KILL, in steps that `poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
+A `Job` has its own session, a log file, a timeout, and the life marker that its environment gives it. After its end
+nothing of it keeps running: what it left in its session, below itself or under a marker of its own is ended too, TERM
+then KILL, in steps that `poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
 from garrison.system import kill_tree, processes, terminal_text
 from garrison.system.processes import Child, ProcessId
 
@@ -195,3 +195,22 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
     if size > bytes and len(found) > 1:
         del found[0]  # its beginning was cut off
     return "\n".join(found[-lines:])
+
+
+async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,
+                  ) -> tuple[int, str, str]:
+    """Run a command without input; return (exit code, stdout, stderr). After `seconds` it is killed: Refused."""
+    import asyncio  # 20 ms that a process without an asyncio loop need not pay
+
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=dict(env), cwd=cwd, start_new_session=True)
+    try:
+        async with asyncio.timeout(seconds):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise Refused(f"`{argv[0].rpartition('/')[2]}` took longer than {seconds:.0f} s; `garrison status` shows what "
+                      "came of it") from None
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")

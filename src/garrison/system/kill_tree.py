@@ -13,15 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.children import adopted
-from garrison.system.process_table import (
-    ProcessId,
-    ProcessRow,
-    is_tmux,
-    last_pid,
-    list_processes,
-    open_verified,
-)
+from garrison.system.processes import ProcessId, ProcessRow, adopted, is_tmux, last_pid, list_processes, open_verified
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

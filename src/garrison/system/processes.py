@@ -1,98 +1,422 @@
-"""Processes of this machine behind one seam, which simulations and tests replace by an in-memory double.
+"""Processes of this machine: identify, find and signal them; start, collect and adopt our own children.
 
-Finding and signalling is in `process_table`, starting and collecting children in `children`, ending a process tree in
-`kill_tree`; what other rooms use of the first two can be imported from here.
+A process is (pid, start ticks): field 22 of /proc/PID/stat, which neither a clock step nor a recycled pid can fake. It
+is signalled only through a pidfd that was verified against its start ticks. A zombie counts as dead. psutil lists
+processes; the stat line is read here, because psutil does not give the start ticks, and so is the marker, for speed.
+
+A child of `spawn` is collected by `reap` or `exit_code` and by nothing else; its pid is its own until then.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import os
+import select
+import signal as signals
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from garrison.system.children import Child, adopted, become_subreaper, exit_code, reap, spawn
-from garrison.system.kill_tree import kill_tree
-from garrison.system.process_table import (
-    MARKER,
-    Host,
-    ProcessId,
-    ProcessInfo,
-    ProcessRow,
-    ancestors,
-    boot_id,
-    descendants,
-    find_marked,
-    has_ended,
-    is_running,
-    life_marker,
-    list_processes,
-    open_verified,
-    parse_stat,
-    probe,
-    same_boot,
-    send,
-    this_host,
-)
+import psutil
+
+from garrison.errors import GarrisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = [
-    "MARKER", "Child", "Host", "ProcessId", "ProcessInfo", "ProcessRow", "Processes", "RealProcesses", "adopted",
-    "ancestors", "become_subreaper", "boot_id", "descendants", "exit_code", "find_marked", "has_ended", "is_running",
-    "kill_tree", "life_marker", "list_processes", "open_verified", "parse_stat", "probe", "reap", "same_boot", "send",
-    "spawn", "this_host",
-]
+MARKER = "GARRISON_LIFE"
+"""Environment variable that names the incarnation a process belongs to."""
+LISTINGS = 50
+"""Bound on the listings of one scan: a machine that forks faster than we read must not keep us reading for ever."""
 
 
-class Processes(Protocol):
-    """Operations on processes that supervision needs."""
+@dataclass(frozen=True, order=True)
+class ProcessId:
+    """One process for ever: its pid, and its start in clock ticks since boot."""
 
-    def here(self) -> Host:
-        """Return the host, boot and pid namespace of this process."""
-        ...
-
-    def probe(self, pid: int) -> ProcessInfo | None:
-        """Return what is known of `pid` now; None if there is no such process."""
-        ...
-
-    def is_running(self, pid: int, ticks: int) -> bool:
-        """Return whether that very process runs; a zombie does not."""
-        ...
-
-    def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry the life marker `life_marker`."""
-        ...
-
-    def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
-        """Return the living processes below `pid` that carry `life_marker` or none; cut at other incarnations."""
-        ...
-
-    def send(self, pid: int, ticks: int, signal: int) -> bool:
-        """Signal that very process; False if it is gone."""
-        ...
-
-    def kill_tree(self, root: ProcessId | None, marker: str, *, grace: float = 5.0) -> list[ProcessId]:
-        """End an incarnation by force; return what was signalled. GarrisonError if a process does not die."""
-        ...
-
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
-        """Start a child in its own session with exactly `env`, its output appended to `log`."""
-        ...
-
-    def reap(self) -> dict[int, int]:
-        """Collect children that ended: pid → exit code, negative for a signal."""
-        ...
+    pid: int
+    ticks: int
 
 
-class RealProcesses:
-    """The machine's processes."""
+@dataclass(frozen=True)
+class ProcessInfo:
+    """Fields of /proc/PID/stat."""
 
-    here = staticmethod(this_host)
-    probe = staticmethod(probe)
-    is_running = staticmethod(is_running)
-    find_marked = staticmethod(find_marked)
-    descendants = staticmethod(descendants)
-    send = staticmethod(send)
-    kill_tree = staticmethod(kill_tree)
-    spawn = staticmethod(spawn)
-    reap = staticmethod(reap)
+    pid: int
+    ticks: int
+    zombie: bool
+    ppid: int
+    comm: str
+    session: int = 0
+    state: str = ""
+    """R running, S and I waiting, D blocked in the kernel, T stopped, t traced; '' unknown."""
+    cpu: int = 0
+    """Clock ticks of CPU it used, including those of the children it collected."""
+
+    @property
+    def id(self) -> ProcessId:
+        """(pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A living process as `kill_tree.select_targets` sees it; `marker` is its incarnation, None if it has none."""
+
+    pid: int
+    ticks: int
+    ppid: int
+    comm: str
+    marker: str | None
+    session: int = 0
+
+    @property
+    def id(self) -> ProcessId:
+        """(pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
+
+    host: str
+    boot_id: str
+    pid_ns: str
+
+
+# --- where we are -----------------------------------------------------------------------------------------------------
+
+
+def this_host() -> Host:
+    """Return the host, boot and pid namespace of this process."""
+    return Host(os.uname().nodename, boot_id(), os.readlink("/proc/self/ns/pid"))  # noqa: PTH115  # no path: pid:[…]
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot; a test sets GARRISON_BOOT_ID to simulate a reboot."""
+    return os.environ.get("GARRISON_BOOT_ID") or _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def same_boot(recorded: str) -> bool:
+    """Return whether a pid recorded under that boot id is still valid; a record without a boot id counts as valid."""
+    return recorded in ("", boot_id())
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+def probe(pid: int) -> ProcessInfo | None:
+    """Return what is known of `pid` now; None if there is no such process."""
+    if pid <= 0:
+        return None
+    try:
+        return parse_stat(_read(f"/proc/{pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+
+def parse_stat(raw: bytes) -> ProcessInfo:
+    """Parse one /proc/PID/stat. The name may hold spaces and parentheses, so fields count from the last `)`.
+
+    A leader whose other threads live on shows as Z too; it is dead only when it is the last thread.
+    """
+    opened, closed = raw.index(b"("), raw.rindex(b")")
+    fields = raw[closed + 2:].split()
+    dead = fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
+    return ProcessInfo(pid=int(raw[:opened]), ticks=int(fields[19]), zombie=dead, ppid=int(fields[1]),
+                       comm=raw[opened + 1:closed].decode(errors="replace"), session=int(fields[3]),
+                       state=fields[0].decode(), cpu=sum(map(int, fields[11:15])))
+
+
+def is_running(pid: int, ticks: int) -> bool:
+    """Return whether that very process runs; a zombie does not."""
+    found = probe(pid)
+    return found is not None and found.ticks == ticks and not found.zombie
+
+
+def life_marker(pid: int) -> str | None:
+    """Return the life marker in a process's environment; None if it has none, is gone or is not ours to read."""
+    try:
+        environ = _read(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; every gate run reads them all twice.
+    value = (b"\0" + environ).partition(f"\0{MARKER}=".encode())[2]
+    return value.partition(b"\0")[0].decode(errors="surrogateescape") or None
+
+
+def open_verified(pid: int, ticks: int) -> int | None:
+    """Return a pidfd (close-on-exec) of that very process; None if it has ended or the pid is another's."""
+    if pid <= 0:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, FileNotFoundError):
+        return None
+    # Alive after the ticks were read: so the pid was its own while they were.
+    if is_running(pid, ticks) and not has_ended(pidfd):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def has_ended(pidfd: int) -> bool:
+    """Return whether the process behind a pidfd has ended (it may still be a zombie)."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def send(pid: int, ticks: int, signal: int) -> bool:
+    """Signal that very process through a verified pidfd; False if it is gone, GarrisonError if we may not."""
+    pidfd = open_verified(pid, ticks)
+    if pidfd is None:
+        return False
+    try:
+        signals.pidfd_send_signal(pidfd, signal)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise GarrisonError(f"process {pid} belongs to another user; end it by hand") from error
+    finally:
+        os.close(pidfd)
+    return True
+
+
+# --- all processes ----------------------------------------------------------------------------------------------------
+
+
+def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
+    """Yield every living process with its marker, except those whose pids are in `seen`, to which it adds their pids.
+
+    /proc is listed again until a listing names no new pid: a process that forks and exits while the others are read
+    could pass by one listing, but its successor is found in a later one, which is short.
+    """
+    seen = set() if seen is None else seen
+    for _ in range(LISTINGS):
+        before = last_pid()
+        new = [pid for pid in psutil.pids() if pid not in seen]
+        seen.update(new)
+        for pid in new:
+            found = probe(pid)
+            if found is not None and not found.zombie:
+                yield ProcessRow(pid, found.ticks, found.ppid, found.comm, life_marker(pid), found.session)
+        if not new or -1 != before == last_pid():
+            return
+
+
+def last_pid() -> int:
+    """Return the pid given last, which changes with every fork; -1 if the kernel does not tell."""
+    try:
+        return int(_read("/proc/loadavg").split()[4])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def find_marked(marker: str) -> list[ProcessId]:
+    """Return the living processes that carry the life marker `marker`; none for an empty one."""
+    return [row.id for row in list_processes() if row.marker == marker] if marker else []
+
+
+def ancestors(pid: int) -> set[int]:
+    """Return the pids above `pid`, up to 1."""
+    above: set[int] = set()
+    found = probe(pid)
+    while found is not None and found.ppid > 0 and found.ppid not in above:
+        above.add(found.ppid)
+        found = probe(found.ppid)
+    return above
+
+
+def descendants(pid: int, marker: str) -> list[ProcessInfo]:
+    """Return the living processes below `pid`, parents first, leaving out other incarnations and tmux with their trees.
+
+    A process that exits within the scan may be missed; a caller that compares two scans sees that as a change.
+    """
+    found: list[ProcessInfo] = []
+    queue = deque(child_pids(pid))
+    while queue:
+        info = probe(queue.popleft())
+        if info is None or info.zombie or is_tmux(info.comm):
+            continue
+        if life_marker(info.pid) in (None, marker):
+            found.append(info)
+            queue.extend(child_pids(info.pid))
+    return found
+
+
+def child_pids(pid: int) -> list[int]:
+    """Return the pids of the children of all threads of `pid`.
+
+    The kernel lists them (CONFIG_PROC_CHILDREN); psutil, which reads every process for it, is the fallback.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names only
+        return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    except FileNotFoundError:
+        if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):  # noqa: PTH110
+            return []  # the process ended meanwhile
+    except OSError:
+        return []
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def cpu_fingerprint(pid: int, marker: str) -> frozenset[tuple[int, int, tuple[str, ...]]] | None:
+    """Return what changes as soon as a descendant has run for an instant; None where the kernel does not count it.
+
+    (pid, start ticks, nanoseconds that each thread has run): clock ticks would not show a short write.
+    """
+    try:
+        return frozenset((info.pid, info.ticks, _thread_times(info.pid)) for info in descendants(pid, marker))
+    except OSError:
+        return None
+
+
+def _thread_times(pid: int) -> tuple[str, ...]:
+    threads = sorted(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208  # names only
+    return tuple(f"{thread} {_read(f'/proc/{pid}/task/{thread}/schedstat').split()[0].decode()}" for thread in threads)
+
+
+def is_tmux(comm: str) -> bool:
+    """Return whether a process name is a tmux server's or client's."""
+    return comm == "tmux" or comm.startswith("tmux:")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # /proc: unbuffered, thousands of times a minute
+        return file.read()
+
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process we started; `pidfd` is ours to close (-1: none) and becomes readable when it ends."""
+
+    pid: int
+    ticks: int
+    pidfd: int
+
+    @property
+    def id(self) -> ProcessId:
+        """Return (pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+    def close(self) -> None:
+        """Close the pidfd; the process is not touched."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            object.__setattr__(self, "pidfd", -1)
+
+
+_codes: dict[int, int] = {}
+"""Exit codes of spawned children that `reap` collected."""
+_spawned: set[int] = set()
+"""Our spawned children that have not been reaped."""
+
+
+def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
+          extra_fds: Sequence[int] = ()) -> Child:
+    """Start a child: own session, exactly `env`, stdin empty, stdout and stderr appended to `log` (made 0600).
+
+    GarrisonError if the program or the directory is missing. The child is collected by `reap` or `exit_code`.
+    """
+    import subprocess  # light doors never spawn
+
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds))
+    except OSError as error:
+        raise GarrisonError(f"cannot start {argv[0]} in {cwd}: {error.strerror}; check the program and the "
+                            "directory") from error
+    finally:
+        os.close(output)
+    process.returncode = 0  # we wait for it ourselves; Popen need not remember it
+    _codes.pop(process.pid, None)
+    _spawned.add(process.pid)
+    found = probe(process.pid)  # not reaped yet, so the pid is its own
+    assert found is not None
+    return Child(process.pid, found.ticks, os.pidfd_open(process.pid))
+
+
+def reap() -> dict[int, int]:
+    """Collect every child that has ended: pid → exit code, negative for a signal.
+
+    Not while a `subprocess` call waits in another thread. `exit_code` still answers for spawned children afterwards.
+    """
+    collected: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid == 0:
+            break
+        collected[pid] = os.waitstatus_to_exitcode(status)
+        if pid in _spawned:
+            _spawned.discard(pid)
+            _codes[pid] = collected[pid]
+    return collected
+
+
+def exit_code(pid: int) -> int | None:
+    """Return how a child of `spawn` ended (negative: a signal); None while it runs or if its status was taken
+    elsewhere.
+    """
+    if pid in _spawned:
+        try:
+            waited, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            _spawned.discard(pid)
+            return None
+        if waited:
+            _spawned.discard(pid)
+            _codes[pid] = os.waitstatus_to_exitcode(status)
+    return _codes.get(pid)
+
+
+def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
+    """Children of ours that bear no marker and that we did not start: what a program of ours left behind as it ended.
+
+    Empty in a process that is no adopting subreaper; its children may be anybody's.
+    """
+    me = os.getpid()
+    return [row.id for row in rows
+            if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
+
+
+def die_with_parent() -> None:
+    """Receive SIGTERM when the parent dies, or now if it is gone already."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signals.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signals.SIGTERM)
+
+
+_adopting = False
+"""True if every orphan that becomes our child comes from a process we started."""
+
+
+def become_subreaper(*, adopting: bool = False) -> None:
+    """Make orphans below us our children, so that `reap` collects them.
+
+    With `adopting` they are ours to end, too (`adopted`): only for a process that had no children when it began.
+    """
+    import ctypes
+
+    global _adopting  # noqa: PLW0603  # a process is a subreaper as a whole
+    _adopting = adopting
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise GarrisonError(f"cannot become a subreaper: {os.strerror(ctypes.get_errno())}; garrison needs Linux ≥ 3.4")

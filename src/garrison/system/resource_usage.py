@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from garrison.system.process_table import ProcessId, life_marker
+from garrison.system.processes import ProcessId, life_marker
 
 RESOLUTION = 0.01
 """Seconds of CPU time that the kernel counts in."""

@@ -8,6 +8,8 @@
 * A pane's pid is a hint; the program registers its own.
 * tmux may lose the last bytes of a program that writes and exits at once (2 of 100 under load): what must not be lost
   goes to a file that the program writes itself.
+* The status line of an attached client names the key that detaches, as it is bound. Inside the user's own tmux, the
+  outer one receives its prefix first, so it is asked for prefix and bindings; nothing else is read from or sent to it.
 
 `tmux_server` starts and repairs the server, `tmux_client` sends it commands.
 """
@@ -20,6 +22,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,13 +38,13 @@ from garrison.system import kill_tree, processes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
-from garrison.system.tmux_attach import attach_argv
 from garrison.system.tmux_server import TmuxServer
 
 if TYPE_CHECKING:
     import libtmux
 
     from garrison.system.tmux_client import TmuxClient
+
 
 MESSAGE_BYTES = 12_000
 """Longest command that goes to tmux as it is; its limit is 16 kB with everything around it."""
@@ -325,3 +328,70 @@ def _remind_of_child(server: str) -> None:
 def _is_child_of(pid: int, server: str) -> bool:
     process = processes.probe(pid)
     return process is not None and process.ppid == int(server.partition(":")[0])
+
+
+def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[str], title: str, *, write: bool,
+                environ: Mapping[str, str]) -> list[str]:
+    """Return the command that attaches by id; without `write`, read-only and without resizing the pane.
+
+    Args:
+        prefix: prefix key of our server.
+        bindings: `list-keys -T prefix` of our server.
+        environ: the person's environment.
+    """
+    keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
+    mode = [] if write else ["-r"]
+    return ["env", "-u", "TMUX", "tmux", "-S", session.socket or socket, "-N", "-f", os.devnull,
+            "set-option", "-t", session.session_id, "status", "on", ";",
+            "set-option", "-t", session.session_id, "status-format[0]", status_format(keys, title), ";",
+            "attach-session", *mode, "-t", session.session_id]
+
+
+def status_format(keys: str, title: str) -> str:
+    """Return the status line as a tmux format that tells each client whether it may type."""
+    mode = "#{?client_readonly,read-only,you may type}"
+    return f"#[reverse] {mode} · {literal(keys)} detaches, the agent goes on · {literal(title)} "
+
+
+def literal(text: str) -> str:
+    """Escape `text` for a tmux format: `#` begins no expansion, `%` no date."""
+    return text.replace("#", "##").replace("%", "%%")
+
+
+def detach_keys(prefix: str, bindings: Sequence[str], outer: tuple[str, Sequence[str]] | None) -> str:
+    """Return the keys that detach: `C-b d`, or with an `outer` tmux of the same prefix, how to send ours through it.
+
+    Args:
+        outer: prefix and bindings of the user's own tmux, None outside of one.
+    """
+    key = bound(bindings, "detach-client") or ": detach-client"
+    through = prefix
+    if outer is not None and outer[0] in (prefix, ""):
+        through = f"{prefix} {bound(outer[1], 'send-prefix') or prefix}"
+    return f"{through} {key}"
+
+
+def bound(bindings: Sequence[str], command: str) -> str:
+    """Return the key to which exactly that command is bound, '' if none.
+
+    A line of `bindings` reads `bind-key [-r] -T prefix KEY COMMAND`.
+    """
+    for line in bindings:
+        words = line.split()
+        if len(words) >= 5 and words[-1] == command and words[-4] == "-T":
+            return words[-2].removeprefix("\\")
+    return ""
+
+
+def _outer(environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return prefix and bindings of the tmux we are in; ('', []) if it does not answer."""
+    socket = environ["TMUX"].partition(",")[0]
+
+    def ask(*words: str) -> list[str]:
+        return subprocess.run(["tmux", "-N", "-S", socket, *words], capture_output=True, text=True, timeout=5,
+                              check=True, stdin=subprocess.DEVNULL).stdout.splitlines()
+
+    try:
+        return "".join(ask("show-options", "-gv", "prefix")), ask("list-keys", "-T", "prefix")
+    except (OSError, subprocess.SubprocessError):
+        return "", []

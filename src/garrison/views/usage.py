@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.claude import budget
-from garrison.agents.json_files import read_json
+from garrison.agents.json_io import read_json
 from garrison.agents.session_agent import ORDER
 from garrison.supervise.lease import parse_marker
 from garrison.system import resource_usage

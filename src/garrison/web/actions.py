@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
-from garrison.system.async_command import run_to_end
+from garrison.system.jobs import run_to_end
 from garrison.system.terminal_text import clean
 
 SECONDS = 120.0

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from garrison.agents.json_answer import extract_object
+from garrison.agents.json_io import extract_object
 from garrison.errors import GarrisonError
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.models import Workflow

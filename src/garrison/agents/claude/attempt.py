@@ -17,13 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from garrison.agents.base import AgentReport, Assignment, Outcome, Question, Work
-from garrison.agents.claude import cli_process, failures, job, policy, prompts, questions, takeover
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.job import ConnectionJob
+from garrison.agents.claude import cli_process, failures, policy, prompts, questions, takeover
+from garrison.agents.claude.attempt_files import VALIDATOR, WORKER, AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.claude.tools import to_agent_report
-from garrison.agents.json_files import read_json, write_json
+from garrison.agents.json_io import read_json, write_json
 from garrison.records import atomic
 from garrison.system.jobs import Job, read_tail
 
@@ -150,13 +149,13 @@ class SuspendableAttempt(Work):
 class ClaudeAgent:
     """Starts Claude sessions with one profile's settings, for a worker or for a validator."""
 
-    def __init__(self, name: str, settings: ClaudeSettings, role: str = job.WORKER) -> None:
+    def __init__(self, name: str, settings: ClaudeSettings, role: str = WORKER) -> None:
         self.name, self.settings, self.role = name, settings, role
 
     def start(self, assignment: Assignment, now: float) -> ClaudeAttempt:
         """Begin, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
         task = assignment.task
-        if self.role == job.VALIDATOR:  # the node's attributes are about its own agent, not about this one
+        if self.role == VALIDATOR:  # the node's attributes are about its own agent, not about this one
             return ClaudeAttempt(assignment, read_only(self.settings), now, role=self.role)
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
 
@@ -164,7 +163,7 @@ class ClaudeAgent:
 class ClaudeAttempt(SuspendableAttempt):
     """An attempt's Claude session; each of its programs is a `connection`."""
 
-    def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = job.WORKER,
+    def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         self.settings, self.role, self._argv = settings, role, argv
         self._connection: _ConnectionProcess | None = None
@@ -190,15 +189,15 @@ class ClaudeAttempt(SuspendableAttempt):
         session = self.session if resume else str(uuid.uuid4())
         assert session is not None
         if not resume:
-            parent = task.continues if self.role == job.WORKER and self.session is None else ""
+            parent = task.continues if self.role == WORKER and self.session is None else ""
             write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent})
-        order = ConnectionJob(
+        job = ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
             str(self.assignment.worktree), str(self.assignment.folder), session, resume,
             prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder))
-        write_json(self.files.order, job.to_json(order))
+        write_json(self.files.order, job.to_json())
         self._connection = _ConnectionProcess(Job.start(
             [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,
             log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
@@ -220,7 +219,7 @@ class ClaudeAttempt(SuspendableAttempt):
     def _report(self) -> AgentReport:
         """Return a worker's report; a validator's verdict is not for the pipeline."""
         reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
-        return to_agent_report(read_json(self.files.report)) if reported and self.role == job.WORKER else {}
+        return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
 
 
 class _ConnectionProcess(Work):

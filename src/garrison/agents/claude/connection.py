@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude import budget, cli_process, failures, policy, questions, tools, transcripts
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
+from garrison.agents.claude.cli_process import start_slot
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
@@ -30,21 +31,19 @@ from garrison.agents.claude.client import (
     build_options,
     project_key_for_directory,
 )
-from garrison.agents.claude.job import from_json
 from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
-from garrison.agents.json_files import append_line, read_json
+from garrison.agents.json_io import append_line, read_json
 from garrison.agents.result import LANDING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.system.children import die_with_parent
+from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
-    from garrison.agents.claude.job import ConnectionJob
+    from garrison.agents.claude.attempt_files import ConnectionJob
 
 _MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
@@ -283,7 +282,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    connection = Connection(from_json(read_json(path)))
+    connection = Connection(ConnectionJob.from_json(read_json(path)))
     connection.files.add_ending(asyncio.run(connection.run()))
     return 0
 

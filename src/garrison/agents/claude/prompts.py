@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
 from garrison.agents.claude import questions
-from garrison.agents.claude.job import VALIDATOR, WORKER
+from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
 from garrison.agents.claude.policy import Prompt
 
 if TYPE_CHECKING:

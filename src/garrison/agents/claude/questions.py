@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.base import Question
 from garrison.agents.claude.policy import Decision, Step
-from garrison.agents.json_files import read_json, write_json
+from garrison.agents.json_io import read_json, write_json
 from garrison.records import atomic
 
 if TYPE_CHECKING:

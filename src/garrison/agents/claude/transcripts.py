@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from garrison.agents.json_files import append_lines, encode, read_lines
+from garrison.agents.json_io import append_lines, encode, read_lines
 from garrison.errors import Refused
 from garrison.records import atomic
 

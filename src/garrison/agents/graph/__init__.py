@@ -22,12 +22,14 @@ if TYPE_CHECKING:
         AgentFailure,
         AgentGraphError,
         AgentStatus,
+        Connect,
         Edge,
         Message,
         Node,
         NodeNotFoundError,
+        Session,
+        SessionSpec,
     )
-    from garrison.agents.graph.session import Connect, Session, SessionSpec
     from garrison.agents.graph.session_manager import AgentSessionManager
 
 __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager", "AgentStatus", "Connect",
@@ -38,8 +40,8 @@ _MODULES = {
     "base": ("Function",),
     "graph.control": ("ControlGraph", "effective_prompt"),
     "graph.graph": ("AgentGraph", "load_graph", "save_graph"),
-    "graph.model": ("AgentFailure", "AgentGraphError", "AgentStatus", "Edge", "Message", "Node", "NodeNotFoundError"),
-    "graph.session": ("Connect", "Session", "SessionSpec"),
+    "graph.model": ("AgentFailure", "AgentGraphError", "AgentStatus", "Connect", "Edge", "Message", "Node",
+                    "NodeNotFoundError", "Session", "SessionSpec"),
     "graph.session_manager": ("AgentSessionManager",),
 }
 """Module of `garrison.agents` → names of this package that it defines."""

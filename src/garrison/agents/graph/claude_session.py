@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
     from garrison.agents.claude.stream import Event
-    from garrison.agents.graph.session import SessionSpec
+    from garrison.agents.graph.model import SessionSpec
 
 SERVER = "desk"
 """Name of the MCP server with a node's functions."""

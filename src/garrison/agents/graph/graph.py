@@ -19,13 +19,15 @@ from garrison.agents.graph.control import ControlGraph, effective_prompt
 from garrison.agents.graph.model import (
     SUPERVISOR,
     AgentStatus,
+    Connect,
     Edge,
     Message,
     Node,
     NodeNotFoundError,
+    Session,
+    SessionSpec,
     check_name,
 )
-from garrison.agents.graph.session import Connect, Session, SessionSpec
 from garrison.agents.graph.session_manager import START_TIMEOUT, AgentSessionManager, Listener
 from garrison.errors import NewerSchema, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records import atomic

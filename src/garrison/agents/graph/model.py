@@ -1,4 +1,4 @@
-"""Data model of an agent graph: nodes, edges, messages, an agent's status, and the errors.
+"""Data model of an agent graph: nodes, edges, messages, an agent's status, its session's protocol, and the errors.
 
     initializing -> active        the first message, or start_agent
     initializing -> error         its start failed in all tries
@@ -6,14 +6,18 @@
     active -> error               a message failed in all tries
     stopped | error -> active     the next message, start_agent, restart_agent
     error -> stopped              stop_agent
+
+`Session` is what any model, program or test must implement to be an agent's session. A session is connected, asked and
+closed by one and the same task, one question at a time. It answers with the events of `agents.claude.stream` (pieces of
+kind `text` carry `text`), and raises when a turn failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
 
@@ -134,3 +138,36 @@ def check_name(what: str, name: object) -> str:
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise UsageError(f"{name!r:.60} cannot be a {what}; use one line of 1 to {MAX_NAME} printable characters")
     return name
+
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """Agent to start: the node's id, its effective prompt, its model (None: the default), its metadata."""
+
+    node_id: str
+    system_prompt: str
+    model: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Session(Protocol):
+    """One agent's conversation."""
+
+    async def connect(self) -> None:
+        """Begin; `close` releases whatever it holds, even if this fails half-way."""
+        ...
+
+    def ask(self, content: str) -> AsyncIterator[Event]:
+        """Send a message and yield its events until the turn is over; raise AgentFailure or the client's own error."""
+        ...
+
+    async def close(self) -> None:
+        """End it and release everything. Idempotent."""
+        ...
+
+
+Connect = Callable[[SessionSpec], Session]
+"""Makes a session object; cheap, it starts nothing yet."""

@@ -1,8 +1,11 @@
-"""Session manager of an agent graph: start a session with its agent's first message, ask it, stop it.
+"""Session manager of an agent graph: start a session with its agent's first message, ask it, retry, stop it.
 
 A session lives in one task from `connect` to `close`, because the client's own tasks cannot be left by another. Calls
-for the same agent wait for one another; agents never wait for each other. `retry` decides what follows a failure; a
-failed session is closed, and the next try starts a new one with the present prompt.
+for the same agent wait for one another; agents never wait for each other. A failed session is closed, and the next try
+starts a new one with the present prompt.
+
+A failure that may pass (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds.
+One that cannot pass by itself (a refused key, an account that cannot pay, an invalid request) is not retried.
 """
 
 from __future__ import annotations
@@ -14,10 +17,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from garrison.agents.graph import retry
-from garrison.agents.graph.model import AgentFailure, AgentGraphError, AgentStatus, Node
-from garrison.agents.graph.session import Connect, Event, Session, SessionSpec
-from garrison.errors import GarrisonError
+from garrison.agents.claude import failures
+from garrison.agents.graph.model import (
+    AgentFailure,
+    AgentGraphError,
+    AgentStatus,
+    Connect,
+    Event,
+    Node,
+    Session,
+    SessionSpec,
+)
+from garrison.errors import GarrisonError, Refused, UsageError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -126,7 +137,7 @@ class AgentSessionManager:
         ended = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
         for node_id, how in zip(ids, ended, strict=True):
             if isinstance(how, BaseException):
-                logger.error("agent %s did not stop gracefully: %s", node_id, retry.describe(how))
+                logger.error("agent %s did not stop gracefully: %s", node_id, describe(how))
 
     def forget(self, node_id: str) -> None:
         """Drop what is kept for a removed node, whose session has been stopped."""
@@ -222,8 +233,8 @@ class AgentSessionManager:
             except Exception as error:
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
                     raise  # a refusal, not a failure
-                delay = retry.delay_after(attempt, error)
-                node.last_error = retry.describe(error)
+                delay = delay_after(attempt, error)
+                node.last_error = describe(error)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
                 if delay is None:
                     node.error_count += 1
@@ -282,3 +293,38 @@ def _refuse_pending(running: _Running) -> None:
         question = running.questions.get_nowait()
         if question is not None and not question.answer.done():
             question.answer.set_exception(AgentGraphError("the agent was stopped before it had answered"))
+
+
+DELAYS = (1.0, 2.0, 4.0)
+"""Seconds before the second, third and fourth try."""
+PERMANENT = frozenset({failures.AUTHENTICATION, failures.BILLING, failures.BUDGET, failures.INVALID, failures.CONTEXT,
+                       failures.TOO_LONG, failures.REFUSED, failures.UNKNOWN_SESSION, failures.MAX_TURNS})
+_MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyError, AttributeError, NotImplementedError,
+             ImportError, FileNotFoundError, PermissionError)
+"""Mistakes of the caller or the installation, which the same call would repeat."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether another try may succeed."""
+    if isinstance(error, AgentFailure):
+        return failures.classify(error.status, str(error), error.error) not in PERMANENT
+    if isinstance(error, _MISTAKES) or type(error).__name__ == "CLINotFoundError":
+        return False
+    if isinstance(error, TimeoutError | OSError):
+        return True
+    return failures.classify(None, str(error)) not in PERMANENT
+
+
+def delay_after(attempt: int, error: BaseException) -> float | None:
+    """Return the seconds until the next try, after try number `attempt` (from 1) failed; None to give up."""
+    if attempt > len(DELAYS) or not is_transient(error):
+        return None
+    return DELAYS[attempt - 1]
+
+
+def describe(error: BaseException) -> str:
+    """Return the error as one line for a status."""
+    text = " ".join(str(error).split())[:500]
+    if text and not isinstance(error, AgentFailure):
+        return f"{type(error).__name__}: {text}"
+    return text or type(error).__name__

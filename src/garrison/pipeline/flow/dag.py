@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.flow.routing import choose_all
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
-from garrison.pipeline.flow.turn import Turn
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
 from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome

@@ -14,8 +14,18 @@ from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import dag, walk
 from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, Suspended, TimedOut
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, Program
-from garrison.pipeline.flow.state import FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Move, copy_json
-from garrison.pipeline.flow.turn import Turn, final_outcome
+from garrison.pipeline.flow.state import (
+    FAILED,
+    ROOT,
+    RUNNING,
+    WAITING,
+    Change,
+    FlowState,
+    Move,
+    Turn,
+    copy_json,
+    final_outcome,
+)
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome

@@ -28,8 +28,7 @@ from typing import Any
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import ROOT, Fan, Move, Place
-from garrison.pipeline.flow.turn import Turn
+from garrison.pipeline.flow.state import ROOT, Fan, Move, Place, Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
 
 RESULTS = "parallel.results"

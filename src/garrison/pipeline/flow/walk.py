@@ -9,8 +9,7 @@ from __future__ import annotations
 from garrison.pipeline.flow import parallel
 from garrison.pipeline.flow.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
-from garrison.pipeline.flow.turn import Turn
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SUCCESS, Outcome
 
 MAX_REDIRECTS = 3

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
-from garrison.pipeline.flow.joins import find_join, opens_branch
+from garrison.pipeline.flow.program import find_join, opens_branch
 from garrison.pipeline.graph import Graph, Node, TypeConflict, find_cycle, flag, text
 from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
 from garrison.records.names import check_node

@@ -35,9 +35,9 @@ from garrison.agents.base import Function
 from garrison.agents.claude import budget, cli_process, failures, policy, prompts, questions, settings, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.stream import render
-from garrison.agents.graph import retry
+from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.json_files import read_json, write_json
+from garrison.agents.json_io import read_json, write_json
 from garrison.agents.result import LANDING
 from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError
@@ -47,7 +47,7 @@ from garrison.session.adapters import Dispatch, remembering
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
 from garrison.session.trust import Tier, read_tiers, working_tier
-from garrison.system.children import die_with_parent
+from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
 from garrison.workflow.builtin_tools import Toolbox
 
@@ -221,10 +221,10 @@ class SessionProgram:
                 answer = await ask([*messages, *after_person], mode, options)
             except AgentFailure as error:
                 kind = failures.classify(error.status, str(error), error.error)
-                permanent = error.__cause__ is not None and not retry.is_transient(error.__cause__)
+                permanent = error.__cause__ is not None and not session_manager.is_transient(error.__cause__)
                 if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
                     raise
-                await self._suspend(kind, retry.describe(error))
+                await self._suspend(kind, session_manager.describe(error))
             self._answered = True
             return answer
         return ask_within_limits

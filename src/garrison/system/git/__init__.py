@@ -16,10 +16,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.system.git.call import Answer, GitError, common_dir, environment, repository_key
 from garrison.system.git.history import ABSENT
 from garrison.system.git.objects import MergeResult
-from garrison.system.git.repository import places, validate_repository
+from garrison.system.git.repository import (
+    Answer,
+    GitError,
+    common_dir,
+    environment,
+    locate_repository,
+    repository_key,
+    validate_repository,
+)
 from garrison.system.git.rescues import Rescues
 from garrison.system.git.worktrees import Worktree
 
@@ -33,5 +40,5 @@ class Git(Rescues):
 
 def open_repository(path: Path) -> Git:
     """Open the repository that `path` is in, from its top directory; Refused as `validate_repository`."""
-    top, common = places(path)
+    top, common = locate_repository(path)
     return Git(top, common=common)

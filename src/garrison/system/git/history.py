@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import disk_space
-from garrison.system.git.call import CONTENTION, GitError, attempts, pair
 from garrison.system.git.objects import OID, Ident, Objects
+from garrison.system.git.repository import CONTENTION, GitError, attempts, pair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +35,6 @@ class Commit(NamedTuple):
 
 class History(Objects):
     """Names, commits and refs of a repository."""
-
-    def rev(self, name: str) -> str | None:
-        """Return the commit that `name` refers to, or None."""
-        return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
 
     def branch_tip(self, branch: str) -> str | None:
         """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""

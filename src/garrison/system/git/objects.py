@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes
-from garrison.system.git.call import EMAIL, NAME, Call, GitError, split
+from garrison.system.git.repository import EMAIL, NAME, GitError, Repository, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def _told(part: str) -> MergeResult:
     return MergeResult(tree, []) if status == "1" else in_conflict(paths)
 
 
-class Objects(Call):
+class Objects(Repository):
     """Objects of a repository."""
 
     @property

@@ -1,43 +1,247 @@
-"""Repositories: which ones garrison can work on, and what to do about the others."""
+"""Repository: run git in one, name it by its key, and tell which repositories garrison can work on.
+
+Each call of git is a short-lived child with our settings on top of the user's.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import signal
+import subprocess
+import time
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.errors import Refused
-from garrison.system.git.call import common_dir, is_text
-from garrison.system.git.history import History
+from garrison.errors import GarrisonError, Refused
 
-UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
-            "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SETTINGS = tuple(part for setting in (
+    "gc.auto=0", "maintenance.auto=false", "core.fsmonitor=false", "commit.gpgsign=false", "core.safecrlf=false",
+    "submodule.recurse=false", "merge.verifySignatures=false") for part in ("-c", setting))
+"""Settings that every call overrides."""
+NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+"""Added unless a call asks for the user's hooks: they are meant for people's commits, and a failing one stops git."""
+DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
+"""Added where objects or refs must survive a power cut."""
+NAME, EMAIL = "garrison", "garrison@localhost"
+"""Author of commits where the user has no name, and of all merge commits."""
+CONTENTION = re.compile(r"(could not lock|cannot lock|unable to create .*\.lock|file exists|"
+                        r"failed to (read|write) .*worktrees|commondir)", re.IGNORECASE)
+"""Messages of git when another git holds a lock at this moment."""
+OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
+              "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
 """Files in a worktree's git directory during an operation that a person must finish."""
+_TRUST = re.compile(r"git config --global --add safe\.directory .+")
+_RETRY_SECONDS = 10.0
 
 
-def underway(own: Path) -> str | None:
-    """Return what is in progress in the worktree with the git directory `own` (`a rebase`), None if nothing."""
-    return next((what for name, what in UNDERWAY.items() if (own / name).exists()), None)
+class GitError(GarrisonError):
+    """A refusal or failure of git; `str(error)` is one line with its message."""
+
+    def __init__(self, arguments: Sequence[str], code: int, stderr: str) -> None:
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        message = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+        super().__init__(f"git {' '.join(arguments[:2])} failed ({code}): {message or 'it said nothing'}")
+        self.code, self.stderr = code, stderr
 
 
-def collecting(common: Path) -> bool:
-    """Return whether a `git gc` that a user started runs in the repository with that common directory.
+class Answer(NamedTuple):
+    """Exit code and output of one call."""
 
-    It may remove objects whose ref is newer than its listing; an automatic one spares what is younger than two weeks.
-    """
+    code: int
+    out: str
+    err: str
+
+
+# ------------------------------------------------------------------------------------------------------- running git
+
+
+class Repository:
+    """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
+
+    def __init__(self, root: Path, environ: Mapping[str, str] | None = None, common: Path | None = None) -> None:
+        self.root = root
+        self._environment = environment(environ)
+        if common is not None:
+            self.common = common  # the caller knows it: git need not be asked
+
+    @cached_property
+    def common(self) -> Path:
+        """Return the real path of the shared git directory."""
+        return common_dir(self.root)
+
+    @cached_property
+    def key(self) -> str:
+        """Return the `repository_key` of this repository."""
+        return key_of(self.common)
+
+    def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
+            text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
+            timeout: float | None = None) -> Answer:
+        """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it.
+
+        Args:
+            durable: what it writes survives a power cut.
+            text: its standard input; None: closed.
+            extra: additional environment variables.
+            hooks: the user's hooks may run, and refuse.
+            timeout: seconds after which git is killed.
+        """
+        command = ["git", *SETTINGS, *(() if hooks else NO_HOOKS), *(DURABLE if durable else ()), *arguments]
+        env = {**self._environment, **(extra or {})}
+        try:
+            if text is None:
+                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
+                                      stdin=subprocess.DEVNULL, timeout=timeout)
+            else:
+                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
+                                      input=text.encode(), timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise GitError(arguments, 124, f"fatal: it did not end within {timeout:g} s") from error
+        except OSError as error:
+            raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
+        answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),
+                        done.stderr.decode(errors="backslashreplace"))
+        if answer.code < 0:  # a killed git has not answered, least of all "there is none"
+            raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
+        if check and answer.code:
+            raise GitError(arguments, answer.code, answer.err)
+        return answer
+
+    def rev(self, name: str) -> str | None:
+        """Return the commit that `name` refers to, or None."""
+        return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
+
+
+def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts."""
+    kept = {name: value for name, value in (os.environ if source is None else source).items()
+            if not name.startswith("GIT_")}
+    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def split(text: str) -> list[str]:
+    """Return the parts of output made with -z."""
+    return [part for part in text.split("\0") if part]
+
+
+def pair(line: str) -> tuple[str, str]:
+    """Return a line's first word and the rest."""
+    name, _, value = line.partition(" ")
+    return name, value
+
+
+def attempts() -> Iterator[bool]:
+    """Yield once for each attempt under lock contention, after a growing pause; True marks the last attempt."""
+    deadline, pause = time.monotonic() + _RETRY_SECONDS, 0.01
+    yield False
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(0.2, pause * 2)
+        yield False
+    yield True
+
+
+# ------------------------------------------------------------------------------------------- directories and their keys
+
+
+def common_dir(path: Path) -> Path:
+    """Return the real path of the git directory that all worktrees of `path` share; Refused if there is none."""
+    if not path.exists():
+        raise Refused(f"{path} does not exist; name the directory of a git repository")
+    if not path.is_dir():
+        raise Refused(f"{path} is a file; name the directory of a git repository")
+    if not is_text(path):
+        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory")
+    answer = Repository(path).run("rev-parse", "--git-common-dir", check=False)
+    if answer.code:
+        raise Refused(_explain_no_repository(path, answer.err))
+    return (path / answer.out.strip()).resolve()
+
+
+def _explain_no_repository(path: Path, stderr: str) -> str:
+    """Describe, from git's message, what to do about a directory in which it finds no repository."""
+    trust = _TRUST.search(stderr)
+    if trust:
+        return f"git does not trust {path}, which belongs to another user; if you do, run `{trust[0]}`"
+    message = next((line for line in stderr.splitlines() if line.startswith("fatal:")), "")
+    if message and "not a git repository (or" not in message:
+        return f"git cannot open the repository at {path}: {message.removeprefix('fatal: ')}; mend that first"
+    return f"{path} is not in a git repository; name one, or run `git init` there and commit"
+
+
+def is_text(path: Path) -> bool:
+    """Return whether the real path is UTF-8, so that a record can hold it."""
     try:
-        pid = int((common / "gc.pid").read_text().split()[0])
-        return b"--auto" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError, IndexError):
+        os.fspath(path.resolve()).encode()
+    except UnicodeEncodeError:
         return False
+    return True
 
 
-def detached(path: Path) -> str:
-    """Describe what to do about the checkout at `path`, whose HEAD is on no branch."""
-    own = History(path).run("rev-parse", "--absolute-git-dir").out.strip()
-    what = "a bisect" if (Path(own) / "BISECT_START").exists() else underway(Path(own))
-    if what:
-        return f"{what} is in progress in {path}; finish or abort it, or name the branch to land on with --base BRANCH"
-    return f"{path} has a detached HEAD; say which branch to land on with --base BRANCH"
+def repository_key(path: Path) -> str:
+    """Return a directory name for the repository at `path`: a readable stem and a hash of its common directory."""
+    return key_of(common_dir(path))
+
+
+def key_of(common: Path) -> str:
+    """Return `repository_key` for a common directory."""
+    stem = common.parent.name if common.name == ".git" else common.name.removesuffix(".git")
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", stem)[:32] or "repository"
+    return f"{readable}-{hashlib.sha256(os.fsencode(common)).hexdigest()[:8]}"
+
+
+# ------------------------------------------------------------------------------------- repositories that can be used
+
+
+def validate_repository(path: Path) -> Path:
+    """Return the top directory of a repository garrison can work on; Refused, with what to do, for any other."""
+    return locate_repository(path)[0]
+
+
+def locate_repository(path: Path) -> tuple[Path, Path]:
+    """Return top directory and common directory of a valid repository; Refused as `validate_repository`."""
+    if path.is_dir() and is_text(path):
+        answer = Repository(path).run(
+            "rev-parse", "--git-common-dir", "--is-bare-repository", "--is-shallow-repository", "--show-toplevel",
+            "--verify", "HEAD^{commit}", check=False)
+        lines = answer.out.splitlines()
+        if answer.code == 0 and lines[1:3] == ["false", "false"] and len(lines) == 5:
+            common = (path / lines[0]).resolve()
+            check_writable(common)
+            return Path(lines[3]), common
+    return _locate_step_by_step(path), common_dir(path)
+
+
+def _locate_step_by_step(path: Path) -> Path:
+    """Return the top directory, asking step by step, so that the message can name what is wrong."""
+    common = common_dir(path)
+    check_writable(common)
+    git = Repository(path)
+    flags = git.run("rev-parse", "--is-bare-repository", "--is-shallow-repository").out.split()
+    if flags[0] == "true":
+        raise Refused(f"{path} is a bare repository; clone it and name the clone")
+    if flags[1] == "true":
+        raise Refused(f"{path} is a shallow clone; run `git -C {path} fetch --unshallow` first")
+    if git.rev("HEAD") is None:
+        if git.run("rev-list", "-n1", "--all").out.strip():
+            raise Refused(f"{path} is on a branch without commits; switch to one that has some")
+        raise Refused(f"{path} has no commit yet; run `git -C {path} commit --allow-empty -m start` first")
+    return top_directory(path)
+
+
+def top_directory(path: Path) -> Path:
+    """Return the top directory of the checkout that `path` is in; Refused if it is in none."""
+    common = common_dir(path)
+    top = Repository(path).run("rev-parse", "--show-toplevel", check=False).out.strip()
+    if not top:
+        raise Refused(f"{common} is a git directory; name the checkout that belongs to it")
+    return Path(top)
 
 
 def check_writable(common: Path) -> None:
@@ -48,45 +252,27 @@ def check_writable(common: Path) -> None:
                           "work on a clone")
 
 
-def validate_repository(path: Path) -> Path:
-    """Return the top directory of a repository garrison can work on; Refused, with what to do, for any other."""
-    return places(path)[0]
+def operation_in_progress(git_dir: Path) -> str | None:
+    """Return what is in progress in the worktree with that git directory (`a rebase`), None if nothing."""
+    return next((what for name, what in OPERATIONS.items() if (git_dir / name).exists()), None)
 
 
-def places(path: Path) -> tuple[Path, Path]:
-    """Return top directory and common directory of a valid repository; Refused as `validate_repository`."""
-    if path.is_dir() and is_text(path):
-        answer = History(path).run("rev-parse", "--git-common-dir", "--is-bare-repository", "--is-shallow-repository",
-                                   "--show-toplevel", "--verify", "HEAD^{commit}", check=False)
-        told = answer.out.splitlines()
-        if answer.code == 0 and told[1:3] == ["false", "false"] and len(told) == 5:
-            common = (path / told[0]).resolve()
-            check_writable(common)
-            return Path(told[3]), common
-    return _slowly(path), common_dir(path)
+def explain_detached_head(path: Path) -> str:
+    """Describe what to do about the checkout at `path`, whose HEAD is on no branch."""
+    git_dir = Path(Repository(path).run("rev-parse", "--absolute-git-dir").out.strip())
+    what = "a bisect" if (git_dir / "BISECT_START").exists() else operation_in_progress(git_dir)
+    if what:
+        return f"{what} is in progress in {path}; finish or abort it, or name the branch to land on with --base BRANCH"
+    return f"{path} has a detached HEAD; say which branch to land on with --base BRANCH"
 
 
-def _slowly(path: Path) -> Path:
-    """Return the top directory, asking step by step, so that the message can name what is wrong."""
-    common = common_dir(path)
-    check_writable(common)
-    git = History(path)
-    flags = git.run("rev-parse", "--is-bare-repository", "--is-shallow-repository").out.split()
-    if flags[0] == "true":
-        raise Refused(f"{path} is a bare repository; clone it and name the clone")
-    if flags[1] == "true":
-        raise Refused(f"{path} is a shallow clone; run `git -C {path} fetch --unshallow` first")
-    if git.rev("HEAD") is None:
-        if git.run("rev-list", "-n1", "--all").out.strip():
-            raise Refused(f"{path} stands on a branch without commits; switch to one that has some")
-        raise Refused(f"{path} has no commit yet; run `git -C {path} commit --allow-empty -m start` first")
-    return top_of(path)
+def is_gc_running(common: Path) -> bool:
+    """Return whether a `git gc` that a user started runs in the repository with that common directory.
 
-
-def top_of(path: Path) -> Path:
-    """Return the top directory of the checkout that `path` is in; Refused if it is in none."""
-    common = common_dir(path)
-    top = History(path).run("rev-parse", "--show-toplevel", check=False).out.strip()
-    if not top:
-        raise Refused(f"{common} is a git directory; name the checkout that belongs to it")
-    return Path(top)
+    It may remove objects whose ref is newer than its listing; an automatic one spares what is younger than two weeks.
+    """
+    try:
+        pid = int((common / "gc.pid").read_text().split()[0])
+        return b"--auto" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError, IndexError):
+        return False

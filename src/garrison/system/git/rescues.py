@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from garrison.system.git.call import GitError, pair
 from garrison.system.git.history import ABSENT
+from garrison.system.git.repository import GitError, pair
 from garrison.system.git.submodules import PARTS, Submodules
 
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
-from garrison.system.git.call import GitError, split
-from garrison.system.git.contents import Contents
+from garrison.system.git.repository import GitError, split
+from garrison.system.git.worktrees import Worktrees
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Module(NamedTuple):
     oid: str
 
 
-class Submodules(Contents):
+class Submodules(Worktrees):
     """Submodules of worktrees. `store` is the git directory that keeps their commits."""
 
     store: Path | None = None
@@ -128,7 +128,7 @@ class Submodules(Contents):
 
     def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                timeout: float | None = None, when: str = "") -> str:
-        """Commit the worktree's work as `Contents.freeze` does; a submodule with work is recorded as a commit of that
+        """Commit the worktree's work as `Worktrees.freeze` does; a submodule with work is recorded as a commit of that
         work.
 
         So is a repository that was created inside the worktree. A clone of another repository is recorded as its commit

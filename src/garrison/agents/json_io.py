@@ -1,9 +1,10 @@
-"""JSON files and JSON-lines files of agents, as they are written by one process and read by others at any moment."""
+"""JSON of agents: files that one process writes while others read them, and an object within a model's answer."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,22 @@ def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, 2)
         return file.read(1) == b"\n"
+
+
+_MAX_BRACES = 50
+"""Opening braces that are tried."""
+_decode = json.JSONDecoder().raw_decode
+
+
+def extract_object(text: str, key: str = "") -> dict[str, Any] | None:
+    """Return the first JSON object in `text`, or with `key` the first that has that key; None if there is none."""
+    for number, match in enumerate(re.finditer(r"\{", text)):
+        if number == _MAX_BRACES:
+            break
+        try:
+            value, _ = _decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        if not key or key in value:
+            return dict(value)
+    return None

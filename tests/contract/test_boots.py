@@ -16,7 +16,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.merge.gate import WRAPPER
 from garrison.merge.slots import is_job_alive, read_pid
 from garrison.system import processes
-from garrison.system.process_terminal import ProcessTerminal
+from garrison.system.terminal import ProcessTerminal
 from support import wait_for
 
 

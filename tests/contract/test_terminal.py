@@ -19,8 +19,8 @@ import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import kill_tree, processes
-from garrison.system.process_terminal import ProcessTerminal
-from garrison.system.terminal import Session, Terminal, choose_terminal
+from garrison.system.terminal import ProcessTerminal, Session, Terminal
+from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import socket_path, supported_version
 from support import until
@@ -381,7 +381,7 @@ def test_libtmux_is_loaded_only_for_a_tmux_command(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal
 choose_terminal("process", Path(sys.argv[1]))[0].sessions()
 choose_terminal("auto", Path(sys.argv[1]))

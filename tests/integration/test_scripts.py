@@ -25,7 +25,7 @@ from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
 from garrison.supervise.lease import format_marker
 from garrison.system import processes
-from garrison.system.process_terminal import ProcessTerminal
+from garrison.system.terminal import ProcessTerminal
 from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]

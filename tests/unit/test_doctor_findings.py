@@ -27,8 +27,7 @@ from garrison.processes.run_status import RunStatus
 from garrison.processes.snapshots import next_delay
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
-from garrison.system.process_terminal import ProcessTerminal
-from garrison.system.terminal import Session
+from garrison.system.terminal import ProcessTerminal, Session
 
 AT = "2026-01-01T00:00:00.000000Z"
 FIXES_OF = {check.name: check.fixes for check in CHECKS}

@@ -31,7 +31,7 @@ from garrison.records.names import Key
 from garrison.supervise.verdict import Verdict
 from garrison.system import processes
 from garrison.system.git import Git
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal_choice import choose_terminal
 
 DEMO = Path(__file__).resolve().parent.parent
 """Folder of the demonstration: pipelines, project, agents and the scripted model."""

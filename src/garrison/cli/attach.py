@@ -17,7 +17,8 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.system.terminal import Session, choose_terminal
+from garrison.system.terminal import Session
+from garrison.system.terminal_choice import choose_terminal
 
 
 @click.command(cls=Command, examples=(

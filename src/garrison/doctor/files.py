@@ -20,7 +20,7 @@ from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
 from garrison.records.run import Launch
-from garrison.system.process_terminal import ProcessTerminal
+from garrison.system.terminal import ProcessTerminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

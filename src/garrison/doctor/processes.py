@@ -23,8 +23,8 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key
 from garrison.supervise.lease import parse_marker
 from garrison.system import processes
-from garrison.system.process_terminal import ProcessTerminal
 from garrison.system.processes import is_tmux
+from garrison.system.terminal import ProcessTerminal
 from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:

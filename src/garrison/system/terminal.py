@@ -1,20 +1,24 @@
 """Terminals: where an orchestrator's program runs, so that it outlives its runner and a person can watch it.
 
 A session is opened under a full name and addressed by ids from then on. It gets exactly the environment it was given.
-`tmux.TmuxTerminal` and `process_terminal.ProcessTerminal` implement the protocol; `choose_terminal` selects one.
+`ProcessTerminal` runs each as a detached process whose output goes to its log; it records open sessions in
+`<home>/run/plain/<name>.json`, so that a successor of the opener finds them. `tmux.TmuxTerminal` runs them in tmux.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from garrison.errors import Refused, UsageError
-
-KINDS = ("tmux", "process", "auto")
-"""Values of `--terminal`."""
+from garrison.errors import RecordCorrupt, Refused
+from garrison.system import jobs, kill_tree, processes
+from garrison.system.processes import MARKER, ProcessId
 
 
 @dataclass(frozen=True)
@@ -93,31 +97,98 @@ class Terminal(Protocol):
         ...
 
 
-def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
-    """Return the terminal for `kind` (see `KINDS`) and a note for the user, empty if there is nothing to report.
+class ProcessTerminal:
+    """Sessions without a terminal: nothing to install, nothing to type into."""
 
-    Refused for `tmux` where it is missing or too old; `auto` then falls back to plain processes, and the note says so.
-    """
-    if kind not in KINDS:
-        raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join(KINDS)}")
-    if kind != "process":
-        from garrison.system.tmux_server import supported_version
+    kind = "process"
 
-        if supported_version():
-            from garrison.system.tmux import TmuxTerminal
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "run" / "plain"
 
-            return TmuxTerminal(home), ""
-        if kind == "tmux":
-            raise Refused("there is no tmux ≥ 3.2 on PATH; install it, or use --terminal process")
-    from garrison.system.process_terminal import ProcessTerminal
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+        """Start `argv` detached, its output appended to `log`."""
+        with self._locked():
+            old = self.find(name)
+            if old is not None and self.is_alive(old):
+                raise Refused(f"session {name} still runs (pid {old.pid}); close it first")
+            child = processes.spawn(argv, env=env, cwd=cwd, log=log)
+            child.close()
+            session = Session("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
+                              processes.boot_id(), str(log))
+            self._write(session, env.get(MARKER, ""))
+        return session
 
-    note = "no tmux ≥ 3.2 on PATH: agents run as plain processes, `garrison logs NODE -f` shows what they print"
-    return ProcessTerminal(home), note if kind == "auto" else ""
+    def find(self, name: str, marker: str = "") -> Session | None:
+        """Return the session of that name, and of that incarnation's marker if given."""
+        session, recorded = self._read(name)
+        return session if marker in ("", recorded) else None
 
+    def is_alive(self, session: Session) -> bool:
+        """Return whether that very process runs."""
+        return processes.same_boot(session.server) and processes.is_running(session.pid, session.ticks)
 
-def end_lost_server(home: Path) -> None:
-    """End the tmux server of a home that was removed while we ran; do nothing if the home exists."""
-    from garrison.system.tmux_server import TmuxServer
+    def exit_code(self, session: Session) -> int | None:
+        """Return how it ended, if this process started it."""
+        return None if self.is_alive(session) else processes.exit_code(session.pid)
 
-    if not (home / "identities").is_dir():
-        TmuxServer(home / "run").end()
+    def close(self, session: Session, *, grace: float = 2.0) -> None:
+        """End the process and what it started; forget the session."""
+        root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
+        recorded, marker = self._read(session.name)
+        if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
+            marker = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
+        kill_tree.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
+        processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
+        with self._locked():
+            recorded = self.find(session.name)
+            if recorded is not None and (recorded.session_id, recorded.server) == (session.session_id, session.server):
+                self._path(session.name).unlink(missing_ok=True)
+
+    def capture(self, session: Session, lines: int = 50) -> str:
+        """Return the tail of its log."""
+        return jobs.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
+
+    def send(self, session: Session, text: str) -> None:
+        """Refuse: there is no keyboard."""
+        raise Refused(f"session {session.name} is a plain process and reads no keyboard; use --terminal tmux to type")
+
+    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+        """Refuse: there is nothing to attach to; follow its log instead."""
+        raise Refused(f"session {session.name} is a plain process, there is nothing to attach to; `garrison logs NODE "
+                      "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
+
+    def sessions(self) -> list[Session]:
+        """Return all sessions that were opened and not closed."""
+        names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
+        return [session for name in names if (session := self.find(name)) is not None]
+
+    def shutdown(self) -> None:
+        """Do nothing: plain processes have no server."""
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _read(self, name: str) -> tuple[Session | None, str]:
+        """Return the recorded session of that name and its incarnation's marker."""
+        path = self._path(name)
+        try:
+            body = json.loads(path.read_bytes())
+            marker = str(body.pop("life"))
+            return Session(**body), marker
+        except FileNotFoundError:
+            return None, ""
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordCorrupt(path, f"not a session ({error})") from error
+
+    def _write(self, session: Session, marker: str) -> None:
+        temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps({**asdict(session), "life": marker}) + "\n")
+        temporary.chmod(0o600)
+        temporary.replace(self._path(session.name))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)  # noqa: PTH103  # parents get the mode too
+        with (self._folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -47,7 +47,7 @@ from garrison.supervise.observer import STOPPED
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.system import failpoint
 from garrison.system.clock import iso
-from garrison.system.terminal import end_lost_server
+from garrison.system.terminal_choice import end_lost_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -52,7 +52,7 @@ from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import disk_space
 from garrison.system.systemd import notify, notify_watchdog
-from garrison.system.terminal import choose_terminal, end_lost_server
+from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

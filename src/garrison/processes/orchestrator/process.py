@@ -41,7 +41,7 @@ from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.jobs import read_tail
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal_choice import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.agents.base import Work

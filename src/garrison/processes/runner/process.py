@@ -45,7 +45,7 @@ from garrison.records.run import Result, Task
 from garrison.supervise.restart import CRASH, Policy
 from garrison.system import disk_space, failpoint
 from garrison.system.git import Git
-from garrison.system.terminal import choose_terminal, end_lost_server
+from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,7 +20,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.supervise.lease import format_marker
+from garrison.records.names import format_marker
 
 
 @dataclass

@@ -18,7 +18,8 @@ from garrison.errors import Fenced
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import SpawnRequest, format_marker
+from garrison.supervise.lease import SpawnRequest
+from garrison.records.names import format_marker
 from garrison.supervise.observer import Observer
 from garrison.supervise.replace import fence, kill_incarnation, replace_incarnation
 from garrison.supervise.start import start_incarnation

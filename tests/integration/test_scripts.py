@@ -23,7 +23,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, launcher_key
 from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
-from garrison.supervise.lease import format_marker
+from garrison.records.names import format_marker
 from garrison.system import processes
 from garrison.system.terminal import ProcessTerminal
 from support import DEADLINE

@@ -24,12 +24,12 @@ from garrison.records import store
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
-from garrison.records.names import Key
+from garrison.records.names import Key, format_marker
 from garrison.records.run import Result, Task
 from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise import lease, start, verdict
 from garrison.supervise.decisions import ChildState
-from garrison.supervise.lease import ProcessOrigin
+from garrison.supervise.observer import ProcessOrigin
 from garrison.supervise.verdict import Observation
 from garrison.system.clock import from_iso, iso
 
@@ -557,5 +557,5 @@ def key_of(role: str, name: str, run: str) -> Key:
 
 @cache
 def marker_of(key: Key, incarnation: int) -> str:
-    """The life marker, as `lease.format_marker` makes it."""
-    return lease.format_marker("home", key, incarnation)
+    """The life marker, as `format_marker` makes it."""
+    return format_marker("home", key, incarnation)

@@ -13,15 +13,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import (
-    ProcessOrigin,
-    SpawnRequest,
-    activate,
-    format_marker,
-    grant_lease,
-    next_hook,
-    parse_marker,
-)
+from garrison.supervise.lease import SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.observer import ProcessOrigin
+from garrison.records.names import format_marker, parse_marker
 from garrison.supervise.observer import Observer
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import iso

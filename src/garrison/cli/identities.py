@@ -26,7 +26,8 @@ from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartb
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise import stale
-from garrison.supervise.lease import ProcessOrigin, SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.lease import SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.observer import ProcessOrigin
 from garrison.supervise.observer import Observer
 from garrison.supervise.start import new_id
 from garrison.system.clock import SystemClock, format_age

@@ -141,7 +141,7 @@ def _own_marker(environ: Mapping[str, str]) -> tuple[str, str, str]:
     text = environ.get("GARRISON_LIFE", "")
     if not text:
         return "", "", ""
-    from garrison.supervise.lease import parse_marker
+    from garrison.records.names import parse_marker
 
     home, run, stem, _ = parse_marker(text) or ("", "", "", 0)
     return home, run, stem

@@ -41,7 +41,8 @@ from garrison.records.names import check_node, check_run, launcher_key, to_run_s
 from garrison.records.payloads import ResumeRun, SetBudget
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
-from garrison.supervise.lease import SpawnRequest, format_marker
+from garrison.supervise.lease import SpawnRequest
+from garrison.records.names import format_marker
 from garrison.supervise.observer import judge_now
 from garrison.supervise.replace import replace_incarnation
 from garrison.supervise.start import acquire_lease

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
-from garrison.supervise.lease import format_marker
+from garrison.records.names import format_marker
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem

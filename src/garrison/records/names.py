@@ -1,4 +1,4 @@
-"""Names: what is allowed in a name, and which file, branch and session it makes. Pure.
+"""Names: which ones are allowed, and the files, branches, sessions and process markers made of them. Pure.
 
 Names become file, branch and tmux names, so everything outside the patterns here is refused at the entry points.
 """
@@ -109,3 +109,19 @@ def launcher_key(run: str) -> Key:
 def branch_name(run: str, node: str) -> str:
     """Return the branch on which a node's work is committed."""
     return f"garrison/{run}/{node}"
+
+
+def format_marker(home: str, key: Key, incarnation: int) -> str:
+    """Return the marker of an incarnation's processes (GARRISON_LIFE): `<home>:<run>:<role>-<name>#<incarnation>`."""
+    stem = key.full.partition("@")[0]
+    return f"{home}:{key.run}:{stem}#{incarnation}"
+
+
+def parse_marker(text: str) -> tuple[str, str, str, int] | None:
+    """Return (home, run, role-name, incarnation) of a marker; None if it is malformed. The run may be empty."""
+    rest, _, number = text.rpartition("#")
+    rest, _, stem = rest.rpartition(":")
+    home, _, run = rest.rpartition(":")
+    if not (home and stem and number.isascii() and number.isdigit()):
+        return None
+    return home, run, stem, int(number)

@@ -13,18 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from garrison.records.names import Key
+    from garrison.supervise.observer import ProcessOrigin
     from garrison.supervise.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class ProcessOrigin:
-    """The process that asks for a start, and where it runs."""
-
-    pid: int
-    start_ticks: int
-    pid_ns: str
-    boot_id: str
-    host: str
 
 
 @dataclass(frozen=True)
@@ -85,19 +75,3 @@ def activate(lease_: Identity, me: ProcessOrigin, now: str) -> Identity:
     return replace(change_status(lease_, "active"), pid=me.pid, start_ticks=me.start_ticks, pid_ns=me.pid_ns,
                    boot_id=me.boot_id,
                    host=me.host, last_heartbeat=now, spawn_deadline=None)
-
-
-def format_marker(home: str, key: Key, incarnation: int) -> str:
-    """Return the GARRISON_LIFE of an incarnation's processes: `<home>:<run>:<role>-<name>#<incarnation>`."""
-    stem = key.full.partition("@")[0]
-    return f"{home}:{key.run}:{stem}#{incarnation}"
-
-
-def parse_marker(text: str) -> tuple[str, str, str, int] | None:
-    """Return (home, run, role-name, incarnation) of a life marker; None if it is malformed. The run may be empty."""
-    rest, _, number = text.rpartition("#")
-    rest, _, stem = rest.rpartition(":")
-    home, _, run = rest.rpartition(":")
-    if not (home and stem and number.isascii() and number.isdigit()):
-        return None
-    return home, run, stem, int(number)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.records import life_lock
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
-from garrison.supervise.lease import ProcessOrigin, format_marker
+from garrison.records.names import format_marker
 from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, judge, stale_reason
 from garrison.system.clock import from_iso
 
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from garrison.system.clock import Clock
     from garrison.system.process_control import Processes
     from garrison.system.processes import ProcessInfo
+
+
+@dataclass(frozen=True)
+class ProcessOrigin:
+    """A process as records name it: its pid with start ticks, and where it runs."""
+
+    pid: int
+    start_ticks: int
+    pid_ns: str
+    boot_id: str
+    host: str
 
 
 class Observer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.records.identity import ALIVE, Identity, mark_ended
-from garrison.supervise.lease import format_marker
+from garrison.records.names import format_marker
 from garrison.supervise.restart import CRASH, HUNG, REBOOT
 from garrison.system.processes import ProcessId
 

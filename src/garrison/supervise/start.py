@@ -25,7 +25,8 @@ from garrison.errors import Fenced, GarrisonError
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.life_lock import LifeLock
-from garrison.supervise.lease import activate, format_marker, grant_lease, next_hook
+from garrison.supervise.lease import activate, grant_lease, next_hook
+from garrison.records.names import format_marker
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space

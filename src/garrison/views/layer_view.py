@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.supervise.hang_detector import latest_evidence
-from garrison.supervise.lease import format_marker
+from garrison.records.names import format_marker
 from garrison.supervise.verdict import judge
 from garrison.system.clock import format_age, from_iso
 

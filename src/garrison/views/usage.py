@@ -15,7 +15,7 @@ from typing import Any
 from garrison.agents.claude import budget
 from garrison.agents.json_io import read_json
 from garrison.agents.session_agent import ORDER
-from garrison.supervise.lease import parse_marker
+from garrison.records.names import parse_marker
 from garrison.system import resource_usage
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 

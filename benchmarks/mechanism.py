@@ -23,10 +23,15 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.supervise.decisions import decide_restart
-from garrison.supervise.lease import SpawnRequest, activate
-from garrison.supervise.replace import replace_incarnation
+from garrison.supervise.incarnation import (
+    SpawnRequest,
+    acquire_lease,
+    activate,
+    register,
+    replace_incarnation,
+    start_incarnation,
+)
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.start import acquire_lease, register, start_incarnation
 from garrison.system.event_loop import EventLoop
 
 ME = Key("guardian", "bench", "bench")
@@ -57,7 +62,7 @@ class ChildKeeper:
     def turn(self) -> bool:
         """Look, decide, act; whether anything was done."""
         view = self.supervisor.child_state(CHILD)
-        step = decide_restart(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
+        step = decide_restart(view, self.deaths, self.world.clock.monotonic(), self.world.observer.machine.boot_id,
                          self.policy)
         if step.kind == "replace":
             self.supervisor.replace_child(view, step.why)
@@ -81,7 +86,7 @@ class ChildKeeper:
 
         start_incarnation(self.world.observer, SpawnRequest(CHILD, ME), 30.0, spawn)
         if started:
-            me, now = self.world.observer.me(started[0]), self.world.clock.utc()
+            me, now = self.world.observer.origin(started[0]), self.world.clock.utc()
             with contextlib.suppress(Fenced):
                 self.world.store.update(Identity, CHILD, lambda old: activate(old, me, now))  # type: ignore[arg-type]
 

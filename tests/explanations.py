@@ -20,6 +20,6 @@ def check_explanations(home: Path, run: str) -> None:
         if line.kind == "spawn" and line.text != "started" and not any(
                 word in line.text for word in ORDERED):
             assert line.rule, line
-            assert line.observed or line.rule == "no life yet", line  # a lost record has no observation
+            assert line.observed or line.rule == "first start", line  # a lost record has no observation
     deaths = [line for line in lines if line.kind == "death"]
     assert all(line.rule and line.observed for line in deaths), deaths

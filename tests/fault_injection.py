@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.records import atomic, blobs, journal, run, signals
+from garrison.records import atomic, journal, run, signals
 from garrison.records.hook import Hook, update_notes
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, read_heartbeat
@@ -125,7 +125,7 @@ def _entries(path: Path) -> list[int]:
 
 def _blobs(folder: Path) -> list[int]:
     path = folder / "runs" / "journal.jsonl"
-    return [_number(blobs.load_blobs(path.parent, entry.data)["value"][:BULK])
+    return [_number(journal.load_blobs(path.parent, entry.data)["value"][:BULK])
             for entry in journal.Reader(path).read()]
 
 

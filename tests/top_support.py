@@ -17,10 +17,9 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key
+from garrison.records.names import Key, format_marker
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.records.names import format_marker
 
 
 @dataclass
@@ -61,7 +60,7 @@ class HomeBuilder:
             process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, env={
                 "PATH": "/usr/bin:/bin", "GARRISON_LIFE": format_marker(str(self.home), key, life)})
             self.sleepers.append(process)
-        me = self.observer.me(process.pid if process else 1)
+        me = self.observer.origin(process.pid if process else 1)
         self.store.update(Identity, key, lambda _: Identity(
             f"id{next(self._count)}", role, name, run, self.now(), incarnation=life, status=status,
             pid=process.pid if process else 1, start_ticks=me.start_ticks if process else 1, pid_ns=me.pid_ns,

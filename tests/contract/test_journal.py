@@ -17,8 +17,7 @@ import pytest
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic
-from garrison.records.blobs import BLOB_BYTES
-from garrison.records.journal import Entry, Reader, Writer, append_shared, encode_line, read_all
+from garrison.records.journal import BLOB_BYTES, Entry, Reader, Writer, append_shared, encode_line, read_all
 from support import DEADLINE
 
 AT = "2026-01-31T12:00:00.000000Z"

@@ -95,7 +95,7 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
         assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     place.arrived("b")
     assert decoy.poll() is None, "a foreign process that has the pid of one of ours was killed"
-    assert deaths(place, "orchestrator-b") == deaths(place, "guardian-crew") == ["the machine was booted since"]
+    assert deaths(place, "orchestrator-b") == deaths(place, "guardian-crew") == ["the machine was rebooted since"]
     lives = [place.identity(stem)["incarnation"] for stem in ("launch", "guardian-crew", "runner-b", "orchestrator-b")]
     assert lives == [2, 2, 2, 2]
     prompt = (place.home / "runs/r1/nodes/b/1/prompt.md").read_text()

@@ -201,9 +201,9 @@ from pathlib import Path
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import activate
+from garrison.supervise.incarnation import activate
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import replace_incarnation
+from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import processes
 from garrison.system.clock import SystemClock
 last = Path("/proc/sys/kernel/ns_last_pid")
@@ -214,7 +214,7 @@ def fork():
         signal.pause()
     return pid
 pid = fork()
-me = observer.me(pid)
+me = observer.origin(pid)
 key = Key("runner", "a", "r1")
 lease = Identity("i", key.role, key.name, key.run, observer.clock.utc(), status="starting")
 identity = observer.store.update(Identity, key, lambda old: activate(lease, me, observer.clock.utc()))
@@ -226,7 +226,7 @@ time.sleep(0.05)
 last.write_text(str(pid - 1))
 assert fork() == pid, "the pid was not given again"
 verdict = observer.judge(identity)
-assert (verdict.state, verdict.why) == ("dead", f"process {pid} is another one now"), verdict
+assert (verdict.state, verdict.why) == ("dead", f"pid {pid} is another process now"), verdict
 assert observer.stale_reason(identity, 300) == "process_gone"
 assert not processes.send(pid, me.start_ticks, signal.SIGKILL)
 assert processes.open_verified(pid, me.start_ticks) is None

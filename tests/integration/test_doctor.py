@@ -62,7 +62,7 @@ class Home:
         return launch
 
     def identity(self, role: str, name: str, run: str, **changes: Any) -> Key:
-        key, where = Key(role, name, run), self.runtime.observer.where
+        key, where = Key(role, name, run), self.runtime.observer.machine
         changes = {"host": where.host, "boot_id": where.boot_id, "pid_ns": where.pid_ns, **changes}
         self.runtime.store.update(Identity, key, lambda _: Identity("id", role, name, run, AT, **changes))
         return key

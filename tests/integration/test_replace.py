@@ -16,13 +16,10 @@ import pytest
 
 from garrison.errors import Fenced
 from garrison.records.identity import Identity, mark_ended
-from garrison.records.names import Key
+from garrison.records.names import Key, format_marker
 from garrison.records.store import Store
-from garrison.supervise.lease import SpawnRequest
-from garrison.records.names import format_marker
+from garrison.supervise.incarnation import SpawnRequest, fence, kill_incarnation, replace_incarnation, start_incarnation
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import fence, kill_incarnation, replace_incarnation
-from garrison.supervise.start import start_incarnation
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from support import until
@@ -35,7 +32,7 @@ from pathlib import Path
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
-from garrison.supervise.start import register
+from garrison.supervise.incarnation import register
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 home, folder = Path(sys.argv[1]), Path(sys.argv[2])
@@ -198,7 +195,7 @@ def test_a_pid_of_another_machine_boot_or_namespace_is_not_signalled(small: Smal
     """The number may be anybody's here."""
     victim = subprocess.Popen(["sleep", "600"])
     try:
-        me = small.observer.me(victim.pid)
+        me = small.observer.origin(victim.pid)
         active = small.change(status="active", pid=me.pid, start_ticks=me.start_ticks, spawn_deadline=None, **elsewhere)
         assert kill_incarnation(small.observer, active, 0.1) == []
         assert victim.poll() is None
@@ -227,7 +224,7 @@ def test_who_ended_and_keeps_its_lock_is_ended_with_the_start_that_it_kept_waiti
     first = scene.start()
     scene.store.update(Identity, KEY, lambda old: mark_ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
     said = scene.store.get(Identity, KEY)
-    assert scene.observer.see(said).leaving is not None
+    assert scene.observer.observe(said).leaving is not None
     assert scene.observer.judge(said).state == "ended", "it may be on its way out"
 
     def spawn(leased: Identity, life: str) -> None:

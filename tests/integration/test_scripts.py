@@ -20,10 +20,9 @@ from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key, launcher_key
+from garrison.records.names import Key, format_marker, launcher_key
 from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
-from garrison.records.names import format_marker
 from garrison.system import processes
 from garrison.system.terminal import ProcessTerminal
 from support import DEADLINE

@@ -17,8 +17,7 @@ from garrison.records.identity import STATUSES
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.observer import Observer
-from garrison.supervise.stale import find_stale
+from garrison.supervise.observer import Observer, find_stale
 from garrison.system.clock import SystemClock, iso
 from garrison.system.process_control import RealProcesses
 
@@ -88,7 +87,7 @@ UNREADABLE = {f"runner-{name}@r1" for name in (
 def test_every_kind_of_record_is_stale_for_its_reason_well_or_unreadable(tmp_path: Path, gone: tuple[int, int]) -> None:
     store = Store(tmp_path)
     observer = Observer(store, RealProcesses(), SystemClock())
-    me, now = observer.me(os.getpid()), observer.clock.utc()
+    me, now = observer.origin(os.getpid()), observer.clock.utc()
     folder = tmp_path / "identities"
     folder.mkdir()
     body = {"schema": 1, "agent_id": "0" * 16, "role": "runner", "created_at": now, "session_id": "", "tmux": None,

@@ -21,10 +21,16 @@ from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import SpawnRequest
+from garrison.supervise.incarnation import (
+    Incarnation,
+    SpawnRequest,
+    StartRefused,
+    fence,
+    register,
+    replace_incarnation,
+    start_incarnation,
+)
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import fence, replace_incarnation
-from garrison.supervise.start import Incarnation, StartRefused, register, start_incarnation
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
 from garrison.testing.clock import FakeClock
@@ -137,7 +143,7 @@ def test_a_life_from_lease_to_end(scene: Scene) -> None:
     assert active.pid == scene.pids[0] and active.spawn_deadline is None and active.metadata == {"attempt": 2}
     assert scene.observer.judge(active).state == "alive"
     assert holders(scene.store.life_path(KEY)) == [active.pid]
-    until(lambda: scene.observer.see(active).beat_age is not None)
+    until(lambda: scene.observer.observe(active).beat_age is not None)
     with pytest.raises(AlreadyAlive):
         scene.start()
 

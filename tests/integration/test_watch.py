@@ -77,7 +77,7 @@ class Scene:
         self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
     def look(self) -> Inspection:
-        return self.watcher.look(self.identity, self.observer.judge(self.identity), self.agent)
+        return self.watcher.inspect(self.identity, self.observer.judge(self.identity), self.agent)
 
     def pass_(self, seconds: int, *, beats: bool = True, computes: int = 0, **steps: float) -> list[Inspection]:
         """Let time pass, look each second; what was seen."""
@@ -118,7 +118,7 @@ def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> Non
     found = scene.pass_(2, beats=False)
     assert hangs(found)[0] == 1
     assert rule(found) == "silent"
-    assert "no beat for" in found[-1].verdict.why
+    assert "no heartbeat for" in found[-1].verdict.why
     assert not found[-1].verdict.living
     assert found[-1].verdict.needs_replacement
 
@@ -283,7 +283,7 @@ def test_who_looks_once_looks_twice(tmp_path: Path, tree: Callable[..., subproce
     observer = Observer(store, RealProcesses(), clock)
     shell = tree("trap 'i=0; while test $i -lt 300000; do i=$((i+1)); done' USR1; while :; do sleep 60 & wait; done")
     found = until(lambda: probe(shell.pid))
-    here = observer.where
+    here = observer.machine
     identity = Identity("id", "guardian", "a", "r1", clock.utc(), pid=shell.pid, start_ticks=found.ticks,
                         pid_ns=here.pid_ns, boot_id=here.boot_id, host=here.host, last_heartbeat=clock.utc())
     store.life_path(identity.key).parent.mkdir(parents=True)

@@ -56,12 +56,12 @@ from garrison.records.events import (
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher_key
-from garrison.records.payloads import Payload, RunnerExited
 from garrison.records.run import Result
-from garrison.records.signals import Signal, find_objection
-from garrison.supervise import hang_detector, lease, restart
+from garrison.records.signals import Payload, RunnerExited, Signal, find_objection
+from garrison.supervise import hang_detector, restart
+from garrison.supervise import incarnation as lease
 from garrison.supervise.decisions import ChildState
-from garrison.supervise.lease import SpawnRequest
+from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
@@ -142,7 +142,7 @@ class Watch:
         self.cap = TIMING.beat_timeout / 4
         self.time = w.mono
         self.clock = hang_detector.WatchClock(self.cap)
-        self.clock.look(self.time)
+        self.clock.advance(self.time)
         self.lives: dict[tuple[str, str], tuple[int, hang_detector.EvidenceTimes, list[float]]] = {}
         self.late = False
 
@@ -153,10 +153,10 @@ class Watch:
         while watched > 0:
             self.time += min(watched, self.cap)
             watched -= self.cap
-            self.clock.look(self.time)
+            self.clock.advance(self.time)
         if held:
             self.time += held
-            self.clock.look(self.time)
+            self.clock.advance(self.time)
         self.last, self.holds = self.w.mono, len(self.me.holds)
         return self.clock.watched
 
@@ -179,18 +179,18 @@ class Watch:
         signs.note("beat", self.w.t - quiet, at - min(max(0.0, quiet - unwatched), at - looks[1]))
         looks[1:] = [at, self.clock.missed]
         busy = agent is not None and agent.alive
-        late = at - signs.times["beat"] > TIMING.beat_timeout / 4
+        late = at - signs.latest["beat"] > TIMING.beat_timeout / 4
         self.late |= late or (busy and agent is not None and agent.quiet_since is not None)
         if not late and not busy:
             return view
         looks[0] += 1
         state = proc.state if quiet and proc.stopped_until > self.w.t else "S"
         signs.note("cpu", self.w.t - quiet, at)
-        signs.hold("running", state != "T", at, signs.times["beat"])
+        signs.hold_while("running", state != "T", at, signs.latest["beat"])
         stopped = int(busy and agent is not None and agent.state == "T" and agent.stopped_until > self.w.t)
         if agent is not None:
             signs.note("work", agent.quiet_since or (self.w.t, agent.alive), at)
-            signs.last("unstopped", not stopped, at)
+            signs.hold_until_missed("unstopped", not stopped, at)
         seen = hang_detector.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
                                  int(state == "D"), watched=at - signs.began)
         hang = hang_detector.find_hang(seen, TIMING.beat_timeout) if looks[0] > 1 else None

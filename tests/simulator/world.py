@@ -27,7 +27,8 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key, format_marker
 from garrison.records.run import Result, Task
 from garrison.records.signals import PostedSignal, Signal
-from garrison.supervise import lease, start, verdict
+from garrison.supervise import incarnation as start
+from garrison.supervise import verdict
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.observer import ProcessOrigin
 from garrison.supervise.verdict import Observation

@@ -156,7 +156,7 @@ def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
     probing = probe(park(), NOW + 600)
     early = [*SIX, Death(7, NOW + 630, BOOT, "again")]
     step = decide_restart(seen("crashed", 7), early, NOW + 630, BOOT, POLICY, probing)
-    assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
+    assert (step.kind, step.why) == ("park", "its probe (incarnation 7) failed, parked again; the last: again")
     twice = park(probing, NOW + 630, 7)
     assert (twice.parks, POLICY.probe_due(twice, BOOT)) == (2, NOW + 630 + 1200)
     assert [POLICY.cool_down(parks) for parks in (1, 2, 3, 4, 5, 100)] == [600, 1200, 2400, 4800, 7200, 7200]
@@ -168,7 +168,7 @@ def test_a_probe_whose_beginning_the_journal_lost_is_recorded_and_has_failed() -
     for boot in (BOOT, "b2"):
         assert kind(seen("crashed", 7), SIX, NOW + 630, parked, boot)[0] == "record"
         step = decide_restart(seen("crashed", 7), [*SIX, dead], NOW + 630, boot, POLICY, parked)
-        assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
+        assert (step.kind, step.why) == ("park", "its probe (incarnation 7) failed, parked again; the last: again")
     assert kind(seen("parked", 7), [*SIX, dead], NOW + 630, parked)[0] == "park"
     ordered = Death(7, NOW + 630, BOOT, "", "order")
     assert kind(seen("crashed", 7), [*SIX, ordered], NOW + 630, parked) == ("probe", NOW + 600)

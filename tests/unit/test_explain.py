@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from garrison.records.identity import STATUSES, Identity
 from garrison.records.journal import Entry
-from garrison.supervise.decisions import ChildState, DecisionInputs, decide_cleanup, decide_restart
-from garrison.supervise.explain import decode_inputs, encode_inputs, replay
+from garrison.supervise.decisions import (
+    ChildState,
+    DecisionInputs,
+    decide_cleanup,
+    decide_restart,
+    decode_inputs,
+    encode_inputs,
+    replay,
+)
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
 from garrison.views.event_log import QUEUE, Event, subject_of
@@ -47,7 +54,7 @@ def test_a_replayed_restart_decision_is_the_same(view: ChildState, deaths: list[
     step = decide_restart(view, deaths, now, "b", Policy(total=6))
     assert step.basis is not None
     again = replay(decode_inputs(json.loads(json.dumps(encode_inputs(step.basis)))), step.kind)
-    assert again.step == step
+    assert again.decision == step
     assert again.verdict == view.verdict
     assert again.same
 
@@ -162,7 +169,7 @@ def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: s
 
 
 @pytest.mark.parametrize(("kind", "journal", "data", "text"), [
-    ("spawn", "guardian", {"full": "runner-a@r1", "incarnation": 1, "why": "no life yet"}, "started"),
+    ("spawn", "guardian", {"full": "runner-a@r1", "incarnation": 1, "why": "first start"}, "started"),
     ("spawn", "guardian", {"full": "runner-a@r1", "incarnation": 2, "why": "at once"},
      "incarnation 2 started: at once"),
     ("cancel", "guardian", {"node": "a", "attempt": 2, "why": "another branch won"},

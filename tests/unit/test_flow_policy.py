@@ -21,9 +21,8 @@ from garrison.processes.run_state import NodeOutcome, RunState, replay_run, to_s
 from garrison.records.events import Event, FlowAdvanced, GuardianSignal, NodeCancelled, encode
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
-from garrison.records.payloads import ResumeRun, SendPipelineSignal, SetBudget
 from garrison.records.run import Launch, Result
-from garrison.records.signals import PostedSignal, Signal
+from garrison.records.signals import PostedSignal, ResumeRun, SendPipelineSignal, SetBudget, Signal
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict

@@ -19,8 +19,7 @@ from garrison.records.events import StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
 from garrison.supervise.circuit import Circuit
-from garrison.supervise.decisions import ChildState
-from garrison.supervise.explain import replay
+from garrison.supervise.decisions import ChildState, replay
 from policy_support import (
     AT,
     BOOT,

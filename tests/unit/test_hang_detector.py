@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.supervise.hang_detector import (
-    OWN,
-    SPINNING,
-    WORK,
+    AGENT_EVIDENCE,
+    OWN_EVIDENCE,
+    SPINNING_TIMEOUTS,
     Evidence,
     EvidenceTimes,
     WatchClock,
@@ -25,18 +25,18 @@ from garrison.supervise.hang_detector import (
 )
 
 TIMEOUT = 300.0
-OLD = dict.fromkeys((*OWN, *WORK), 1000.0)
+OLD = dict.fromkeys((*OWN_EVIDENCE, *AGENT_EVIDENCE), 1000.0)
 
 
 def layer(**what: Any) -> Evidence:
     """A layer whose every sign is old; `ages` adds to them."""
-    ages = dict.fromkeys(OWN, 1000.0) | what.pop("ages", {})
+    ages = dict.fromkeys(OWN_EVIDENCE, 1000.0) | what.pop("ages", {})
     return Evidence(1, ages, **{"state": "S", **what})
 
 
 def agent(**what: Any) -> Evidence:
     """A working orchestrator, and an agent of two processes whose every sign is old."""
-    ages = OLD | dict.fromkeys(OWN, 0.1) | what.pop("ages", {})
+    ages = OLD | dict.fromkeys(OWN_EVIDENCE, 0.1) | what.pop("ages", {})
     return Evidence(1, ages, **{"state": "S", "below": 2, **what})
 
 
@@ -54,7 +54,7 @@ TABLE: list[tuple[str, Evidence, float | None, str]] = [
     ("stopped, its child computes", layer(state="T", below=1, ages={"cpu": 0.0}), None, "stopped"),
     ("stopped a moment ago", layer(state="T", ages={"running": 3.0}), None, ""),
     ("in a debugger, silent", layer(state="t"), None, "silent"),
-    ("spinning", layer(state="R", ages={"cpu": 0.0, "beat": SPINNING * TIMEOUT}), None, "spinning"),
+    ("spinning", layer(state="R", ages={"cpu": 0.0, "beat": SPINNING_TIMEOUTS * TIMEOUT}), None, "spinning"),
     ("a turn of a quarter of an hour", layer(state="R", ages={"cpu": 0.0, "beat": 900.0}), None, ""),
     ("spinning, with a child", layer(state="R", below=1, ages={"cpu": 0.0, "beat": 1e4}), None, ""),
     ("a silent agent", agent(), None, ""),
@@ -91,7 +91,8 @@ def test_rules(seen: Evidence, silence: float | None, rule: str) -> None:
     assert hang is None or hang.why.isprintable()
 
 
-ages = st.dictionaries(st.sampled_from((*OWN, *WORK)), st.floats(0, 3000), max_size=len(OWN) + len(WORK))
+kinds = (*OWN_EVIDENCE, *AGENT_EVIDENCE)
+ages = st.dictionaries(st.sampled_from(kinds), st.floats(0, 3000), max_size=len(kinds))
 evidences = st.builds(
     Evidence, st.just(1), ages, st.sampled_from(["", "R", "S", "D", "T", "t", "I"]), st.integers(0, 3),
     st.integers(0, 3), st.integers(0, 1), st.just(1.0), st.sampled_from(["", "Bash"]), st.sampled_from([0.0, 60.0]),
@@ -128,11 +129,11 @@ def test_patience_only_helps(seen: Evidence, timeout: float, silence: float, mor
 @given(st.lists(st.floats(-10, 1e6), max_size=30), st.floats(0.1, 5))
 def test_a_gap_between_looks_counts_as_no_more_than_the_cap(gaps: list[float], cap: float) -> None:
     clock, now = WatchClock(cap), 1000.0
-    before = clock.look(now)
+    before = clock.advance(now)
     assert before == 0.0
     for gap in gaps:
         now += gap
-        after = clock.look(now)
+        after = clock.advance(now)
         assert 0 <= clock.step <= cap
         assert after == before + clock.step
         before = after
@@ -148,22 +149,22 @@ def test_signs_date_from_what_changed() -> None:
     signs.note("output", (2, 1), 13.0)
     signs.note("head", (1, 1), 14.0)
     assert signs.ages(15.0) == {"output": 2.0, "head": 1.0}
-    signs.hold("running", False, 16.0, since=7.0)
+    signs.hold_while("running", False, 16.0, since=7.0)
     assert signs.ages(17.0)["running"] == 10.0
-    signs.hold("running", True, 18.0, since=7.0)
-    signs.hold("running", False, 19.0, since=7.0)
+    signs.hold_while("running", True, 18.0, since=7.0)
+    signs.hold_while("running", False, 19.0, since=7.0)
     assert signs.ages(20.0)["running"] == 2.0
 
 
 def test_a_sign_that_went_between_two_looks_counts_until_the_look_that_missed_it() -> None:
     """An agent that was stopped a moment after it began was called hung before it had been stopped for the timeout."""
     signs = EvidenceTimes(5.0)
-    signs.last("unstopped", False, 9.0)
+    signs.hold_until_missed("unstopped", False, 9.0)
     assert signs.ages(10.0) == {"unstopped": 1.0}
-    signs.last("unstopped", False, 11.0)
+    signs.hold_until_missed("unstopped", False, 11.0)
     assert signs.ages(12.0) == {"unstopped": 3.0}
     for at, good in ((13.0, True), (15.0, False), (16.0, False)):
-        signs.last("unstopped", good, at)
+        signs.hold_until_missed("unstopped", good, at)
     assert signs.ages(17.0) == {"unstopped": 2.0}
 
 

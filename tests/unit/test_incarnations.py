@@ -11,9 +11,8 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.supervise.decisions import ChildState, decide_cleanup
-from garrison.supervise.lease import next_hook
+from garrison.supervise.incarnation import next_hook, require_unfenced
 from garrison.supervise.restart import Death
-from garrison.supervise.start import require_unfenced
 from garrison.supervise.verdict import is_spawn_due
 from policy_support import AT, BOOT, NOW, RUN, life
 

@@ -32,8 +32,9 @@ def guardian(status: str = "active", state: str = "alive", **more: Any) -> Child
     return life("guardian", "p", status, state, **more)
 
 
-LEAVING = replace(guardian("terminated", reason="stopped"), seen=Observation("h", BOOT, "p", leaving=1.0))
-LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"), seen=Observation("h", BOOT, "p", leaving=9.0))
+LEAVING = replace(guardian("terminated", reason="stopped"), observation=Observation("h", BOOT, "p", leaving=1.0))
+LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"),
+                    observation=Observation("h", BOOT, "p", leaving=9.0))
 KNOWN = [Death(1, NOW - 100, BOOT)]
 MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 

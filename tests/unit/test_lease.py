@@ -11,12 +11,10 @@ import pytest
 from garrison.errors import AlreadyAlive, Refused
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, mark_ended
-from garrison.records.names import Key
+from garrison.records.names import Key, format_marker, parse_marker
 from garrison.records.store import Store
-from garrison.supervise.lease import SpawnRequest, activate, grant_lease, next_hook
-from garrison.supervise.observer import ProcessOrigin
-from garrison.records.names import format_marker, parse_marker
-from garrison.supervise.observer import Observer
+from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import iso
 from garrison.testing.clock import FakeClock
@@ -111,7 +109,7 @@ class Scene:
     def __init__(self, home: Path) -> None:
         self.clock, self.processes, self.store = FakeClock(), MemoryProcesses(), Store(home)
         self.observer = Observer(self.store, self.processes, self.clock)
-        me = self.observer.me(self.processes.ours)
+        me = self.observer.origin(self.processes.ours)
         self.identity = activate(grant_lease(None, None, SpawnRequest(KEY), me, now=self.clock.utc(),
                                              deadline=self.clock.utc(),
                                        fresh_id="i"), me, self.clock.utc())
@@ -123,7 +121,7 @@ class Scene:
         os.utime(self.file, (monotonic, wall))
 
     def age(self) -> float | None:
-        return self.observer.see(self.identity).beat_age
+        return self.observer.observe(self.identity).beat_age
 
 
 @pytest.fixture
@@ -207,7 +205,7 @@ def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
     scene.processes.reboot()
     later = Observer(scene.store, scene.processes, scene.clock)
     scene.identity = replace(scene.identity, pid=scene.processes.ours, start_ticks=10**9)
-    assert later.judge(scene.identity).why == "the machine was booted since"
+    assert later.judge(scene.identity).why == "the machine was rebooted since"
 
 
 def test_a_marker_is_taken_apart_from_its_end() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from garrison.records import payloads
-from garrison.records.payloads import (
+from garrison.records import signals
+from garrison.records.signals import (
     CancelNode,
     Escalation,
     InputResponse,
@@ -24,11 +24,11 @@ from garrison.records.payloads import (
     RunnerExited,
     SendPipelineSignal,
     SetBudget,
+    Signal,
     StopRun,
     UnparkNode,
     parse,
 )
-from garrison.records.signals import Signal
 
 AT = "2026-01-31T12:00:00.000001Z"
 
@@ -40,7 +40,7 @@ def signal(type_: str, payload: dict[str, Any]) -> Signal:
 
 @pytest.mark.parametrize(("payload", "data"), [
     (NodeComplete("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
-    (payloads.MergeReady("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
+    (signals.MergeReady("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
     (RunnerExited("a", "b", "failed", "gate", "red", "refs/x"),
      {"node_id": "a", "branch": "b", "status": "failed", "kind": "gate", "reason": "red", "rescue": "refs/x"}),
     (OrchestratorHung(2, "silent", {"rule": "quiet"}),

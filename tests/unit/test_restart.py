@@ -94,7 +94,7 @@ def step(identity: Identity | None, state: str = "", known: list[Death] | None =
 
 
 @pytest.mark.parametrize(("identity", "state", "kind", "why"), [
-    (None, "", "start", "no life yet"),
+    (None, "", "start", "first start"),
     (LIFE, "alive", "none", "because"), (LIFE, "starting", "none", "because"), (LIFE, "elsewhere", "none", "because"),
     (LIFE, "dead", "replace", "because"), (LIFE, "lapsed", "replace", "because"),
     (replace(LIFE, status="terminated", metadata={"reason": "stopped"}), "ended", "ended", "stopped"),

@@ -26,7 +26,7 @@ def state(status: str, reason: str = "") -> RunState:
     return found
 
 
-def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> ChildState:
+def view(verdict: str, status: str = "active", why: str = "process 7 is running") -> ChildState:
     return ChildState(replace(LAUNCHER, status=status), Verdict(verdict, why))
 
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from garrison.records import signals
 from garrison.records.names import Key
-from garrison.records.signals import AT_LIFE, BY_ATTEMPT, BY_LIFE, TYPES, Signal, file_name, find_objection
+from garrison.records.signals import (
+    BY_ATTEMPT,
+    BY_INCARNATION,
+    TO_INCARNATION,
+    TYPES,
+    Signal,
+    file_name,
+    find_objection,
+)
 
 AT = "2026-01-31T12:00:00.000001Z"
 ATTEMPTS = {"a": 2}
@@ -56,7 +64,7 @@ def test_another_runs_node(kind: str, node: str | None) -> None:
 @pytest.mark.parametrize(("life", "older"), [(3, True), (4, False), (5, False), (None, True), (0, True), ("3", True)])
 def test_an_older_life(kind: str, life: Any, older: bool) -> None:
     why = ask(kind, source={"role": "runner", "name": "a", "incarnation": life})
-    assert why == ("runner-a@r1 has a later incarnation (4)" if older and kind in BY_LIFE else None)
+    assert why == ("runner-a@r1 has a later incarnation (4)" if older and kind in BY_INCARNATION else None)
 
 
 def test_death_does_not_unsay() -> None:
@@ -66,23 +74,25 @@ def test_death_does_not_unsay() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
-@pytest.mark.parametrize(("payload", "over"), [({}, None), ({"incarnation": 3}, None), ({"incarnation": 2}, "life 2"),
-                                               ({"incarnation": 4}, "life 4"), ({"incarnation": "3"}, "life 3"),
-                                               ({"incarnation": None}, "life None")])
+@pytest.mark.parametrize(("payload", "over"), [({}, None), ({"incarnation": 3}, None),
+                                               ({"incarnation": 2}, "incarnation 2"),
+                                               ({"incarnation": 4}, "incarnation 4"),
+                                               ({"incarnation": "3"}, "incarnation 3"),
+                                               ({"incarnation": None}, "incarnation None")])
 def test_commands_aimed_at_a_life(kind: str, payload: dict[str, Any], over: str | None) -> None:
     why = ask(kind, target={"role": "runner", "name": "a"}, payload=payload)
-    if over and kind in AT_LIFE:
-        assert why == f"it was aimed at {over} of orchestrator-a@r1, which is over"
+    if over and kind in TO_INCARNATION:
+        assert why == f"it was meant for {over} of orchestrator-a@r1, which is over"
     else:
         assert why is None
 
 
 def test_the_tables_name_only_known_types() -> None:
-    assert BY_ATTEMPT | BY_LIFE | AT_LIFE <= TYPES
+    assert BY_ATTEMPT | BY_INCARNATION | TO_INCARNATION <= TYPES
     assert len(TYPES) == 20
     assert {"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED"} <= BY_ATTEMPT
-    assert {"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"} == BY_LIFE
-    assert {"KILL_ORCHESTRATOR", "INPUT_RESPONSE"} == AT_LIFE
+    assert {"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"} == BY_INCARNATION
+    assert {"KILL_ORCHESTRATOR", "INPUT_RESPONSE"} == TO_INCARNATION
 
 
 def test_how_a_file_is_called() -> None:

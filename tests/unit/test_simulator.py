@@ -19,7 +19,8 @@ from garrison.processes.guardian import view as guardian_view
 from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
 from garrison.records.events import GuardianSignal, NodeChanged
-from garrison.supervise import hang_detector, lease, restart, verdict
+from garrison.supervise import hang_detector, restart, verdict
+from garrison.supervise import incarnation as lease
 from garrison.supervise.decisions import ChildState, RestartDecision
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict

@@ -22,8 +22,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.supervise.lease import next_hook
-from garrison.supervise.start import new_id
+from garrison.supervise.incarnation import new_id, next_hook
 from garrison.system.clock import SystemClock
 
 __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "update_phase", "update_resumption"]

@@ -25,11 +25,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise import stale
-from garrison.supervise.lease import SpawnRequest, activate, grant_lease, next_hook
-from garrison.supervise.observer import ProcessOrigin
-from garrison.supervise.observer import Observer
-from garrison.supervise.start import new_id
+from garrison.supervise import observer as stale
+from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, new_id, next_hook
+from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.system.clock import SystemClock, format_age
 
 STALE_AFTER = 300.0
@@ -52,7 +50,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     observer = resolve.observer_of(store)
     _replace_dead(store, observer, key)
     request = SpawnRequest(key, worktree=worktree, session_id=session_id)
-    process = observer.me(pid) if pid is not None else None
+    process = observer.origin(pid) if pid is not None else None
     identity = store.update(Identity, key, lambda old: _next_incarnation(observer, old, request, process))
     _link_hook(store, identity, observer.clock.utc())
     return record.to_dict(identity)
@@ -63,7 +61,7 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
     old = store.read(Identity, key)
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
-    from garrison.supervise.replace import replace_incarnation
+    from garrison.supervise.incarnation import replace_incarnation
 
     replace_incarnation(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
 
@@ -71,7 +69,7 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
 def _next_incarnation(observer: Observer, old: Identity | None, request: SpawnRequest,
                       process: ProcessOrigin | None) -> Identity:
     """Return the next incarnation, active at once: started by hand, it has no child process to wait for."""
-    now, me = observer.clock.utc(), observer.me(os.getpid())
+    now, me = observer.clock.utc(), observer.origin(os.getpid())
     verdict = observer.judge(old) if old else None
     leased = grant_lease(old, verdict, request, me, now=now, deadline=now, fresh_id=new_id())
     identity = activate(leased, process or me, now)
@@ -176,7 +174,7 @@ def print_identities(identities: list[dict[str, Any]], home: str | None) -> None
     for body in identities:
         fields = {name: value for name, value in body.items() if name != "stale_reason"}
         identity = record.from_dict(Identity, fields, store.home)
-        verdict, seen = observer.judge(identity), observer.see(identity)
+        verdict, seen = observer.judge(identity), observer.observe(identity)
         rows.append((identity.key.full, identity.incarnation, identity.status, verdict.state, identity.pid,
                      format_age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
     print_table(("NAME", "INCARNATION", "STATUS", "VERDICT", "PID", "HEARTBEAT", "WHY"), rows,

@@ -26,7 +26,7 @@ from garrison.pipeline.run_directory import RunDirectory
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.records.run import RunFiles
-from garrison.supervise.start import new_id
+from garrison.supervise.incarnation import new_id
 
 if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult

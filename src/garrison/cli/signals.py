@@ -30,7 +30,7 @@ from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.supervise.start import new_id
+from garrison.supervise.incarnation import new_id
 from garrison.system.clock import SystemClock
 
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}

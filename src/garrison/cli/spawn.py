@@ -32,7 +32,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, branch_name, check_node
 from garrison.records.run import Launch, Task
-from garrison.supervise.replace import kill_incarnation, replace_incarnation
+from garrison.supervise.incarnation import kill_incarnation, replace_incarnation
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.worktree_files import complete_worktree

@@ -18,7 +18,7 @@ from garrison.merge import slots
 from garrison.processes.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.life_lock import LifeLock
-from garrison.supervise.replace import replace_incarnation
+from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from garrison.doctor.findings import (
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.processes.resume_all import needs_launcher
 from garrison.records.identity import ALIVE, Identity
-from garrison.records.names import Key, launcher_key
-from garrison.records.names import parse_marker
+from garrison.records.names import Key, launcher_key, parse_marker
 from garrison.system import processes
 from garrison.system.processes import is_tmux
 from garrison.system.terminal import ProcessTerminal

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import NotFound, RecordCorrupt, Refused
 from garrison.pipeline.flow import Event, FlowState, event_from_data, event_to_data
 from garrison.records import atomic
-from garrison.records.blobs import BLOB_BYTES
-from garrison.records.journal import SNAPSHOT_EVERY, Entry, Writer, read_all
+from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system.failpoint import here
 

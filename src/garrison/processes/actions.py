@@ -16,8 +16,7 @@ if TYPE_CHECKING:
         NodeChanged,
         RunnerSignal,
     )
-    from garrison.records.payloads import Payload
-    from garrison.records.signals import PostedSignal
+    from garrison.records.signals import Payload, PostedSignal
     from garrison.supervise.decisions import DecisionInputs
 
 P = TypeVar("P")

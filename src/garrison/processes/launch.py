@@ -37,15 +37,11 @@ from garrison.processes.spawn import process_argv
 from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import check_node, check_run, launcher_key, to_run_stem
-from garrison.records.payloads import ResumeRun, SetBudget
+from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
 from garrison.records.run import Launch
-from garrison.records.signals import Signal
-from garrison.supervise.lease import SpawnRequest
-from garrison.records.names import format_marker
+from garrison.records.signals import ResumeRun, SetBudget, Signal
+from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
-from garrison.supervise.replace import replace_incarnation
-from garrison.supervise.start import acquire_lease
 from garrison.system import systemd
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
@@ -54,7 +50,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.processes.preflight import PreparedLaunch
     from garrison.processes.runtime import Runtime
-    from garrison.records.payloads import Payload
+    from garrison.records.signals import Payload
     from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 

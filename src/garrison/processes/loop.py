@@ -1,15 +1,20 @@
-"""The one loop of all processes: turn (observe, decide, act) → heartbeat → wait. Short enough to read at once.
+"""The loop of every process: turn (observe, decide, act) → heartbeat → wait.
 
 A turn that did something is followed by another at once; a quiet one waits for a process exit, a file, a signal or the
-slow timer. When only the timer fires, the process's fingerprint is compared first: while it is unchanged (and for a few
-seconds at most) the turn is spared. Heartbeats come only from here, after a finished check: a thread would beat for a
-dead loop.
+slow timer. Heartbeats come only from here, after a finished check: a thread would beat for a dead loop.
+
+Fingerprints save turns: a hundred waiting nodes are two hundred processes, and a whole turn of each every second would
+cost a fifth of a core. When only the timer fires, a process compares the state of the files that matter to it, and the
+heartbeats of its children, with those before its last turn; while nothing changed (and for some seconds at most) it
+skips the turn. The fingerprint is taken before a turn, so that a change during the turn counts as a change after it.
+All these times are small fractions of the heartbeat timeout: with a short one every timer brings a whole turn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import signal
 import sys
 import time
@@ -17,31 +22,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
-from garrison.processes.fingerprint import check_interval, max_age
 from garrison.system import disk_space
 from garrison.system.event_loop import EventLoop
 
 if TYPE_CHECKING:
-    from garrison.processes.fingerprint import Fingerprint
+    from collections.abc import Iterable
+
+    from garrison.config import Timing
     from garrison.processes.runtime import Runtime
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
+
 
 TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
                               errno.EAGAIN})
-"""Errors of the machine, not of garrison: logged, and tried again at the next timer."""
+"""Errors of the machine, not of garrison: logged, and retried at the next timer."""
 
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
 HOME_REMOVAL = 1.0
-"""Seconds within which a home whose life files are gone is gone itself."""
+"""Seconds in which a home whose life files are gone is removed entirely."""
 
 WAKING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 """Signals that wake the loop."""
 
 BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Blocked by a command that becomes a process of a run, until that process's event loop handles them: a Ctrl-C in
-between is not lost."""
+"""Signals that a command blocks before it becomes a process of a run, until that process's event loop handles them: a
+Ctrl-C in between is not lost."""
 
 
 class Process(Protocol):
@@ -51,28 +58,28 @@ class Process(Protocol):
     """Whether an event announces everything that matters to it; else its fingerprint is compared at each rescan."""
 
     def turn(self) -> bool:
-        """Observe, decide, act once; return True if another turn should follow at once."""
+        """Observe, decide, act once; return whether another turn should follow at once."""
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return what would differ if a turn had anything to do, except for time (`next_wake`) and the ends of watched
-        processes; None if only a whole turn can tell."""
+        """Return a value that changes whenever a turn would have something to do, except for time (`next_wake`) and the
+        exits of watched processes; None if only a whole turn can tell."""
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Register what should wake the loop early."""
+        """Register the processes and files that wake the loop early."""
 
     def next_wake(self) -> float | None:
-        """Return the seconds until something is due, None if only the timer matters."""
+        """Return the seconds until something is due; None if only the timer matters."""
 
     def stop(self, signum: int) -> None:
-        """Stop gracefully: the process was asked to by a signal."""
+        """Stop gracefully, on a Unix signal."""
 
     def abandon(self, why: str) -> None:
-        """Kill one's own children and write nothing: the incarnation is fenced."""
+        """Kill its own children and write nothing: the incarnation is fenced."""
 
     def handle_persistent_error(self, why: str) -> None:
-        """Handle an error (git, a corrupt record) that has spoiled every turn for longer than is waited for.
+        """Handle an error (git, a corrupt record) that made every turn fail for longer than the patience allows.
 
-        The turn is tried again anyway; this is called again each time that has passed once more.
+        The turn is retried anyway; this is called again whenever that time has passed once more.
         """
 
     @property
@@ -81,24 +88,24 @@ class Process(Protocol):
 
 
 def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
-    """Drive `process` to its end; returns its exit code."""
+    """Drive `process` to its end; return its exit code."""
     event_loop = event_loop or EventLoop(WAKING_SIGNALS)
     errors = RepeatedErrors()
     try:
         while True:
-            seen = process.fingerprint()  # before the turn: what changes during it must differ afterwards
-            again = _guarded_turn(process, me, runtime, errors)
+            fingerprint = process.fingerprint()  # before the turn: a change during it must show afterwards
+            is_busy = _guarded_turn(process, me, runtime, errors)
             if process.exit_code is not None:
                 return process.exit_code
             runtime.processes.reap()
             process.watch(event_loop)
-            if again:
+            if is_busy:
                 received = event_loop.wait(0.0).signals
             elif errors.last:
-                # The end of the git that failed must not wake the loop: it would retry without a pause.
+                # The exit of the git that failed must not wake the loop: it would retry without a pause.
                 received = (*event_loop.wait(0.0).signals, *event_loop.wait(_pause(process, runtime)).signals)
             else:
-                received = _wait(process, me, runtime, event_loop, seen)
+                received = _wait(process, me, runtime, event_loop, fingerprint)
             for signum in received:
                 if signum in BLOCKED_SIGNALS:
                     process.stop(signum)
@@ -113,8 +120,8 @@ def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLo
 
 
 def _await_removal(home: Path) -> None:
-    """Wait while a home is removed file by file: the process that the first removal wakes must not take it for one
-    that stays."""
+    """Wait while a home is removed file by file: the first removal wakes this process, which must not take the home for
+    one that stays."""
     end = time.monotonic() + HOME_REMOVAL
     while (home / "identities").is_dir() and time.monotonic() < end:
         time.sleep(0.02)
@@ -126,10 +133,10 @@ def _pause(process: Process, runtime: Runtime) -> float:
 
 
 def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop,
-          seen: Fingerprint | None) -> tuple[int, ...]:
-    """Sleep until an event, or until the timer finds that something may be due; returns the signals received.
+          fingerprint: Fingerprint | None) -> tuple[int, ...]:
+    """Sleep until an event, or until a timer finds that something may be due; return the Unix signals received.
 
-    The first sleep is a rescan's, so that an event that was lost while the watches were set costs no more; later ones
+    The first sleep is as long as a rescan, so that an event lost while the watches were set costs no more; later ones
     are longer, unless files cannot be watched.
     """
     due, pause = process.next_wake(), _pause(process, runtime)
@@ -138,7 +145,7 @@ def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: Event
     while True:
         wakeup = event_loop.wait(pause)
         now = runtime.clock.monotonic()
-        if wakeup or seen is None or now >= end or process.fingerprint() != seen:
+        if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
         me.beat()
         if event_loop.sees_files and process.is_event_driven:
@@ -146,13 +153,13 @@ def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: Event
 
 
 class RepeatedErrors:
-    """An error that spoils turn after turn: logged once, and timed while it lasts."""
+    """An error that makes turn after turn fail: logged once, and timed while it lasts."""
 
     def __init__(self) -> None:
         self.last, self.since = "", 0.0
 
     def clear(self) -> None:
-        """Forget it: a turn succeeded."""
+        """Forget the error: a turn succeeded."""
         self.last = ""
 
     def add(self, text: str, now: float) -> None:
@@ -162,7 +169,7 @@ class RepeatedErrors:
             self.last, self.since = text, now
 
     def has_lasted(self, patience: float, now: float) -> bool:
-        """Return whether the error has lasted longer than `patience` seconds; if so, its time begins again."""
+        """Return whether the error has lasted longer than `patience` seconds; if so, restart its time."""
         if now - self.since <= patience:
             return False
         self.since = now
@@ -170,26 +177,26 @@ class RepeatedErrors:
 
 
 def _guarded_turn(process: Process, me: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
-    """Do one turn between two checks of the life lock: a process whose home was removed must not create it again.
+    """Take one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
-    A damaged record that is not repaired in time is raised: it would keep the process from ending, too.
+    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending, too.
     """
     now = runtime.clock.monotonic()
     if not _beat(me, runtime, errors, now):
         return False
     try:
-        again = process.turn()
+        is_busy = process.turn()
     except (Fenced, LockLost):
         raise
     except GarrisonError as error:
         errors.add(str(error), now)
         is_damage = isinstance(error, RecordError)
         if not is_damage and _is_disk_full(error, runtime):
-            errors.since = now  # it is waited for, however long it lasts; the launcher tells the person
+            errors.since = now  # wait for space however long it takes; the launcher reports it
             return False
         if errors.has_lasted(runtime.timing.damage_patience if is_damage else runtime.timing.git_patience, now):
             if is_damage:
-                raise  # this incarnation ends, the node does not: once the record is repaired, a successor goes on
+                raise  # ends this incarnation, not its node: once the record is repaired, a successor goes on
             process.handle_persistent_error(str(error))
         return False
     except OSError as error:
@@ -200,13 +207,13 @@ def _guarded_turn(process: Process, me: Incarnation, runtime: Runtime, errors: R
     errors.clear()
     if process.exit_code is None:
         _beat(me, runtime, errors, now)
-    return again
+    return is_busy
 
 
 def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:
-    """Return whether git failed for want of space; its first line often names only what it could not write."""
-    places = (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))
-    return disk_space.reports_no_space(getattr(error, "stderr", "")) or any(map(disk_space.is_full, places))
+    """Return whether git failed for lack of space; its first line often names only the file it could not write."""
+    folders = (runtime.home, Path(runtime.environ.get("GARRISON_TREES", runtime.home)))
+    return disk_space.reports_no_space(getattr(error, "stderr", "")) or any(map(disk_space.is_full, folders))
 
 
 def _beat(me: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
@@ -223,7 +230,7 @@ def _beat(me: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float)
 
 
 def exit_gracefully(me: Incarnation, reason: str, code: int = 0) -> int:
-    """Record the end of one's own incarnation; returns `code`. A damaged record is logged and stops nothing."""
+    """Record the end of this incarnation; return `code`. A damaged record is logged and stops nothing."""
     try:
         me.end(reason, code)
     except RecordError as error:
@@ -232,6 +239,51 @@ def exit_gracefully(me: Incarnation, reason: str, code: int = 0) -> int:
 
 
 def log_line(text: str) -> None:
-    """Write a line to the process's log; one that finds no space, or no terminal any more, is lost."""
+    """Write a line to the process's log; without space or a terminal the line is lost."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+# ---- fingerprints ----------------------------------------------------------------------------------------------------
+
+Fingerprint = tuple[tuple[int, int, int] | None, ...]
+"""Stamps of files; equal ones mean that nothing has changed."""
+
+_LONGEST = 60.0
+"""Seconds between two whole turns, at most."""
+
+
+def max_age(timing: Timing) -> float:
+    """Return for how many seconds equal fingerprints may replace whole turns."""
+    return min(_LONGEST, timing.beat_timeout / 5)
+
+
+def check_interval(timing: Timing) -> float:
+    """Return the seconds between two fingerprints of an event-driven process; its heartbeat may be that old."""
+    return max(timing.rescan, max_age(timing) / 2)
+
+
+def heartbeat_limit(timing: Timing) -> float:
+    """Return the age of a heartbeat (seconds) from which on a child is observed every second: it may hang."""
+    return 2.5 * check_interval(timing)
+
+
+def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
+    """Return stamps that change when any of these files or directories does; None stands for an absent one."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        stat = os.stat(path)  # noqa: PTH116  # a Path each would double the cost of a fingerprint
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def all_beating(life_files: Iterable[str], monotonic: float, limit: float) -> bool:
+    """Return whether each of these life files has a heartbeat of the last `limit` seconds of this boot's clock."""
+    try:
+        return all(0.0 <= monotonic - os.stat(path).st_atime <= limit for path in life_files)  # noqa: PTH116
+    except OSError:
+        return False

@@ -1,8 +1,8 @@
 """The program of every process of a run: `python -m garrison.processes.main ROLE --home H --run R --name N
 --incarnation I`.
 
-It is started only by a process that holds a lease for it (`supervise/start.py`). It registers as that incarnation,
-recovers its state from disk, says that it is ready, and enters the loop.
+It is started only by a process that holds a lease for it (`supervise/incarnation.py`). It registers as that
+incarnation, recovers its state from disk, says that it is ready, and enters the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
-from garrison.supervise.start import register
+from garrison.supervise.incarnation import register
 from garrison.system import failpoint, reaper
 from garrison.system.disk_space import retry_until_space
 from garrison.system.event_loop import EventLoop
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from garrison.processes.loop import Process
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
 
     MakeProcess = Callable[[Incarnation], Process]
 

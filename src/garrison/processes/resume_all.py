@@ -21,7 +21,7 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
-from garrison.records.payloads import ResumeRun, parse
+from garrison.records.signals import ResumeRun, parse
 from garrison.supervise.decisions import ChildState
 from garrison.system import systemd
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
 MAX_DOUBLINGS = 5

@@ -1,7 +1,7 @@
 """Spawn processes: any process of a run as a detached one, a node's runner, and a node's orchestrator in a terminal.
 
 Each is used by the process above and by the script of the same name. A lease and a hook are on disk before the process
-exists (`supervise/start.py`).
+exists (`supervise/incarnation.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import RunnerState
-from garrison.supervise.lease import SpawnRequest
-from garrison.supervise.start import start_incarnation
+from garrison.supervise.incarnation import SpawnRequest, start_incarnation
 from garrison.system import disk_space
 from garrison.system.git import Git, repository_key
 from garrison.system.terminal import Session, Terminal

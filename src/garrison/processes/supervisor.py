@@ -1,4 +1,4 @@
-"""Supervise child processes: observe, replace, record their deaths, park, notify. Shared by all supervisors.
+"""Supervise child processes: observe them, replace them, record their deaths, park them. Shared by all supervisors.
 
 Journal first: a death is in the supervisor's journal before a successor starts, so that a new supervisor counts it.
 
@@ -7,20 +7,22 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  1. the kernel          the child's pidfd becomes readable: `watch` registered it with the event loop, which wakes
                         `loop.run`. A lost event costs a second: the slow timer rescans.
  2. observe             `runner/process.py observe` → `observe_child` here: the identity record and the process table
-                        give a verdict (`supervise/verdict.py`); one that lives but does nothing is `hung`
+                        give a verdict (`supervise/verdict.py`); a living process that does nothing is `hung`
                         (`supervise/hang_detector.py`).
  3. decide (pure)       `runner/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
                         START, PROBE, PARK or wait, as `supervise/restart.py` says. One decision a turn; each is
                         journaled with all it was based on (`record_decision`), which `garrison why` replays.
  4. REPLACE             `replace_child`: fence (the record says `crashed`; the dead can write nothing any more), then
-                        kill what is left of the incarnation, by its marker (`supervise/replace.py`).
+                        kill what is left of the incarnation (`supervise/incarnation.py`).
  5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
- 6. START               `spawn.py` → `supervise/start.py`: a lease with the next incarnation, the hook, the process.
-                        The start is journaled.
+ 6. START               `spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next incarnation,
+                        the process, the hook. The start is journaled.
  7. the successor       `main.py` registers it; `orchestrator/process.py _begin` reads the hook and writes the prompt
                         with what its predecessor had done.
 
-A supervisor that dies between any two steps is followed by one that observes the same state and goes on from there.
+If a supervisor dies between any two steps, its successor observes the same state and goes on from there.
+
+`Parent` is the view from below: the process a runner reports to.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
 from garrison.processes.actions import ActionKind
-from garrison.processes.fingerprint import check_interval
+from garrison.processes.loop import check_interval, log_line
 from garrison.records import atomic, signals
 from garrison.records.events import (
     ChildDied,
@@ -44,43 +46,47 @@ from garrison.records.events import (
 )
 from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
+from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
-from garrison.supervise.decisions import ChildState
-from garrison.supervise.explain import encode_inputs
+from garrison.supervise.decisions import ChildState, encode_inputs
+from garrison.supervise.incarnation import Incarnation, fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
-from garrison.supervise.replace import fence, kill_incarnation
 from garrison.supervise.restart import CRASH, HUNG
-from garrison.supervise.start import Incarnation, new_id
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.exit_info import ExitMonitor, describe_death, describe_hangup, is_tmux_server_gone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from garrison.processes.actions import Action
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
-    from garrison.records.payloads import Payload
+    from garrison.records.run import Task
+    from garrison.records.signals import Payload, Signal
+    from garrison.supervise.incarnation import Incarnation
     from garrison.supervise.observer import AgentEvidence
     from garrison.system.event_loop import EventLoop
 
+
 START_RACES = (AlreadyAlive, Refused, Fenced)
-"""What a start may meet when another supervisor was faster; the next observation settles it."""
+"""Errors of a start that lost a race against another supervisor's; the next observation shows which one won."""
 
 
 class Supervisor:
-    """The supervising half of a process: `me` is its own incarnation, `journal` its own journal."""
+    """The supervising part of a process; `me` is the process's own incarnation, `journal` its own journal."""
 
     def __init__(self, runtime: Runtime, me: Incarnation, journal: Writer) -> None:
         self.runtime, self.me, self.journal = runtime, me, journal
-        # Longer than any sleep of the loop: a larger gap means that this process itself was held up.
+        # Longer than any sleep of the loop: after a longer gap this process itself was suspended.
         gap = check_interval(runtime.timing) + 2 * runtime.timing.rescan
         self._hang_watcher = HangWatcher(runtime.observer, runtime.timing.beat_timeout, gap)
         self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
-        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only what exists can be watched
+        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only an existing folder can be watched
 
     def record(self, event: Event, *, sync: bool = False) -> Entry:
         """Append an event to the process's own journal."""
@@ -93,31 +99,32 @@ class Supervisor:
         identity = self.runtime.store.read(Identity, key)
         if identity is None:
             return ChildState()
-        seen = self.runtime.observer.see(identity)
-        return ChildState(identity, judge(identity, seen), seen)
+        observation = self.runtime.observer.observe(identity)
+        return ChildState(identity, judge(identity, observation), observation)
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
-        """As `child_state`, of a name this process is responsible for: it also notices one that hangs."""
+        """Return the state of a child of this process: as `child_state`, but it detects one that hangs, too."""
         state = self.child_state(key)
         if state.identity is None or state.verdict is None:
             return state
-        inspection = self._hang_watcher.look(state.identity, state.verdict, agent)
-        return ChildState(state.identity, inspection.verdict, state.seen, inspection.evidence)
+        inspection = self._hang_watcher.inspect(state.identity, state.verdict, agent)
+        return ChildState(state.identity, inspection.verdict, state.observation, inspection.evidence)
 
     def note_watching(self) -> None:
-        """Count the time since the last fingerprint as watched, so that a hang is judged by it, too."""
-        self._hang_watcher.clock.look(self.runtime.clock.monotonic())
+        """Count the time since the last fingerprint as watched, so that a hang is detected in skipped turns' time."""
+        self._hang_watcher.clock.advance(self.runtime.clock.monotonic())
 
     def is_alive(self, key: Key) -> bool:
-        """Return whether an incarnation of that name lives; where its record is unreadable, its life lock tells."""
+        """Return whether an incarnation of that name is alive; if its record is unreadable, whether its life lock is
+        held."""
         try:
             return self.child_state(key).living
         except RecordError:
             return is_held(self.runtime.store.life_path(key))
 
     def watch(self, event_loop: EventLoop, children: list[ChildState], *, records: bool = False) -> None:
-        """Wake the loop at the end of any of these processes and at any signal; with `records`, at a change of their
-        records."""
+        """Wake the loop when one of these processes exits and at any signal; with `records`, when a record of theirs
+        changes."""
         living: list[tuple[int, int]] = []
         for child in children:
             identity = child.identity
@@ -134,16 +141,18 @@ class Supervisor:
     # ---- replace
 
     def record_decision(self, action: Action) -> None:
-        """Journal what is about to be done to a child, and all that it was decided on."""
+        """Journal a decision about a child, with all its inputs, before it is carried out."""
         assert action.basis is not None
         self.record(DecisionMade(action.kind, action.why, encode_inputs(action.basis)))
 
     def replace_child(self, child: ChildState, why: str, death_class: str = CRASH) -> None:
-        """Fence a dead or hung incarnation and kill what is left of it; does nothing if it has moved on meanwhile."""
+        """Fence a dead or hung incarnation and kill what is left of it; do nothing if a later one has the name by
+        now."""
         assert child.identity is not None
         with contextlib.suppress(Fenced):
             fenced = fence(self.runtime.observer, child.identity, self._cause_of_death(child, why),
-                           HUNG if child.hung else death_class, child.evidence if child.hung else None, child.seen)
+                           HUNG if child.hung else death_class, child.evidence if child.hung else None,
+                           child.observation)
             if fenced.status != "terminated":  # one that lingers after its graceful end did not die
                 self.record(ChildFenced(fenced.key.full, fenced.incarnation, fenced.reason,
                                         fenced.metadata.get("evidence", {})))
@@ -152,7 +161,7 @@ class Supervisor:
             failpoint.here(":swept")
 
     def _cause_of_death(self, child: ChildState, why: str) -> str:
-        """Return why a process that was found dead died, as far as the kernel and its terminal tell."""
+        """Return why a dead process died, as far as the kernel and its terminal know."""
         identity = child.identity
         if child.verdict is None or child.verdict.state != "dead" or identity is None:
             return why
@@ -165,11 +174,11 @@ class Supervisor:
         return cause
 
     def _is_of_this_machine(self, identity: Identity) -> bool:
-        here = self.runtime.observer.where
+        here = self.runtime.observer.machine
         return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced incarnation, once: afterwards nothing of it is left that could fork."""
+        """Kill what is left of a fenced incarnation; once, since nothing is left then that could fork."""
         if (identity.key, identity.incarnation) in self._swept:
             return
         killed = kill_incarnation(self.runtime.observer, identity, self.runtime.timing.sweep_grace)
@@ -180,12 +189,13 @@ class Supervisor:
     # ---- deaths and starts
 
     def death_record(self, child: ChildState, attempt: int = 1) -> ChildDied:
-        """Return the record of a fenced incarnation's death; nothing of the incarnation is left then."""
+        """Return the record of a fenced incarnation's death, after a sweep: its supervisor may have died before its
+        own."""
         assert child.identity is not None
         identity = child.identity
-        self.sweep(identity)  # the supervisor that fenced it may have died before its sweep
+        self.sweep(identity)
         return ChildDied(identity.key.full, identity.incarnation, self.runtime.clock.monotonic(),
-                         self.runtime.observer.where.boot_id, attempt,
+                         self.runtime.observer.machine.boot_id, attempt,
                          describe_hangup(identity.reason, server_died=_lost_tmux_server(identity)),
                          identity.metadata.get("class", CRASH))
 
@@ -200,12 +210,12 @@ class Supervisor:
         if not probe:
             return ChildSpawned(started.key.full, started.incarnation, attempt, why)
         return ChildSpawned(started.key.full, started.incarnation, attempt, why, probe=True,
-                            monotonic=self.runtime.clock.monotonic(), boot_id=self.runtime.observer.where.boot_id)
+                            monotonic=self.runtime.clock.monotonic(), boot_id=self.runtime.observer.machine.boot_id)
 
     def park(self, child: ChildState, why: str, cool_down: float, attempt: int = 1) -> ChildParked:
         """Park a name until its probe is due in `cool_down` seconds, or a person unparks it.
 
-        The identity first: a successor that finds it parked and unrecorded writes the record.
+        The identity is written first: a successor that finds it parked, but not journaled, writes the record.
         """
         assert child.identity is not None
         clock = self.runtime.clock
@@ -213,19 +223,19 @@ class Supervisor:
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its process end gracefully
+            if old.status not in ("crashed", "terminated"):  # it ended gracefully after its agent was killed
                 return old
             return change_status(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 
         self.runtime.store.update(Identity, child.identity.key, parked)
         failpoint.here(":parked")
         event = ChildParked(child.identity.key.full, child.identity.incarnation, why, clock.monotonic(),
-                            self.runtime.observer.where.boot_id, attempt, iso(clock.time() + cool_down))
+                            self.runtime.observer.machine.boot_id, attempt, iso(clock.time() + cool_down))
         self.record(event, sync=True)
         return event
 
     def unpark(self, key: Key) -> None:
-        """Let a parked name start again: a person asked for it."""
+        """Let a parked name start again, at a person's request."""
         now = self.runtime.clock.utc()
 
         def unparked(old: Identity | None) -> Identity:
@@ -235,8 +245,9 @@ class Supervisor:
         self.runtime.store.update(Identity, key, unparked)
 
     def terminate(self, child: ChildState, number: int = signal.SIGTERM) -> None:
-        """Ask a living process to end gracefully, through a verified pidfd; a lease has no process yet."""
+        """Send a living process a Unix signal, SIGTERM to end gracefully, through a verified pidfd."""
         identity = child.identity
+        # A lease has no process yet.
         if identity and identity.status in ("active", "held") and identity.pid and identity.start_ticks:
             self.runtime.processes.send(identity.pid, identity.start_ticks, number)
 
@@ -244,11 +255,11 @@ class Supervisor:
 
     def send(self, recipient: Key, payload: Payload, *, node: str | None = None, attempt: int = 0,
              id_: str | None = None) -> None:
-        """Write a signal to `recipient`; with an `id_` the recipient recognises it when it is sent again."""
+        """Send a signal to `recipient`; by its `id_` the recipient recognises one that is sent again."""
         self._post(recipient, payload.type, payload.to_data(), node, attempt, id_ or new_id()[:12])
 
     def forward(self, recipient: Key, received: Signal) -> None:
-        """Pass a signal on to the process it is meant for, under its own id."""
+        """Pass a signal on to another process, under the same id."""
         self._post(recipient, received.signal_type, received.payload, received.node_id, received.attempt, received.id)
 
     def _post(self, recipient: Key, type_: str, data: dict[str, Any], node: str | None, attempt: int, id_: str) -> None:
@@ -260,7 +271,7 @@ class Supervisor:
 
 
 def perform(process: Any, action: Action, view: object) -> None:
-    """Carry out one action by the process's table, between two points where the tests kill it."""
+    """Carry out one action by the process's table `HANDLERS`, between two failpoints."""
     point = failpoint_name(action)
     failpoint.here(f"{point}.before")
     if action.basis is not None:
@@ -274,7 +285,7 @@ _NAMED_BY_TARGET = frozenset({ActionKind.MOVE_HOOK, ActionKind.SEND, ActionKind.
 
 
 def failpoint_name(action: Action) -> str:
-    """Return an action's name among the failpoints: its kind, and its target where that is a fixed word."""
+    """Return the failpoint of an action: its kind, and its target if that is a fixed word."""
     word = action.target if action.kind in _NAMED_BY_TARGET else ""
     if action.kind is ActionKind.CHANGE_NODE:
         word = getattr(action.payload, "status", "")
@@ -285,3 +296,53 @@ def _lost_tmux_server(identity: Identity) -> bool:
     """Return whether the incarnation ran in a tmux session whose server is gone."""
     session = identity.tmux or {}
     return session.get("kind") == "tmux" and is_tmux_server_gone(str(session.get("server", "")))
+
+
+# ---- the process above -----------------------------------------------------------------------------------------------
+
+
+class Parent:
+    """The process that a runner reports to, and the launcher above it.
+
+    It is known by name, never by incarnation: a guardian that was replaced is the same parent. A runner started by hand
+    has none: it sends nothing, and it is never orphaned.
+    """
+
+    def __init__(self, me: Incarnation, supervisor: Supervisor, task: Task) -> None:
+        self.supervisor, self.task = supervisor, task
+        parent = me.identity.parent
+        self.key = Key(parent["role"], parent["name"], me.key.run) if parent else None
+        self._orphaned_since: float | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether neither was alive at the last observation."""
+        return self._orphaned_since is not None
+
+    @property
+    def record_paths(self) -> list[Path]:
+        """Return the path of the parent's identity, if there is a parent."""
+        return [self.supervisor.runtime.store.path(Identity, self.key)] if self.key else []
+
+    def orphaned_for(self, now: float) -> float | None:
+        """Return the seconds since neither is alive; None while one is. `now` is monotonic."""
+        if self.key is None:
+            return None
+        if any(self.supervisor.is_alive(key) for key in (self.key, launcher_key(self.key.run))):
+            self._orphaned_since = None
+            return None
+        if self._orphaned_since is None:
+            self._orphaned_since = now
+            log_line("neither guardian nor launcher is alive: finishing this attempt; after the grace period nothing "
+                     "new is started")
+        return now - self._orphaned_since
+
+    def send(self, payload: Payload, id_: str) -> None:
+        """Send the parent a signal about the node; it recognises the id if the signal is sent again."""
+        if self.key is not None:
+            self.supervisor.send(self.key, payload, node=self.task.node, attempt=self.task.attempt, id_=id_)
+
+    def forward(self, received: Signal) -> None:
+        """Pass a signal from a child on to the parent."""
+        if self.key is not None:
+            self.supervisor.forward(self.key, received)

@@ -1,4 +1,4 @@
-"""Journals: append-only JSON lines that survive kill -9 at any byte. Runs, layers and merge queues use this format.
+"""Journals: append-only JSON lines that survive kill -9 at any byte; used by runs, processes and merge queues.
 
 One `write()` per record; each line carries sequence number, epoch, the writer's fencing token, time and a CRC-32:
 
@@ -7,13 +7,16 @@ One `write()` per record; each line carries sequence number, epoch, the writer's
 A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers. Damage
 anywhere else, and a tail that is not the beginning of a record, refuses to load and says where. The file may end in
 zeros (version 0.1 preallocated space); then the tail is the one line before them that contains zeros. `epoch` grows
-with each opening by a writer. Long values are stored beside the journal (see `blobs`). About every 10,000 records the
-owner compacts: the file is replaced by one whose first record is of kind `snapshot` with the replayed state, and the
-old file is kept as `<stem>-<seq>.jsonl`."""
+with each opening by a writer. A long value is stored beside the journal as `blobs/<sha256>`, so that lines stay short;
+a blob is on disk, whole, before the record that names it. About every 10,000 records the owner compacts: the file is
+replaced by one whose first record is of kind `snapshot` with the replayed state, and the old file is kept as
+`<stem>-<seq>.jsonl`.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import zlib
@@ -23,25 +26,26 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
 from garrison.records import atomic
-from garrison.records.blobs import load_blobs, store_blobs
 from garrison.records.record import SCHEMA
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+
 SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 _LONG = 1 << 16
-"""So many bytes are rather read once than looked through again and again."""
+"""Bytes from which on an unread part is decoded once instead of being searched again and again."""
 _START = b'{"seq":'
-"""Beginning of every record, and so of every torn one; a file system may return zeros for what a power cut lost."""
+"""Beginning of every record, and so of every torn one; a file system may return zeros for bytes that a power cut
+lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One journal record, as read: `data` has its blobs put back."""
+    """One journal record, as read: with its blobs in `data`."""
 
     seq: int
     epoch: int
@@ -59,7 +63,7 @@ def encode_line(entry: Entry) -> bytes:
 def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, Any]) -> bytes:
     head = f'{{"seq":{seq},"epoch":{epoch},"token":{_quote(token)},"at":{_quote(at)},"kind":{_quote(kind)}'
     body = f'{head},"data":{_ENCODE(data)}}}'
-    raw = body.encode(errors="backslashreplace")  # of a lone surrogate that is JSON's own escape
+    raw = body.encode(errors="backslashreplace")  # for a lone surrogate that is JSON's own escape
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
 
@@ -81,13 +85,13 @@ def decode_line(line: bytes, where: object = "journal") -> Entry:
 
 
 def _is_record(line: bytes, seq: int) -> bool:
-    """Return whether a line is the whole record of that number, without decoding it."""
+    """Return whether a line is the whole record number `seq`, without decoding it."""
     head, _, tail = line.rpartition(b',"crc":"')
     return head.startswith(b'{"seq":%d,' % seq) and tail == b'%08x"}\n' % zlib.crc32(b"}", zlib.crc32(head))
 
 
 class Reader:
-    """Follows one journal: each `read()` gives the records appended since the last. Never writes, never repairs."""
+    """Follows one journal: each `read()` returns the records appended since the last. Never writes, never repairs."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._name = path, str(path)
@@ -105,7 +109,8 @@ class Reader:
     def mentions(self, *words: bytes) -> bool:
         """Return whether the unread part contains one of these words, is long, damaged, or of another file.
 
-        Nothing is decoded, and a later `read` returns it all: a reader in a hurry need not replay what others wrote.
+        Nothing is decoded, and a later `read` returns all of it: a reader in a hurry need not replay the records of
+        others.
         """
         before = (self._inode, self._offset)
         data = self._unread()
@@ -159,8 +164,8 @@ def read_all(path: Path) -> list[Entry]:
 
 def archived_parts(path: Path) -> list[Path]:
     """Return the archived parts of a journal, oldest first."""
-    found = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
-    return sorted(found, key=lambda part: int(_number(part, path)))
+    parts = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
+    return sorted(parts, key=lambda part: int(_number(part, path)))
 
 
 def _number(part: Path, path: Path) -> str:
@@ -168,10 +173,10 @@ def _number(part: Path, path: Path) -> str:
 
 
 class Writer:
-    """The only writer of a run, process, workflow or session journal. The caller holds the lock that makes it the only
-    one.
+    """The only writer of a run's, process's, workflow's or session's journal; the caller holds the lock that ensures
+    it.
 
-    Opening cuts a torn tail, reads what is there (`entries`) and takes the next epoch.
+    Opening cuts a torn tail, reads the existing records (`entries`) and takes the next epoch.
     """
 
     def __init__(self, path: Path, token: str) -> None:
@@ -182,9 +187,9 @@ class Writer:
         try:
             cut_torn_tail(self._descriptor, path)
             self._size = os.fstat(self._descriptor).st_size
-            if not self._size:  # new, or its maker died or failed before its name was durable
+            if not self._size:  # new, or its creator died before its name was durable
                 atomic.sync_directory(path.parent)
-            os.fdatasync(self._descriptor)  # what a killed predecessor had not synced will be acted on from here
+            os.fdatasync(self._descriptor)  # records that a killed predecessor had not synced are acted on from here
             self.entries = read_all(path)
         except BaseException:
             os.close(self._descriptor)
@@ -203,22 +208,23 @@ class Writer:
         return Entry(self.seq, self.epoch, self.token, at, kind, data)
 
     def _check_unfenced(self) -> None:
-        """Raise Fenced unless the open file still has its name, and the size that we left it with."""
+        """Raise Fenced unless the open file still has its name, and its size after the last append."""
         now = atomic.same_file(self._descriptor, self.path)
         if now is None:
             raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
         if now.st_size != self._size:
-            raise Fenced(f"journal {self.path} was written by another; stopping without writing")
+            raise Fenced(f"journal {self.path} was written by another process; stopping without writing")
 
     def compact(self, state: dict[str, Any], at: str) -> None:
-        """Replace the file by a snapshot of the folded `state`; the old file stays beside it under its last number."""
+        """Replace the file by a snapshot of the replayed `state`; the old file stays beside it under its last
+        number."""
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
         archive(self.path, self.seq)
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
-        # Open from before it got its name: there is no moment after which a full disk would leave us without a file.
+        # It was opened before it got its name: a full disk cannot leave this writer without a file.
         old, self._descriptor, self._size = self._descriptor, descriptor, len(line)
         try:
             atomic.sync_directory(self.path.parent)
@@ -226,7 +232,7 @@ class Writer:
             os.close(old)
 
     def close(self) -> None:
-        """Close the file; again is no matter."""
+        """Close the file; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -236,14 +242,17 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
                   take: bool = False, sync: bool = False) -> Entry:
     """Append one record to a journal that has many writers; the caller holds the journal's lock and keeps nothing open.
 
-    A torn tail is cut first. `epoch` is the writer's own: Fenced if the journal's is another. Without one, the
-    journal's current epoch is stamped; with `take` it grows by one (the record's `epoch` is the taker's from now on).
+    A torn tail is cut first.
+
+    Args:
+        epoch: the writer's own; Fenced if the journal's is another. None: the journal's current epoch is stamped.
+        take: whether to increase the epoch by one; the record's is the caller's own from now on.
     """
     atomic.make_directory(path.parent)
     descriptor = atomic.open_or_create(path, os.O_APPEND)
     try:
         cut_torn_tail(descriptor, path)
-        if not os.fstat(descriptor).st_size:  # before the record: what is refused afterwards would be in doubt
+        if not os.fstat(descriptor).st_size:  # before the record: an error after it would leave its fate in doubt
             atomic.sync_directory(path.parent)
         last_seq, last_epoch = _last(descriptor, path)
         if epoch is not None and last_epoch != epoch:
@@ -257,28 +266,29 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
 
 
 def archive(path: Path, seq: int) -> None:
-    """Give a journal that ends with record `seq` the name under which it stays when a snapshot takes its place."""
+    """Link a journal that ends with record `seq` to the name under which it stays when a snapshot takes its place."""
     kept = path.with_name(f"{path.stem}-{seq}.jsonl")
     for old in archived_parts(path):
-        if old != kept and old.samefile(path):  # whoever was about to replace it died, and it has grown since
+        if old != kept and old.samefile(path):  # its archiver died before the snapshot, and it has grown since
             old.unlink()
     if not kept.exists():
         os.link(path, kept)
 
 
 def replace_shared(path: Path, snapshot: Entry, *following: Entry) -> None:
-    """Replace a shared journal, which was put aside, by its `snapshot`, and what follows it; on the disk when this
-    returns. The caller holds the journal's lock.
+    """Replace an archived shared journal by its `snapshot` and the records after it; durable when this returns.
+
+    The caller holds the journal's lock.
     """
-    lines = (_line(one.seq, one.epoch, one.token, one.at, one.kind, store_blobs(path.parent, one.data))
-             for one in (snapshot, *following))
+    lines = (encode_line(replace(entry, data=store_blobs(path.parent, entry.data)))
+             for entry in (snapshot, *following))
     atomic.write(path, b"".join(lines))
 
 
 def sync(path: Path) -> None:
-    """Put on the disk what was appended to a shared journal without `sync`; the caller need not hold its lock.
+    """Make durable what was appended to a shared journal without `sync`; the caller need not hold its lock.
 
-    Whatever was appended before it goes with it, so that no record is ever there without those it follows.
+    All earlier records become durable with it, so that none is ever there without its predecessors.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -323,8 +333,8 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
 def _drop_preallocation(path: Path) -> None:
     """Rewrite a journal that ends in zeros without them.
 
-    Version 0.1 preallocated space in the journals of pipelines; a writer that was killed leaves it. The copy takes the
-    name, so that a late write of that writer ends in a file that nothing reads.
+    Version 0.1 preallocated space in the journals of pipelines; a killed writer leaves it. The copy takes the name, so
+    that a late write of that writer goes to a file that nothing reads.
     """
     data = atomic.read(path)
     if data is not None and data.endswith(b"\0"):
@@ -347,9 +357,9 @@ def whole_end(data: bytes) -> int:
 
 
 def check_tail(head: bytes, path: Path, at: int) -> None:
-    """RecordCorrupt unless `head`, the first bytes after the whole records, may be of a record that was torn."""
+    """Raise RecordCorrupt unless `head`, the first bytes after the whole records, may be the start of a torn record."""
     if any(byte not in (0, wanted) for byte, wanted in zip(head, _START, strict=False)):
-        raise RecordCorrupt(path, f"what stands at byte {at} is no record")
+        raise RecordCorrupt(path, f"the bytes at {at} are no record")
 
 
 def cut_torn_tail(descriptor: int, path: Path) -> None:
@@ -372,26 +382,26 @@ def cut_torn_tail(descriptor: int, path: Path) -> None:
 
 
 def read_history(path: Path) -> list[Entry]:
-    """Return every record there ever was, archived parts first; a snapshot only for what no part holds any more."""
-    found: list[Entry] = []
+    """Return every record ever written, archived parts first; a snapshot only in place of parts that are gone."""
+    entries: list[Entry] = []
     for part in [*archived_parts(path), path]:
-        last = found[-1].seq if found else 0
-        found += [entry for entry in read_all(part) if entry.seq > last]
-    return found
+        last = entries[-1].seq if entries else 0
+        entries += [entry for entry in read_all(part) if entry.seq > last]
+    return entries
 
 
 def salvage(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return the whole records since the last readable snapshot, and where damaged ones were.
+    """Return the whole records since the last readable snapshot, and the places of damaged ones.
 
     A record torn at the end while it was written does not count as damage. The journal itself may be gone, or have been
     started again with numbers that were used before.
     """
-    found, wrong = _whole(path)
+    entries, damaged = _read_whole(path)
     older = finished_parts(path)
-    while older and not (found and found[0].kind == "snapshot"):
-        before, damaged = _whole(older.pop())
-        found, wrong = [*before, *found], [*damaged, *wrong]
-    return found, wrong
+    while older and not (entries and entries[0].kind == "snapshot"):
+        before, damaged_before = _read_whole(older.pop())
+        entries, damaged = [*before, *entries], [*damaged_before, *damaged]
+    return entries, damaged
 
 
 def finished_parts(path: Path) -> list[Path]:
@@ -399,18 +409,57 @@ def finished_parts(path: Path) -> list[Path]:
     return [part for part in archived_parts(path) if not (path.exists() and part.samefile(path))]
 
 
-def _whole(path: Path) -> tuple[list[Entry], list[str]]:
-    found: list[Entry] = []
-    wrong: list[str] = []
+def _read_whole(path: Path) -> tuple[list[Entry], list[str]]:
+    entries: list[Entry] = []
+    damaged: list[str] = []
     data, at = atomic.read(path) or b"", 0
     end = whole_end(data)
     for line in data.splitlines(keepends=True):
         try:
             entry = decode_line(line, path)
             entry = replace(entry, data=load_blobs(path.parent, entry.data))
-            found += [entry] if not found or entry.seq > found[-1].seq else []
+            entries += [entry] if not entries or entry.seq > entries[-1].seq else []
         except (ValueError, RecordCorrupt):
             if at < end or not (line.startswith(b'{"') or b"\0" in line):
-                wrong.append(f"byte {at} of {path.name}")
+                damaged.append(f"byte {at} of {path.name}")
         at += len(line)
-    return found, wrong
+    return entries, damaged
+
+
+# ---- blobs -----------------------------------------------------------------------------------------------------------
+
+BLOB_BYTES = 8192
+"""String values longer than this, in bytes, are stored as blobs."""
+_UTF8 = ("utf-8", "surrogatepass")
+"""Encoding of blobs: undecodable bytes in a program's output must not lose its record."""
+
+
+def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Replace top-level strings over 8 kB in `data` by `{"blob": sha256}`; store their bytes under `blobs/`."""
+    stored = dict(data)
+    for name, value in data.items():
+        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
+            digest = hashlib.sha256(raw).hexdigest()
+            path = atomic.make_directory(folder / "blobs") / digest
+            if not path.exists():
+                atomic.write(path, raw)
+            stored[name] = {"blob": digest}
+        elif isinstance(value, dict) and "blob" in value:  # a value that only looks like a reference
+            stored[name] = {"blob": "", "value": value}
+    return stored
+
+
+def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Return `data` with its stored strings; RecordCorrupt if a blob is gone or its bytes differ."""
+    for name, value in data.items():
+        if not isinstance(value, dict) or "blob" not in value:
+            continue
+        if value["blob"] == "":
+            data = {**data, name: value["value"]}
+        else:
+            path = folder / "blobs" / value["blob"]
+            raw = atomic.read(path) or b""
+            if hashlib.sha256(raw).hexdigest() != value["blob"]:
+                raise RecordCorrupt(path, "its content is gone or differs from its name")
+            data = {**data, name: raw.decode(*_UTF8)}
+    return data

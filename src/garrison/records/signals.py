@@ -1,8 +1,20 @@
-"""Signals: message files, each applied once. Names, bodies, inboxes, and the pure check of what may be obeyed.
+"""Signals: messages between processes, each a file that is applied once.
 
-A signal lies in its recipient's folder until it was applied; then it is renamed into `taken/`. The recipient's journal
-remembers applied ids, so that a crash between the two applies it once. A refused signal goes to `refused/`, with the
-reason in a file beside it. A target is a name, not an incarnation: the successor inherits the inbox.
+A signal, followed through the code:
+
+1. Send: `Supervisor.send` (processes/supervisor.py) or `garrison signal` build a `Signal` from a `Payload`; `post`
+writes its file into the inbox of the recipient. A target is a name, not an incarnation: a successor inherits the inbox.
+2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second. 3.
+Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first. 4. Decide (pure): its policy
+asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the payload (`_apply_signals` in
+guardian/policy.py and runner/policy.py). The result is an action APPLY_SIGNAL with the event that says what changes, or
+REFUSE_SIGNAL. 5. Apply: the process passes on what others must know, journals id and effect in one record, then moves
+the file to `taken/` (`acknowledge`). After a crash in between, the id in the journal says that it was applied. A
+refused one goes to `refused/`, with the reason in a file beside it (`refuse`).
+
+Payloads: one dataclass per meaning. `to_data` gives what a sender writes (empty fields are left out). A signal file may
+be written by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of the merge
+queue carry plain dictionaries.
 """
 
 from __future__ import annotations
@@ -10,16 +22,16 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from garrison.errors import RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.names import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import Any
+
 
 TYPES = frozenset({
     "NODE_COMPLETE", "NEEDS_REVIEW", "NEEDS_INPUT", "VIOLATION", "ORCHESTRATOR_STUCK", "ORCHESTRATOR_CRASHED",
@@ -30,11 +42,11 @@ TYPES = frozenset({
 """Signal types."""
 
 BY_ATTEMPT = frozenset({"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED", "RUNNER_EXITED"})
-"""Refused when not of the node's current attempt."""
-BY_LIFE = frozenset({"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"})
-"""Refused when the sender has a later incarnation."""
-AT_LIFE = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
-"""Commands for one incarnation (`payload.incarnation`); refused when that is over."""
+"""Refused unless they are of the node's current attempt."""
+BY_INCARNATION = frozenset({"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"})
+"""Refused if the sender has a later incarnation."""
+TO_INCARNATION = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
+"""Commands to one incarnation (`payload.incarnation`); refused when that is over."""
 
 _counter = count()
 
@@ -59,7 +71,7 @@ class Signal:
 
     @property
     def recipient(self) -> Key:
-        """Whose inbox it lies in."""
+        """Return the name of the recipient."""
         return Key(self.target["role"], self.target["name"], self.run_id)
 
     @property
@@ -70,7 +82,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class PostedSignal:
-    """A signal in an inbox: its file, and the signal or why it cannot be read."""
+    """A file in an inbox, with its signal, or the reason why it cannot be read."""
 
     path: Path
     signal: Signal | None
@@ -92,10 +104,10 @@ def file_name(signal: Signal, number: int) -> str:
 
 
 def post(home: Path, signal: Signal, number: int | None = None) -> Path:
-    """Write a signal durably into its recipient's inbox; returns the file.
+    """Write a signal durably into its recipient's inbox; return the file.
 
-    `number` (a journal record's) makes the file name a function of the signal, so that saying it again after a crash is
-    the same file; without it a counter of this process is used. Nothing is written if that file was taken already.
+    With `number` (that of a journal record) the file's name follows from the signal: sent again after a crash it is the
+    same file, and nothing is written if that was applied already. Without it, a counter of this process is used.
     """
     folder = atomic.make_directory(inbox_path(home, signal.recipient))
     name = file_name(signal, next(_counter) if number is None else number)
@@ -122,25 +134,25 @@ def read(path: Path) -> Signal:
 def list_pending(home: Path, recipient: Key) -> list[PostedSignal]:
     """Return the signals waiting in an inbox, oldest first; unreadable ones come with their error."""
     folder = inbox_path(home, recipient)
-    found = []
+    pending = []
     names = [name for name in atomic.list_names(folder) if name.endswith(".json") and not name.startswith(".")]
     for name in sorted(names):
         try:
-            found.append(PostedSignal(folder / name, read(folder / name)))
+            pending.append(PostedSignal(folder / name, read(folder / name)))
         except FileNotFoundError:
             continue
         except RecordError as error:
-            found.append(PostedSignal(folder / name, None, str(error)))
-    return found
+            pending.append(PostedSignal(folder / name, None, str(error)))
+    return pending
 
 
 def acknowledge(path: Path) -> None:
-    """Move an applied signal into `taken/`; nothing happens if it is gone."""
+    """Move an applied signal to `taken/`; do nothing if it is gone."""
     _move(path, "taken")
 
 
 def refuse(path: Path, reason: str) -> None:
-    """Move a signal into `refused/`, with the reason in a file beside it."""
+    """Move a signal to `refused/`, with the reason in a file beside it."""
     folder = atomic.make_directory(path.parent / "refused")
     atomic.write(folder / f"{path.name}.reason", (reason + "\n").encode(), durable=False)
     _move(path, "refused")
@@ -154,14 +166,15 @@ def _move(path: Path, where: str) -> None:
         return
 
 
-def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives: Mapping[str, int]) -> str | None:
-    """Return why `signal` must not be obeyed, or None. Pure.
+def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
+                   incarnations: Mapping[str, int]) -> str | None:
+    """Return why `signal` must not be applied, or None. Pure.
 
     A dead sender's signal counts while its run and attempt are current.
 
     Args:
         attempts: node → current attempt.
-        lives: full name → current incarnation.
+        incarnations: full name → current incarnation.
     """
     if signal.run_id != run:
         return f"it is of run {signal.run_id}, this is {run}"
@@ -172,17 +185,272 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives:
             return f"this run has no node {signal.node_id}"
         if signal.attempt != current:
             return f"it is of attempt {signal.attempt} of {signal.node_id}, the current one is {current}"
-    if kind in BY_LIFE:
-        current = lives.get(signal.sender.full, 0)
+    if kind in BY_INCARNATION:
+        current = incarnations.get(signal.sender.full, 0)
         if int(signal.source.get("incarnation") or 0) < current:
             return f"{signal.sender.full} has a later incarnation ({current})"
-    if kind in AT_LIFE and "incarnation" in signal.payload:
-        aimed = Key("orchestrator", signal.target["name"], run).full
-        if signal.payload["incarnation"] != lives.get(aimed, 0):
-            return f"it was aimed at life {signal.payload['incarnation']} of {aimed}, which is over"
+    if kind in TO_INCARNATION and "incarnation" in signal.payload:
+        target = Key("orchestrator", signal.target["name"], run).full
+        if signal.payload["incarnation"] != incarnations.get(target, 0):
+            return f"it was meant for incarnation {signal.payload['incarnation']} of {target}, which is over"
     return None
 
 
 def with_sender(signal: Signal, source: Key, incarnation: int) -> Signal:
     """Return `signal` with its sender filled in."""
     return replace(signal, source={"role": source.role, "name": source.name, "incarnation": incarnation})
+
+
+# ---- payloads --------------------------------------------------------------------------------------------------------
+
+KEYS = {"node": "node_id", "failure_kind": "kind", "last_incarnation": "life", "retry_failed": "again"}
+"""Field → key on disk, where the two differ."""
+
+
+class Payload:
+    """Content of a signal of `type`; guidance has an `action`, too."""
+
+    type: ClassVar[str] = "GUIDANCE"
+    action: ClassVar[str] = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the payload's JSON."""
+        data = {"action": self.action} if self.action else {}
+        return data | {KEYS.get(name, name): value for name, value in vars(self).items() if value not in ("", None)}
+
+
+# reports, upward
+
+@dataclass(frozen=True)
+class NodeComplete(Payload):
+    """The node's acceptance is green."""
+
+    type = "NODE_COMPLETE"
+    node: str
+    branch: str
+
+
+@dataclass(frozen=True)
+class MergeReady(Payload):
+    """The node's branch is in the merge queue."""
+
+    type = "MERGE_READY"
+    node: str
+    branch: str
+
+
+@dataclass(frozen=True)
+class RunnerExited(Payload):
+    """A runner has ended: its node is `done` or `failed`; `failure_kind` says what failed, `rescue` names the saved
+    work."""
+
+    type = "RUNNER_EXITED"
+    node: str
+    branch: str
+    status: str
+    failure_kind: str = ""
+    reason: str = ""
+    rescue: str = ""
+
+
+@dataclass(frozen=True)
+class OrchestratorHung(Payload):
+    """The node's orchestrator hangs and is replaced."""
+
+    type = "ORCHESTRATOR_STUCK"
+    incarnation: int
+    why: str
+    evidence: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class OrchestratorParked(Payload):
+    """The node's orchestrator is parked, or no longer is; a probe is due at `probe_at` (UTC)."""
+
+    type = "ORCHESTRATOR_STUCK"
+    node: str
+    branch: str
+    parked: bool
+    last_incarnation: int
+    why: str = ""
+    probe_at: str = ""
+
+
+@dataclass(frozen=True)
+class OrchestratorCrashed(Payload):
+    """An incarnation of the node's orchestrator died."""
+
+    type = "ORCHESTRATOR_CRASHED"
+    incarnation: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NeedsInput(Payload):
+    """An agent asks a person."""
+
+    type = "NEEDS_INPUT"
+    question: str
+    question_id: str
+
+
+@dataclass(frozen=True)
+class Escalation(Payload):
+    """A name was parked; a probe is due at `probe_at` (UTC), if at all."""
+
+    type = "ESCALATE"
+    who: str
+    why: str
+    probe_at: str = ""
+
+
+@dataclass(frozen=True)
+class PipelineComplete(Payload):
+    """The run is over: done or failed."""
+
+    type = "PIPELINE_COMPLETE"
+    status: str
+    reason: str = ""
+
+
+# requests, downward
+
+@dataclass(frozen=True)
+class InputResponse(Payload):
+    """A person's answer to an agent's question, or to a gate: then `question_id` is its place."""
+
+    type = "INPUT_RESPONSE"
+    question_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class KillOrchestrator(Payload):
+    """Kill this incarnation of the node's orchestrator; None: the living one."""
+
+    type = "KILL_ORCHESTRATOR"
+    incarnation: int | None = None
+
+
+@dataclass(frozen=True)
+class StopRun(Payload):
+    """Stop the run gracefully."""
+
+    action = "stop"
+
+
+@dataclass(frozen=True)
+class ResumeRun(Payload):
+    """Resume the run; with `retry_failed` the flow also returns to the node at which it failed."""
+
+    action = "resume"
+    retry_failed: bool | None = None
+
+
+@dataclass(frozen=True)
+class ParkNode(Payload):
+    """Park a node (or `processor`) until a person unparks it."""
+
+    action = "park"
+    who: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class UnparkNode(Payload):
+    """Unpark a node (or `processor`); without `who`, the recipient's own child."""
+
+    action = "unpark"
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class CancelNode(Payload):
+    """End the node's work: it is not needed any more."""
+
+    action = "cancel"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class SendPipelineSignal(Payload):
+    """A signal by name, for a gate of the pipeline."""
+
+    action = "signal"
+    name: str
+    value: Any = True
+
+
+@dataclass(frozen=True)
+class SetBudget(Payload):
+    """Allow the flow so many steps from the next resume on."""
+
+    action = "budget"
+    max_steps: int
+
+
+def parse(signal: Signal) -> Payload | None:
+    """Return the payload of a signal; None for a type without one of its own, and for unknown guidance."""
+    return parse_payload(signal.signal_type, signal.payload)
+
+
+def parse_payload(type_: str, data: Mapping[str, Any]) -> Payload | None:
+    """As `parse`, of a signal's type and payload."""
+    reader = _READERS.get(type_)
+    return reader(data) if reader is not None else None
+
+
+def _text(data: Mapping[str, Any], key: str, default: str = "") -> str:
+    value = data.get(key)
+    return default if value is None else str(value)
+
+
+def _number(data: Mapping[str, Any], key: str) -> int:
+    try:
+        return int(data.get(key) or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _stuck(data: Mapping[str, Any]) -> Payload:
+    if "parked" not in data:
+        return OrchestratorHung(_number(data, "incarnation"), _text(data, "why"), data.get("evidence"))
+    return OrchestratorParked(_text(data, "node_id"), _text(data, "branch"), bool(data["parked"]),
+                              _number(data, "life"), _text(data, "why"), _text(data, "probe_at"))
+
+
+def _guidance(data: Mapping[str, Any]) -> Payload | None:
+    action, who = data.get("action"), _text(data, "who")
+    if action == "stop":
+        return StopRun()
+    if action == "resume":
+        return ResumeRun(bool(data.get("again")) or None)
+    if action == "park":
+        return ParkNode(who, _text(data, "text"))
+    if action == "unpark":
+        return UnparkNode(who)
+    if action == "cancel":
+        return CancelNode(_text(data, "text"))
+    if action == "signal" and data.get("name"):
+        return SendPipelineSignal(str(data["name"]), data.get("value", True))
+    if action == "budget" and isinstance(data.get("max_steps"), int):
+        return SetBudget(data["max_steps"])
+    return None
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Payload | None]] = {
+    "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch")),
+    "MERGE_READY": lambda data: MergeReady(_text(data, "node_id"), _text(data, "branch")),
+    "RUNNER_EXITED": lambda data: RunnerExited(
+        _text(data, "node_id"), _text(data, "branch"), _text(data, "status"), _text(data, "kind"),
+        _text(data, "reason", "no reason given"), _text(data, "rescue")),
+    "ORCHESTRATOR_STUCK": _stuck,
+    "ORCHESTRATOR_CRASHED": lambda data: OrchestratorCrashed(_number(data, "incarnation"), _text(data, "why")),
+    "NEEDS_INPUT": lambda data: NeedsInput(_text(data, "question"), _text(data, "question_id")),
+    "ESCALATE": lambda data: Escalation(_text(data, "who"), _text(data, "why"), _text(data, "probe_at")),
+    "PIPELINE_COMPLETE": lambda data: PipelineComplete(_text(data, "status"), _text(data, "reason")),
+    "INPUT_RESPONSE": lambda data: InputResponse(_text(data, "question_id"), _text(data, "text")),
+    "KILL_ORCHESTRATOR": lambda data: KillOrchestrator(_number(data, "incarnation") or None),
+    "GUIDANCE": _guidance,
+}
+"""Signal type → the function that reads its payload."""

@@ -1,4 +1,4 @@
-"""Circuit breaker: park a name whose restart window is used up, and let it come back through a probe. Pure.
+"""Circuit breaker: park a name whose restart window is used up, and bring it back through a probe. Pure.
 
 The states are closed → parked → probing (half-open: one incarnation) → closed, or parked again for twice as long. They
 are replayed from the supervisor's own journal (`park`, `spawn` of a probe, `heal`), so that its successor continues
@@ -10,10 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -27,9 +23,9 @@ class Circuit:
     """When it was parked, or its probe started."""
     boot_id: str = ""
     parks: int = 0
-    """Consecutive parks, none of whose probes stayed healthy."""
+    """Consecutive parks without a probe that stayed healthy."""
     life: int = 0
-    """Incarnation that was parked last."""
+    """Incarnation that was parked last (the key in journals and snapshots is `life`)."""
     probe: int = 0
     """Incarnation of the probe."""
     forgiven: int = 0
@@ -61,5 +57,5 @@ def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ProbeHealt
 
 
 def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
-    """Return the circuit after a person let the name go on whose last incarnation was `incarnation`."""
+    """Return the circuit of a name that a person unparked after `incarnation`."""
     return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))

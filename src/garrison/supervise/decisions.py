@@ -1,6 +1,9 @@
 """Restart decisions: decide what a supervisor does next about one process it is responsible for. Pure.
 
-Launcher, guardian and runner share it. Every decision carries its inputs, so that `garrison why` can decide it again.
+Launcher, guardian and runner share `decide_restart` (for a process that must live) and `decide_cleanup` (for one that
+needs no successor). Every decision carries all its inputs; they are journaled before the action (`encode_inputs`). So
+`garrison why` explains nothing from memory: `replay` passes the journaled inputs through the functions that decided,
+and an explanation that is not the reason shows.
 """
 
 from __future__ import annotations
@@ -8,26 +11,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from garrison.records.identity import Identity
+from garrison.records.record import from_dict, to_dict
 from garrison.supervise import restart
-from garrison.supervise.circuit import CLOSED
+from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.hang_detector import judge_recorded
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.verdict import Observation, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from garrison.records.identity import Identity
-    from garrison.supervise.circuit import Circuit
-    from garrison.supervise.restart import Death, Policy
-    from garrison.supervise.verdict import Observation, Verdict
-
 
 @dataclass(frozen=True)
 class ChildState:
-    """A supervised process as observed now; identity and verdict are None if it was never started."""
+    """A supervised process as it is now; identity and verdict are None if it was never started."""
 
     identity: Identity | None = None
     verdict: Verdict | None = None
-    seen: Observation | None = None
+    observation: Observation | None = None
     """The observation that the verdict was reached on."""
     evidence: dict[str, Any] | None = None
     """Evidence for the verdict `hung` or against it (`encode_evidence`); None while every heartbeat was in time."""
@@ -44,8 +47,8 @@ class ChildState:
 
     @property
     def leaving(self) -> bool:
-        """Return whether an incarnation that announced its end still holds its lock."""
-        return self.seen is not None and self.seen.leaving is not None
+        """Return whether an incarnation that recorded its end still holds its life lock."""
+        return self.observation is not None and self.observation.leaving is not None
 
     def precedes(self, attempt: int) -> bool:
         """Return whether the incarnation belongs to an attempt before `attempt`."""
@@ -54,11 +57,11 @@ class ChildState:
 
 @dataclass(frozen=True)
 class DecisionInputs:
-    """All inputs of a decision; with them it can be made again (`supervise.explain`)."""
+    """All inputs of a decision; with them it can be made again (`replay`)."""
 
     rule: str
-    """Name of the rule on disk: `decide_restart` (decide_restart) or `decide_cleanup` (decide_cleanup)."""
-    view: ChildState
+    """`next_step` (`decide_restart`) or `burial` (`decide_cleanup`): their names on disk."""
+    child: ChildState
     deaths: Sequence[Death] = ()
     now: float = 0.0
     boot_id: str = ""
@@ -72,8 +75,7 @@ class RestartDecision:
 
     `kind` is start, none (alive), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
     monotonic), park (its window is used up), give_up (its attempt's total is used up), parked (its probe is due `at`),
-    probe (it is due now: start one incarnation), heal (the probe stayed healthy) or ended (terminated: not acted on
-    here).
+    probe (due now: start one incarnation), heal (the probe stayed healthy) or ended (terminated: nothing follows here).
     """
 
     kind: str
@@ -82,52 +84,58 @@ class RestartDecision:
     basis: DecisionInputs | None = field(default=None, compare=False)
 
 
-def decide_restart(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
-              circuit: Circuit = CLOSED) -> RestartDecision:
+# ---- a process that must live ----------------------------------------------------------------------------------------
+
+
+def decide_restart(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+                   circuit: Circuit = CLOSED) -> RestartDecision:
     """Decide what follows for one name.
 
     Args:
         deaths: the journaled deaths of this name in this attempt.
         now: monotonic seconds.
     """
-    return replace(_next(view, deaths, now, boot_id, policy, circuit),
-                   basis=DecisionInputs("next_step", view, deaths, now, boot_id, policy, circuit))
+    return replace(_decide(child, deaths, now, boot_id, policy, circuit),
+                   basis=DecisionInputs("next_step", child, deaths, now, boot_id, policy, circuit))
 
 
-def _next(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
-          circuit: Circuit) -> RestartDecision:
-    identity, verdict = view.identity, view.verdict
+def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+            circuit: Circuit) -> RestartDecision:
+    identity, verdict = child.identity, child.verdict
     if identity is None or verdict is None:
-        return RestartDecision("start", "no life yet")
+        return RestartDecision("start", "first start")
     if verdict.living:
-        return _alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
+        return _decide_alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
     if verdict.needs_replacement:
         return RestartDecision("replace", verdict.why)
     if circuit.parked and identity.status in ("crashed", "parked"):
-        return _forgotten_probe(identity, deaths, circuit) or _parked(now, boot_id, policy, circuit)
-    if identity.status == "parked":  # its park was not journaled before its supervisor died; or it was lifted since
+        return _decide_lost_probe(identity, deaths, circuit) or _decide_parked(now, boot_id, policy, circuit)
+    if identity.status == "parked":  # its supervisor died before it journaled the park, or it was unparked since
         if circuit.forgiven >= identity.incarnation:
             return RestartDecision("start", "no longer parked")
         return RestartDecision("park", identity.reason)
     if identity.status != "crashed":
         return RestartDecision("ended", identity.reason or identity.status)
-    if _death_of(identity, deaths) is None:
+    if _journaled_death(identity, deaths) is None:
         return RestartDecision("record", identity.reason)
-    return _after_death(restart.apply_policy(deaths, now, boot_id, policy, circuit, identity.key.full), now)
+    outcome = restart.apply_policy(deaths, now, boot_id, policy, circuit, identity.key.full)
+    if outcome.at is None:
+        return RestartDecision("ended" if outcome.kind == "rest" else outcome.kind, outcome.why)
+    return RestartDecision("start" if outcome.at <= now else "wait", outcome.why, outcome.at)
 
 
-def _death_of(identity: Identity, deaths: Sequence[Death]) -> Death | None:
+def _journaled_death(identity: Identity, deaths: Sequence[Death]) -> Death | None:
     """Return the journaled death of the last incarnation."""
     return next((death for death in deaths if death.incarnation == identity.incarnation), None)
 
 
-def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
-    """Handle a probe that died and whose start the journal lost with its supervisor: it failed all the same."""
+def _decide_lost_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
+    """Decide about a probe that died, and whose start the journal lost with its supervisor: it failed all the same."""
     if not 0 < circuit.life < identity.incarnation:
         return None
     if identity.status == "parked":
         return RestartDecision("park", identity.reason)
-    death = _death_of(identity, deaths)
+    death = _journaled_death(identity, deaths)
     if death is None:
         return RestartDecision("record", identity.reason)
     if not death.counts:
@@ -135,40 +143,116 @@ def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circu
     return RestartDecision("park", restart.describe_failed_probe(death.incarnation, deaths))
 
 
-def _parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> RestartDecision:
+def _decide_parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> RestartDecision:
     at = policy.probe_due(circuit, boot_id)
     why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
     return RestartDecision("probe", why, at) if at <= now else RestartDecision("parked", circuit.why, at)
 
 
-def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
-           circuit: Circuit) -> RestartDecision:
+def _decide_alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
+                  circuit: Circuit) -> RestartDecision:
     """Leave a living process alone, except that a probe which stayed healthy closes its circuit."""
     if circuit.state != "probing" or incarnation < circuit.probe:
         return RestartDecision("none", verdict.why)
     at = policy.healthy_at(circuit) if circuit.boot_id == boot_id else now
     if at <= now:
-        return RestartDecision("heal", f"its probe (life {circuit.probe}) was healthy for {policy.healthy:g} s")
+        return RestartDecision("heal", f"its probe (incarnation {circuit.probe}) was healthy for {policy.healthy:g} s")
     return RestartDecision("none", verdict.why, at)
 
 
-def _after_death(decision: restart.PolicyOutcome, now: float) -> RestartDecision:
-    if decision.at is None:
-        return RestartDecision("ended" if decision.kind == "rest" else decision.kind, decision.why)
-    return RestartDecision("start" if decision.at <= now else "wait", decision.why, decision.at)
+# ---- a process that needs no successor -------------------------------------------------------------------------------
 
 
-def decide_cleanup(view: ChildState, deaths: Sequence[Death]) -> RestartDecision | None:
+def decide_cleanup(child: ChildState, deaths: Sequence[Death]) -> RestartDecision | None:
     """Decide what remains to do about a process that needs no successor.
 
     A dead one is replaced (its tools may live on and write), then its death is recorded. None if it is alive, ended
     gracefully, or its death is recorded already.
     """
-    identity, verdict, basis = view.identity, view.verdict, DecisionInputs("burial", view, deaths)
+    identity, verdict, basis = child.identity, child.verdict, DecisionInputs("burial", child, deaths)
     if identity is None or verdict is None:
         return None
     if verdict.needs_replacement:
         return RestartDecision("replace", verdict.why, basis=basis)
-    if identity.status == "crashed" and _death_of(identity, deaths) is None:
+    if identity.status == "crashed" and _journaled_death(identity, deaths) is None:
         return RestartDecision("record", identity.reason, basis=basis)
     return None
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------------
+
+_IRRELEVANT = frozenset({"session_id", "parent", "worktree", "branch", "tmux", "respawns", "predecessor_id",
+                         "agent_id"})
+"""Fields of an identity that no supervisor decides on; they are not journaled with a decision."""
+
+_OVERRULES = frozenset({("ended", "start"), ("give_up", "park"), ("parked", "probe")})
+"""(decision, action): a supervisor starts a name again that was stopped and is resumed, parks one whose attempt is used
+up, and probes early."""
+
+_SOURCE = "a journaled decision"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A decision made again from its journaled inputs."""
+
+    verdict: Verdict | None
+    decision: RestartDecision | None
+    same: bool
+    """Whether verdict and decision are the same as then."""
+
+
+def replay(inputs: DecisionInputs, action: str) -> Replay:
+    """Judge and decide again; `action` is what was done then."""
+    child, verdict = inputs.child, inputs.child.verdict
+    if child.identity is not None and child.observation is not None:
+        verdict = judge(child.identity, child.observation)
+    if child.evidence is not None and (hang := judge_recorded(child.evidence)) is not None:
+        verdict = Verdict("hung", hang.why)
+    if inputs.rule == "burial":
+        decision = decide_cleanup(child, inputs.deaths)
+    else:
+        decision = decide_restart(child, inputs.deaths, inputs.now, inputs.boot_id, inputs.policy or Policy(),
+                                  inputs.circuit)
+    same = decision is not None and (decision.kind == action or (decision.kind, action) in _OVERRULES)
+    # Only the state of the verdict: a process that ended gracefully without its work done is counted as one that died.
+    return Replay(verdict, decision, same and (verdict and verdict.state) == (child.verdict and child.verdict.state))
+
+
+def encode_inputs(inputs: DecisionInputs) -> dict[str, Any]:
+    """Return the inputs of a decision as JSON values."""
+    child = inputs.child
+    data: dict[str, Any] = {"rule": inputs.rule, "now": inputs.now, "boot_id": inputs.boot_id,
+                            "deaths": [_fields(death) for death in inputs.deaths]}
+    if inputs.policy is not None:
+        data["policy"] = _fields(inputs.policy)
+    if inputs.circuit != CLOSED:
+        data["circuit"] = _fields(inputs.circuit)
+    if child.identity is not None:
+        data["identity"] = {name: value for name, value in _fields(child.identity).items()
+                            if name not in _IRRELEVANT and value is not None}
+    if child.verdict is not None:
+        data["verdict"] = _fields(child.verdict)
+    if child.observation is not None:
+        data["seen"] = _fields(child.observation)
+    if child.hung:
+        data["evidence"] = child.evidence
+    return data
+
+
+def decode_inputs(data: dict[str, Any]) -> DecisionInputs:
+    """Return the decoded inputs of a decision; RecordCorrupt if they are malformed or of a newer garrison."""
+    def read(kind: type[Any], key: str) -> Any:
+        return from_dict(kind, data[key], _SOURCE) if key in data else None
+
+    identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, _SOURCE) if "identity" in data else None
+    child = ChildState(identity, read(Verdict, "verdict"), read(Observation, "seen"), data.get("evidence"))
+    deaths = [from_dict(Death, death, _SOURCE) for death in data.get("deaths", [])]
+    return DecisionInputs(data["rule"], child, deaths, data.get("now", 0.0), data.get("boot_id", ""),
+                          read(Policy, "policy"), read(Circuit, "circuit") or CLOSED)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    body = to_dict(record)
+    del body["schema"]
+    return body

@@ -1,8 +1,8 @@
 """Hang detector: decide from evidence whether a living process does any work. Pure.
 
-Silence is counted in watched seconds: a gap between two scans of the watcher (it was stopped, the machine suspended, a
-container paused) counts as a couple of rescans, so that nothing is judged guilty after a thaw, and an incarnation has
-its whole time from the first scan of a new watcher. All kinds of evidence count together; what cannot be read is no
+Silence is counted in watched seconds: a longer gap between two inspections (the watcher was stopped, the machine
+suspended, a container paused) counts as a couple of rescans. So nothing counts as hung just after a thaw, and a new
+watcher gives every incarnation its whole time again. All kinds of evidence count together; what cannot be read is no
 evidence.
 """
 
@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Hashable, Iterable
     from typing import Any
 
-OWN = ("beat", "cpu", "running")
-"""Signs of the layer itself: its beat, its tree's CPU time (or processes that came and went), seen not stopped."""
-WORK = ("work", "unstopped", "output", "stream", "transcript", "notes", "head", "worktree")
-"""Signs of the agent below an orchestrator: CPU and processes of its tree, seen without a stopped process in it, and
-what grows or changes: output, stream events, transcript, notes, HEAD, worktree."""
-SPINNING = 4.0
-"""A layer that computes is given so many timeouts for its beat: a long turn is no hang, an endless one is."""
+OWN_EVIDENCE = ("beat", "cpu", "running")
+"""Evidence of the process itself: its heartbeat; CPU time of its tree, or processes in it that came and went; not
+stopped."""
+AGENT_EVIDENCE = ("work", "unstopped", "output", "stream", "transcript", "notes", "head", "worktree")
+"""Evidence of the agent below an orchestrator: CPU and processes of its tree, no stopped process in it, and what grows
+or changes: output, stream events, transcript, notes, HEAD, worktree."""
+SPINNING_TIMEOUTS = 4.0
+"""Timeouts without a heartbeat that a computing process is given: a long turn is no hang, an endless one is."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Evidence:
 
     incarnation: int
     ages: dict[str, float] = field(default_factory=dict)
-    """Kind of sign → watched seconds since it was last seen."""
+    """Kind of evidence → watched seconds since the last of it."""
     state: str = ""
     """State letter of the process in /proc (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
     below: int = 0
@@ -72,61 +73,63 @@ def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) 
 
 
 def seconds_silent(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
-    """Watched seconds since the last sign of any of `kinds`; 0 while one of the `needed` was never looked for."""
+    """Return the watched seconds since any of `kinds`; 0 while one of the `needed` was never scanned for."""
     if any(kind not in evidence.ages for kind in needed):
         return 0.0
     return min(evidence.ages[kind] for kind in kinds if kind in evidence.ages)
 
 
 def _stopped(e: Evidence, timeout: float) -> str | None:
-    """Judge a stopped process whatever its children do: it supervises nothing."""
-    if e.state != "T" or _of_layer(e, "beat", "running") < timeout:
+    """Judge a stopped process, whatever its children do: it supervises nothing."""
+    if e.state != "T" or _own_silence(e, "beat", "running") < timeout:
         return None
-    return f"its process is stopped (SIGSTOP), its last beat was {_told(e.ages['beat'])} ago"
+    return f"its process is stopped (SIGSTOP), its last heartbeat was {_seconds(e.ages['beat'])} ago"
 
 
 def _silent(e: Evidence, timeout: float) -> str | None:
-    """Stopped ones are judged by when they were seen running; who is blocked in the kernel, or wants the CPU, works."""
-    if e.blocked or e.state in ("D", "R", "T", "") or _of_layer(e, "beat", "cpu") < timeout:
+    """Judge a process that sleeps; one that is blocked in the kernel or wants the CPU is at work."""
+    if e.blocked or e.state in ("D", "R", "T", "") or _own_silence(e, "beat", "cpu") < timeout:
         return None
-    return f"no beat for {_told(e.ages['beat'])}, and its processes used no CPU meanwhile"
+    return f"no heartbeat for {_seconds(e.ages['beat'])}, and its processes used no CPU meanwhile"
 
 
 def _spinning(e: Evidence, timeout: float) -> str | None:
-    """It computes alone: a child at work (a long checkout) is waited for as long as it works."""
-    if e.below or e.blocked or e.state != "R" or _of_layer(e, "beat") < SPINNING * timeout:
+    """Judge a process that computes without children: one whose child works (a long checkout) is waited for."""
+    if e.below or e.blocked or e.state != "R" or _own_silence(e, "beat") < SPINNING_TIMEOUTS * timeout:
         return None
-    return f"no beat for {_told(e.ages['beat'])} though it uses the CPU: an endless turn"
+    return f"no heartbeat for {_seconds(e.ages['beat'])} though it uses the CPU: an endless turn"
 
 
 def _agent_stopped(e: Evidence, timeout: float) -> str | None:
     """Judge a stopped agent; a tool with a deadline is waited for unless every process is stopped."""
-    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _unmoved(e) < timeout:
+    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _agent_unmoved(e) < timeout:
         return None
     which = f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP)"
-    return f"{which}, nothing moved for {_told(_unmoved(e))}"
+    return f"{which}, nothing moved for {_seconds(_agent_unmoved(e))}"
 
 
 def _agent_silent(e: Evidence, silence: float) -> str | None:
-    """Asked for by the node (`silence=`): a program may wait for the network as long as its timeout allows."""
-    if e.tool_left > 0 or e.waiting or e.blocked or not e.below or _quiet(e) < silence:
+    """Judge a silent agent where the node asks for it (`silence=`); others may wait for the network until their
+    timeout."""
+    if e.tool_left > 0 or e.waiting or e.blocked or not e.below or _agent_silence(e) < silence:
         return None
-    return f"its agent was silent for {_told(_quiet(e))}: no output, commit, change in its tree or CPU use"
+    quiet = _seconds(_agent_silence(e))
+    return f"its agent was silent for {quiet}: no output, commit, change in its worktree or CPU use"
 
 
-def _quiet(e: Evidence) -> float:
-    return seconds_silent(e, [kind for kind in WORK if kind != "unstopped"], ("work",))
+def _agent_silence(e: Evidence) -> float:
+    return seconds_silent(e, [kind for kind in AGENT_EVIDENCE if kind != "unstopped"], ("work",))
 
 
-def _unmoved(e: Evidence) -> float:
-    return seconds_silent(e, WORK, ("work", "unstopped"))
+def _agent_unmoved(e: Evidence) -> float:
+    return seconds_silent(e, AGENT_EVIDENCE, ("work", "unstopped"))
 
 
-def _of_layer(e: Evidence, *kinds: str) -> float:
+def _own_silence(e: Evidence, *kinds: str) -> float:
     return seconds_silent(e, kinds, kinds)
 
 
-def _told(seconds: float) -> str:
+def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
 
 
@@ -135,9 +138,9 @@ def latest_evidence(ages: dict[str, float]) -> tuple[str, float] | None:
     return min(ages.items(), key=lambda item: item[1]) if ages else None
 
 
-def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float, silence: float | None = None) -> dict[str,
-                                                                                                                 Any]:
-    """Return the evidence as JSON values, with the limits it was held against and the rule that fired."""
+def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float,
+                    silence: float | None = None) -> dict[str, Any]:
+    """Return the evidence as JSON values, with the limits it was compared with and the rule that fired."""
     body = {**evidence.__dict__, "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
             "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
     return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
@@ -145,12 +148,12 @@ def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float, silen
 
 def judge_recorded(body: dict[str, Any]) -> Hang | None:
     """Apply `find_hang` to recorded evidence; KeyError or TypeError if it is malformed."""
-    known = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
-    return find_hang(Evidence(**known), body["timeout"], body["silence"])
+    fields = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
+    return find_hang(Evidence(**fields), body["timeout"], body["silence"])
 
 
 class WatchClock:
-    """Counts watched seconds; a gap between two scans counts `cap` seconds at most."""
+    """Counts watched seconds; a gap between two inspections counts `cap` seconds at most."""
 
     def __init__(self, cap: float) -> None:
         self.cap, self.watched, self.step = cap, 0.0, 0.0
@@ -158,8 +161,8 @@ class WatchClock:
         """Seconds that passed unwatched, in all."""
         self._last: float | None = None
 
-    def look(self, monotonic: float) -> float:
-        """Count the time up to `monotonic`; return the watched seconds so far. `step` is what was added."""
+    def advance(self, monotonic: float) -> float:
+        """Count the time up to `monotonic`; return the watched seconds so far. `step` is the part just added."""
         passed = 0.0 if self._last is None else max(0.0, monotonic - self._last)
         self.step = min(self.cap, passed)
         self.missed += passed - self.step
@@ -169,36 +172,34 @@ class WatchClock:
 
 
 class EvidenceTimes:
-    """When each kind of evidence of one incarnation was last seen, in watched seconds."""
+    """Latest time of each kind of evidence of one incarnation, in watched seconds."""
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.times: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
         self._stamps: dict[str, Hashable] = {}
         self._missed: set[str] = set()
 
     def note(self, kind: str, stamp: Hashable, at: float) -> None:
-        """Record a `stamp` that changes with each sign of work; the first one proves nothing and dates from the
-        beginning.
-        """
+        """Record a `stamp` that changes with the work; the first one proves nothing and dates from the beginning."""
         if kind not in self._stamps:
-            self.times[kind] = self.began
+            self.latest[kind] = self.began
         elif self._stamps[kind] != stamp:
-            self.times[kind] = at
+            self.latest[kind] = at
         self._stamps[kind] = stamp
 
-    def hold(self, kind: str, good: Callable[[], bool] | bool, at: float, since: float) -> None:
-        """Record evidence that holds while `good`; before the first scan it counts as seen at `since`."""
-        self.times.setdefault(kind, since)
-        if good() if callable(good) else good:
-            self.times[kind] = at
+    def hold_while(self, kind: str, condition: bool, at: float, since: float) -> None:
+        """Record evidence that holds while `condition` does; before the first scan it dates from `since`."""
+        self.latest.setdefault(kind, since)
+        if condition:
+            self.latest[kind] = at
 
-    def last(self, kind: str, good: bool, at: float) -> None:
-        """Record evidence that holds until a scan misses it; it counts up to that scan."""
-        if good or kind not in self._missed:
-            self.times[kind] = at
-        (self._missed.discard if good else self._missed.add)(kind)
+    def hold_until_missed(self, kind: str, condition: bool, at: float) -> None:
+        """Record evidence that holds up to the first scan in which `condition` is missing."""
+        if condition or kind not in self._missed:
+            self.latest[kind] = at
+        (self._missed.discard if condition else self._missed.add)(kind)
 
     def ages(self, now: float) -> dict[str, float]:
-        """Kind → seconds since, at the watched time `now`."""
-        return {kind: max(0.0, now - at) for kind, at in self.times.items()}
+        """Return for each kind the seconds since its latest time, at the watched time `now`."""
+        return {kind: max(0.0, now - at) for kind, at in self.latest.items()}

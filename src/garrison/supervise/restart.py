@@ -1,15 +1,15 @@
-"""Restart policy: decide whether and when a dead process is started again. Pure: times go in, a decision comes out.
+"""Restart policy: decide whether and when a dead process is started again. Pure.
 
-The limits nest: a sliding window per name (5 restarts in 10 minutes), and a total per attempt (`--max-respawn`). The
-first restart is immediate, later ones back off by 0.1 s x 2^n plus jitter, at most 30 s; an incarnation that stayed
-healthy resets the backoff. A window that is used up parks the name (see `circuit`).
+Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a total per attempt (`--max-respawn`). The
+first restart is immediate; later ones back off by 0.1 s x 2^n plus jitter, at most 30 s. An incarnation that stayed
+healthy resets the backoff. A used-up window parks the name (`circuit.py`), a used-up total fails the attempt.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.supervise.circuit import CLOSED, Circuit
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
+    """What a class of deaths means: whether it `counts` against window and total, and what `follows`."""
 
     counts: bool
     follows: str
-    """backoff · at once · reset (wait until a limit resets) · person (park until a person acts) · resume (a person
-    stopped it and resumes it) · never (its work is done)."""
+    """backoff · at once · reset (wait until a rate limit resets) · person (park until a person acts) · resume (when the
+    person who stopped it resumes it) · never (its work is done)."""
 
     @property
     def restarts(self) -> bool:
@@ -41,8 +41,8 @@ RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "b
 CLASSES: Mapping[str, Ruling] = {
     CRASH: Ruling(True, "backoff"),
     HUNG: Ruling(True, "backoff"),
-    CHURN: Ruling(False, "at once"),  # its context was used up: no fault, a new session continues
-    ORDER: Ruling(False, "at once"),  # a person or a supervisor had it killed to start over
+    CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
+    ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is no fault of the process
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
@@ -51,11 +51,11 @@ CLASSES: Mapping[str, Ruling] = {
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }
-"""Class of death → what counts, what waits and what parks; for processes and Claude sessions alike."""
+"""Class of a death → its ruling; for processes and Claude sessions alike."""
 
 
 def ruling(kind: str) -> Ruling:
-    """Return the meaning of a class; an unknown one is a crash."""
+    """Return the ruling on a class; an unknown one is a crash."""
     return CLASSES.get(kind, CLASSES[CRASH])
 
 
@@ -68,9 +68,9 @@ class Policy:
     base: float = 0.1
     cap: float = 30.0
     total: int | None = None
-    """Deaths allowed in an attempt; None: only the window counts, for a process that serves a whole run."""
+    """Deaths allowed in an attempt; None for a process that serves a whole run: only the window limits it."""
     jitter: float = 0.25
-    """Largest fraction by which a delay is prolonged, so that processes that died together do not restart together."""
+    """Largest fraction added to a delay, so that processes that died together do not restart together."""
     healthy: float = 60.0
     """Uptime that resets the backoff; a probe that reaches it closes the circuit."""
     probe_after: float = 600.0
@@ -100,7 +100,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Death:
-    """One death: which incarnation, when (monotonic seconds of which boot), why, and its class."""
+    """One death of a name; `monotonic` is in seconds of the boot `boot_id`, `kind` its class."""
 
     incarnation: int
     monotonic: float
@@ -108,11 +108,11 @@ class Death:
     why: str = ""
     kind: str = CRASH
     until: float = 0.0
-    """When a rate limit is over (monotonic), 0 if unknown."""
+    """When a rate limit resets (monotonic), 0 if unknown."""
 
     @classmethod
     def of(cls, event: ChildDied) -> Death:
-        """Return the death that a journal record tells of."""
+        """Return the death of a journal record."""
         return cls(event.incarnation, event.monotonic, event.boot_id, event.why, event.death_class, event.until)
 
     @property
@@ -123,7 +123,7 @@ class Death:
 
 @dataclass(frozen=True)
 class PolicyOutcome:
-    """Outcome of the policy; `why` names the rule that fired.
+    """Outcome of the policy; `why` names the rule that applied.
 
     `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
     give_up (the attempt's total is used up) or rest (nothing follows).
@@ -140,7 +140,7 @@ class PolicyOutcome:
 
 
 def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy, circuit: Circuit = CLOSED,
-           name: str = "") -> PolicyOutcome:
+                 name: str = "") -> PolicyOutcome:
     """Decide what follows the last of `deaths` (all of this attempt, in any order).
 
     Deaths of another boot count only in the total.
@@ -149,80 +149,89 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
         return PolicyOutcome(now, "no death yet: at once")
     counted = [death for death in deaths if death.counts]
     if policy.total is not None and len(counted) > policy.total:
-        why = f"{len(counted)} deaths in this attempt, the limit is {policy.total}{_last(counted)}"
+        why = f"{len(counted)} deaths in this attempt, the limit is {policy.total}{_last_cause(counted)}"
         return PolicyOutcome(None, why, "give_up")
     last = max(deaths, key=lambda death: death.incarnation)
     if not last.counts:
-        return _uncounted(last, now, boot_id, policy)
+        return _apply_uncounted(last, now, boot_id, policy)
     if circuit.state == "probing" and last.incarnation >= circuit.probe:
         if last.boot_id != circuit.boot_id or last.monotonic - circuit.since < policy.healthy:
             return PolicyOutcome(None, describe_failed_probe(circuit.probe, deaths), "park")
         circuit = replace(circuit, forgiven=max(circuit.forgiven, circuit.probe - 1))  # it was healthy for long enough
-    served = _served(deaths, boot_id, policy, circuit, name)
-    recent = [at for _, _, at in served if now - at < policy.window]
+    restarts = _list_restarts(deaths, boot_id, policy, circuit, name)
+    recent = [restart for restart in restarts if now - restart.due < policy.window]
     if len(recent) > policy.intensity:
-        why = f"{len(recent)} deaths in {policy.window:g} s, the limit is {policy.intensity}{_last(counted)}"
+        why = f"{len(recent)} deaths in {policy.window:g} s, the limit is {policy.intensity}{_last_cause(counted)}"
         return PolicyOutcome(None, why, "park")
-    running, _, at = served[-1] if served else (1, now, now)
-    if running <= 1 or now - at >= policy.window:
+    latest = restarts[-1] if restarts else None
+    if latest is None or latest.number <= 1 or now - latest.due >= policy.window:
         return PolicyOutcome(now, "first restart in the window: at once")
-    return PolicyOutcome(at, f"restart {running} running: {at - served[-1][1]:.2f} s after the death")
+    delay = latest.due - latest.died
+    return PolicyOutcome(latest.due, f"restart {latest.number} in a row: {delay:.2f} s after the death")
 
 
-def _uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
+def _apply_uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
     """Decide what follows a death that is no fault."""
     follows = ruling(last.kind).follows
-    told = f": {last.why}" if last.why else ""
+    cause = f": {last.why}" if last.why else ""
     if follows == "person":
-        return PolicyOutcome(None, f"{last.kind}, which a person must mend{told}", "park")
+        return PolicyOutcome(None, f"{last.kind}, which a person must fix{cause}", "park")
     if follows == "never":
-        return PolicyOutcome(None, f"its work is done{told}", "rest")
+        return PolicyOutcome(None, f"its work is done{cause}", "rest")
     if follows == "reset":
         at = last.until or last.monotonic + policy.cap
         at = at if last.boot_id == boot_id else now
-        return PolicyOutcome(at, f"{last.kind}: waits for the reset, counts nothing{told}")
-    return PolicyOutcome(now, f"{last.kind}, which counts nothing: at once")
+        return PolicyOutcome(at, f"{last.kind}: waits for the reset, not counted{cause}")
+    return PolicyOutcome(now, f"{last.kind}, not counted: at once")
 
 
 def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
                   circuit: Circuit = CLOSED) -> list[float]:
     """Return the times (monotonic, sorted) of the deaths that the window counts."""
-    return [died for _, died, at in _served(deaths, boot_id, policy, circuit, "") if now - at < policy.window]
+    return [restart.died for restart in _list_restarts(deaths, boot_id, policy, circuit, "")
+            if now - restart.due < policy.window]
 
 
-def _served(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circuit,
-            name: str) -> list[tuple[int, float, float]]:
-    """Return, for each death that may count: its position in a row, when it was, and when its successor was due.
+class _Restart(NamedTuple):
+    """The restart after a death: its `number` in a row, the time of the death, and when the successor is due."""
+
+    number: int
+    died: float
+    due: float
+
+
+def _list_restarts(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circuit,
+                   name: str) -> list[_Restart]:
+    """Return the restart after each death that may count, in order.
 
     The window is over the due times: it holds restarts, not deaths, so that a delay cannot move one out of it.
     """
-    served: list[tuple[int, float, float]] = []
-    for death in sorted(deaths, key=lambda one: (one.monotonic, one.incarnation)):
+    restarts: list[_Restart] = []
+    for death in sorted(deaths, key=lambda death: (death.monotonic, death.incarnation)):
         if not death.counts or death.boot_id != boot_id or death.incarnation <= circuit.forgiven:
             continue
-        running = 1
-        if served and death.monotonic - served[-1][2] < policy.healthy:
-            running = served[-1][0] + 1
-        served.append((running, death.monotonic,
-                       death.monotonic + backoff_delay(running, policy, name, death.incarnation)))
-    return served
+        number = 1
+        if restarts and death.monotonic - restarts[-1].due < policy.healthy:
+            number = restarts[-1].number + 1
+        restarts.append(_Restart(number, death.monotonic,
+                                 death.monotonic + backoff_delay(number, policy, name, death.incarnation)))
+    return restarts
 
 
-def backoff_delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
-    """Return the seconds from the `running`-th consecutive death to its restart; name and incarnation give the
-    jitter."""
-    if running <= 1:
+def backoff_delay(number: int, policy: Policy, name: str, incarnation: int) -> float:
+    """Return the seconds from the `number`-th death in a row to its restart; name and incarnation seed the jitter."""
+    if number <= 1:
         return 0.0
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
-    return float(min(policy.cap, policy.base * 2.0 ** min(running - 2, 64) * (1 + policy.jitter * spread)))
+    return float(min(policy.cap, policy.base * 2.0 ** min(number - 2, 64) * (1 + policy.jitter * spread)))
 
 
-def describe_failed_probe(life: int, deaths: Sequence[Death]) -> str:
+def describe_failed_probe(incarnation: int, deaths: Sequence[Death]) -> str:
     """Describe why a name is parked again."""
-    return f"its probe (life {life}) failed, parked again{_last(deaths)}"
+    return f"its probe (incarnation {incarnation}) failed, parked again{_last_cause(deaths)}"
 
 
-def _last(deaths: Sequence[Death]) -> str:
-    """Describe what the last of the deaths was caused by."""
-    why = max(deaths, key=lambda death: death.incarnation).why.strip().rstrip(":")  # a tail that is empty
+def _last_cause(deaths: Sequence[Death]) -> str:
+    """Describe the cause of the last of the deaths; '' if none is known."""
+    why = max(deaths, key=lambda death: death.incarnation).why.strip().rstrip(":")  # the tail of a log may be empty
     return f"; the last: {why}" if why else ""

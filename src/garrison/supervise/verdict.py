@@ -1,5 +1,6 @@
-"""Verdict: decide whether an incarnation is over. Pure: identity and observation go in, a verdict with its reason comes
-out.
+"""Verdict: decide from an identity and an observation of its process whether the incarnation is over. Pure.
+
+`Observer` (observer.py) makes the observations; `decisions.py` decides what follows from the verdict.
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
 
 SPAWN_SECONDS = 2.0
-"""From the lease until the process bears its marker, at most, seconds."""
-LINGER = 5.0
-"""Seconds from announcing the end until the life lock must be released: the successor waits for it."""
+"""Seconds from the lease until the process carries its marker, at most."""
+LINGER_SECONDS = 5.0
+"""Seconds after a graceful end in which the life lock must be released: the successor waits for it."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Observation of one identity at one moment."""
+    """Facts about one identity at one moment; host, boot and pid namespace are the observer's."""
 
     host: str
     boot_id: str
     pid_ns: str
     pid_ticks: int | None = None
-    """Start ticks of the process that now bears the identity's pid; None if there is none or it is a zombie."""
+    """Start ticks of the process that now has the identity's pid; None if there is none or it is a zombie."""
     life_held: bool = False
     """True if some process holds the life lock."""
     marker_borne: bool = False
     """True if some process carries the incarnation's marker (checked only while starting)."""
     spawn_due: bool = False
-    """True if the spawner has had time enough to start the process."""
+    """True if the spawner has had its time to start the process."""
     beat_age: float | None = None
-    """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
+    """Seconds since the last heartbeat, on the monotonic clock if the boot is the same; None if there was none."""
     deadline_passed: bool = False
     """True if the lease's deadline is over."""
     leaving: float | None = None
-    """Seconds since it announced its end while its process still holds the lock; None otherwise."""
+    """Seconds since it recorded its graceful end, while its process still holds the life lock; None otherwise."""
     process_state: str = ""
     """State letter of the process with that pid (T: stopped); '' unknown."""
 
@@ -45,8 +46,8 @@ class Observation:
 class Verdict:
     """A judgement with its reason.
 
-    `state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start), hung (alive but
-    idle: only a watcher can tell, see `observer`), lingering (it announced its end, and stays) or ended.
+    `state` is alive, starting, elsewhere (alive where its process is not visible), dead, lapsed (a failed start), hung
+    (alive but idle; only a `HangWatcher` detects it), lingering (its process outlives its graceful end) or ended.
     """
 
     state: str
@@ -63,72 +64,69 @@ class Verdict:
         return self.state in ("dead", "lapsed", "hung", "lingering")
 
 
-def judge(identity: Identity, seen: Observation, hand_timeout: float = 300.0) -> Verdict:
+def judge(identity: Identity, observation: Observation, hand_timeout: float = 300.0) -> Verdict:
     """Return the verdict on one identity; a record without a process counts as alive for `hand_timeout` seconds."""
-    if seen.leaving is not None and not 0 <= seen.leaving <= LINGER:
-        return Verdict("lingering", f"it ended in order, but process {identity.pid} still holds its life lock")
+    if observation.leaving is not None and not 0 <= observation.leaving <= LINGER_SECONDS:
+        return Verdict("lingering", f"it ended gracefully, but process {identity.pid} still holds its life lock")
     if identity.status in ("crashed", "terminated", "parked"):
         return Verdict("ended", f"status {identity.status}")
     if identity.pid is None:
-        return _by_hand(seen, hand_timeout)
-    if identity.host and identity.host == seen.host and identity.boot_id != seen.boot_id:
-        return Verdict("dead", "the machine was booted since")
-    if identity.host != seen.host or identity.pid_ns != seen.pid_ns:
-        if seen.life_held:
+        return _by_hand(observation, hand_timeout)
+    if identity.host and identity.host == observation.host and identity.boot_id != observation.boot_id:
+        return Verdict("dead", "the machine was rebooted since")
+    if identity.host != observation.host or identity.pid_ns != observation.pid_ns:
+        if observation.life_held:
             return Verdict("elsewhere", f"alive on {identity.host or 'another host'} in another pid namespace")
         return Verdict("dead", "its life lock is free")
     if identity.status == "starting":
-        return _starting(identity, seen)
-    return _process(identity, seen)
+        return _starting(identity, observation)
+    return _process(identity, observation)
 
 
-def _by_hand(seen: Observation, hand_timeout: float) -> Verdict:
-    if seen.beat_age is not None and seen.beat_age <= hand_timeout:
-        return Verdict("alive", "made by hand, its beat is fresh")
-    return Verdict("dead", "made by hand, its beat is old")
+def _by_hand(observation: Observation, hand_timeout: float) -> Verdict:
+    if observation.beat_age is not None and observation.beat_age <= hand_timeout:
+        return Verdict("alive", "made by hand, its heartbeat is fresh")
+    return Verdict("dead", "made by hand, its heartbeat is old")
 
 
 def is_spawn_due(leased_at: float, now: float) -> bool:
-    """Return whether a spawner has had time enough to start its process; both are wall times, in seconds.
+    """Return whether a spawner has had its time to start the process; both are wall times, in seconds.
 
-    If the clock was set back since the lease, the marker decides too: else a process that died would count as starting
-    until the clock is where it was. A wrong guess is fenced, never doubled.
+    True, too, if the clock was set back since the lease: else a process that died would count as starting until the
+    clock is where it was. Then the marker decides; a wrong guess is fenced, and never starts the incarnation twice.
     """
     return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
-def _starting(identity: Identity, seen: Observation) -> Verdict:
-    """Judge a lease: it lapses at its deadline, or when no process has the marker and the spawner is dead or had its
-    time.
-    """
-    if seen.deadline_passed:
+def _starting(identity: Identity, observation: Observation) -> Verdict:
+    """Judge a lease: it lapses at its deadline, or earlier if no process has the marker and the spawner is dead or has
+    had its time."""
+    if observation.deadline_passed:
         return Verdict("lapsed", "not active by its start deadline")
-    spawner = seen.pid_ticks is not None and seen.pid_ticks == identity.start_ticks
-    if seen.marker_borne or (spawner and not seen.spawn_due):
+    is_spawner_alive = observation.pid_ticks is not None and observation.pid_ticks == identity.start_ticks
+    if observation.marker_borne or (is_spawner_alive and not observation.spawn_due):
         return Verdict("starting", "within its start deadline")
-    return Verdict("lapsed", "it ended before it was active: no process of it is there")
+    return Verdict("lapsed", "it ended before it was active: it has no process")
 
 
-def _process(identity: Identity, seen: Observation) -> Verdict:
-    if seen.pid_ticks is None:
+def _process(identity: Identity, observation: Observation) -> Verdict:
+    if observation.pid_ticks is None:
         return Verdict("dead", f"process {identity.pid} is gone")
-    if seen.pid_ticks != identity.start_ticks:
-        return Verdict("dead", f"process {identity.pid} is another one now")
-    stopped = " but is stopped (SIGSTOP)" if seen.process_state == "T" else ""
-    return Verdict("alive", f"process {identity.pid} lives{stopped}")
+    if observation.pid_ticks != identity.start_ticks:
+        return Verdict("dead", f"pid {identity.pid} is another process now")
+    stopped = " but is stopped (SIGSTOP)" if observation.process_state == "T" else ""
+    return Verdict("alive", f"process {identity.pid} is running{stopped}")
 
 
-def stale_reason(identity: Identity, seen: Observation, timeout: float) -> str | None:
-    """Return why `find-stale` lists an identity: heartbeat, process_gone or start_deadline; None if it does not.
-    Pure.
-    """
+def stale_reason(identity: Identity, observation: Observation, timeout: float) -> str | None:
+    """Return why `find-stale` lists an identity (heartbeat, process_gone or start_deadline); None if it does not."""
     if identity.status not in ("active", "starting"):
         return None
-    verdict = judge(identity, seen, timeout)
+    verdict = judge(identity, observation, timeout)
     if verdict.state == "lapsed":
         return "start_deadline"
     if verdict.state == "dead":
         return "heartbeat" if identity.pid is None else "process_gone"
-    if verdict.state == "alive" and seen.beat_age is not None and seen.beat_age > timeout:
+    if verdict.state == "alive" and observation.beat_age is not None and observation.beat_age > timeout:
         return "heartbeat"
     return None

@@ -31,8 +31,7 @@ from garrison.records.events import (
     WorkSaved,
     decode_data,
 )
-from garrison.supervise.decisions import DecisionInputs
-from garrison.supervise.explain import decode_inputs, replay
+from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.views.event_log import QUEUE, Event
@@ -127,7 +126,7 @@ def _decision(event: Event) -> Line | None:
 
 def observation(basis: DecisionInputs) -> str:
     """Return what a supervisor had observed, in words; '' before the first incarnation."""
-    identity, seen, verdict = basis.view.identity, basis.view.seen, basis.view.verdict
+    identity, seen, verdict = basis.child.identity, basis.child.observation, basis.child.verdict
     if identity is None:
         return ""
     parts = [f"incarnation {identity.incarnation} is recorded {identity.status}" + (

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from garrison.supervise.hang_detector import latest_evidence
 from garrison.records.names import format_marker
+from garrison.supervise.hang_detector import latest_evidence
 from garrison.supervise.verdict import judge
 from garrison.system.clock import format_age, from_iso
 
@@ -65,7 +65,7 @@ class LayerView:
 
 def observe_layer(observer: Observer, identity: Identity, phase: str) -> LayerView:
     """Judge one identity by what this machine shows now."""
-    seen = observer.see(identity)
+    seen = observer.observe(identity)
     verdict = judge(identity, seen)
     started = identity.status != "starting"  # until then the record holds the pid of its parent
     created = identity.created_at
@@ -110,7 +110,7 @@ class SignsOfLife:
 
 def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
     """Return what this machine shows of an incarnation now, for `agents show`: verdict, process, heartbeat, tree."""
-    seen, verdict = observer.see(identity), observer.judge(identity)
+    seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
         life = format_marker(str(observer.store.home), identity.key, identity.incarnation)

@@ -164,7 +164,7 @@ class NodeReader:
                     {name: task.timeout_s for name, task in tasks.items() if task.timeout_s},
                     [name for name, task in tasks.items() if task.attributes.get("rework") == "none"],
                     queue.config.timeout if queue and queue.config else None, self.observer.clock.monotonic(),
-                    self.observer.where.boot_id)
+                    self.observer.machine.boot_id)
 
     def _node(self, name: str, age: Callable[[str], float | None], waits_for: list[str] | tuple[()],
               blocked: tuple[str, ...]) -> NodeView:

@@ -29,7 +29,7 @@ from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian.view import UNFINISHED, needs_runner
 from garrison.processes.run_flow import step_id
 from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged, PipelineSignal
-from garrison.records.payloads import Payload, SendPipelineSignal, SetBudget
+from garrison.records.signals import Payload, SendPipelineSignal, SetBudget
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
-from garrison.records.payloads import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
+from garrison.records.signals import ParkNode, Payload, ResumeRun, StopRun, UnparkNode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

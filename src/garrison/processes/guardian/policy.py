@@ -29,9 +29,9 @@ from garrison.processes.guardian.parking import (
 )
 from garrison.processes.guardian.view import UNFINISHED, is_suspended, may_start_again, needs_runner
 from garrison.records import hook as hooks
-from garrison.records import payloads
+from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
-from garrison.records.payloads import (
+from garrison.records.signals import (
     InputResponse,
     NeedsInput,
     NodeComplete,
@@ -39,8 +39,8 @@ from garrison.records.payloads import (
     OrchestratorHung,
     OrchestratorParked,
     RunnerExited,
+    find_objection,
 )
-from garrison.records.signals import find_objection
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import STOP, Policy
 
@@ -109,7 +109,7 @@ def _refuse(posted: PostedSignal, why: str) -> Action:
 def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSignal, signal: Signal,
            max_rework: int) -> Action:
     """Return what a signal changes, as the record that will be journaled; or its refusal."""
-    payload, node = payloads.parse(signal), state.nodes.get(signal.node_id or "")
+    payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
     if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
         flow, wrong = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
@@ -129,7 +129,7 @@ def _event(signal: Signal) -> GuardianSignal:
                           signal.source.get("incarnation"))
 
 
-def _apply_report(state: RunState, signal: Signal, payload: payloads.Payload | None, node: NodeState,
+def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,
                   max_rework: int) -> GuardianSignal:
     """Return the record of what a node's runner or agent reports."""
     event, name = _event(signal), str(signal.node_id)

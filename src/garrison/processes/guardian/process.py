@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.errors import ForbiddenTransition
 from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.view import GuardianView
-from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.run_plan import build_task, check_journal_present
 from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run, to_snapshot
@@ -40,10 +39,10 @@ from garrison.records.events import (
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher_key
-from garrison.records.payloads import CancelNode, Escalation, PipelineComplete, UnparkNode
 from garrison.records.run import Task, read_result
-from garrison.supervise.lease import SpawnRequest
-from garrison.supervise.observer import STOPPED
+from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
+from garrison.supervise.incarnation import SpawnRequest
+from garrison.supervise.observer import STOPPED_LIMITS
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.system import failpoint
 from garrison.system.clock import iso
@@ -53,13 +52,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from garrison.pipeline.plan import RunPlan
-    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.decisions import ChildState
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
@@ -104,7 +103,7 @@ class Guardian:
         """Gather everything the policy decides on."""
         runners = {name: self.supervisor.observe_child(self._runner_key(name)) for name in self.state.nodes}
         return GuardianView(
-            self.run, self.runtime.clock.monotonic(), self.runtime.observer.where.boot_id,
+            self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.me.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(),
@@ -204,7 +203,7 @@ class Guardian:
         if not all_beating(self._heartbeats.values(), now, heartbeat_limit(self.runtime.timing)):
             return None
         processor = [path for key, path in self._heartbeats.items() if key.role == "processor"]
-        if not all_beating(processor, now, STOPPED["processor"] / 2):
+        if not all_beating(processor, now, STOPPED_LIMITS["processor"] / 2):
             return None
         return fingerprint_of(self._watched_paths)
 

@@ -15,7 +15,7 @@ from garrison.records.events import (
     LauncherSignal,
     NotificationSent,
 )
-from garrison.records.payloads import Escalation, parse_payload
+from garrison.records.signals import Escalation, parse_payload
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import Death, Policy
 

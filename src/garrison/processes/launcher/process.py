@@ -23,10 +23,9 @@ from garrison.errors import GarrisonError
 from garrison.merge.queue import MergeQueue
 from garrison.processes import notifications
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
-from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
 from garrison.processes.launcher import policy
 from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
-from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.run_state import STOPPED_BY_PERSON, RunState, replay_run
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
@@ -47,8 +46,8 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
-from garrison.records.payloads import Escalation, ResumeRun, StopRun, parse
-from garrison.supervise.lease import SpawnRequest
+from garrison.records.signals import Escalation, ResumeRun, StopRun, parse
+from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import disk_space
 from garrison.system.systemd import notify, notify_watchdog
@@ -57,12 +56,12 @@ from garrison.system.terminal_choice import choose_terminal, end_lost_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.launcher.progress import Progress
+    from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
     from garrison.records.run import Launch
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
 
@@ -124,7 +123,7 @@ class Launcher:
             self.state, resume_id(self.run, self.me.incarnation), sent=self._resume_sent,
             wanted=self._to_resume and (self._retry_failed or not self.state.over))
         return LauncherView(
-            now, self.runtime.observer.where.boot_id, status, guardian, self.facts.deaths,
+            now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths,
             signals.list_pending(self.runtime.home, self.me.key), frozenset(self.facts.applied), self.stopping,
             is_overdue, self.stopping and self._others_living(), to_resume)
 

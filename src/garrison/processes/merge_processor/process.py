@@ -23,10 +23,10 @@ from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
     from garrison.merge.outcome_signals import Outcome
-    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
 STEPS_PER_TURN = 50

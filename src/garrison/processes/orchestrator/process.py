@@ -21,8 +21,7 @@ from garrison.agents.registry import agent
 from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import stat_stamp
 from garrison.processes.control_graph import CONTROL_KINDS
-from garrison.processes.fingerprint import fingerprint_of
-from garrison.processes.loop import exit_gracefully
+from garrison.processes.loop import exit_gracefully, fingerprint_of
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits
 from garrison.records import atomic, record, signals
@@ -31,11 +30,10 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
-from garrison.records.payloads import InputResponse, NeedsInput, parse
 from garrison.records.run import Result
-from garrison.records.signals import Signal, find_objection
+from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.supervise.start import require_unfenced
+from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
@@ -45,10 +43,10 @@ from garrison.system.terminal_choice import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.agents.base import Work
-    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
 MAX_SUBJECT = 72

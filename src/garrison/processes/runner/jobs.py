@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Question
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
-from garrison.records import payloads
+from garrison.records import signals
 from garrison.records.events import (
     ChildDied,
     ChildParked,
@@ -32,7 +32,7 @@ from garrison.records.events import (
     decode,
 )
 from garrison.records.names import branch_name
-from garrison.records.payloads import (
+from garrison.records.signals import (
     CancelNode,
     InputResponse,
     KillOrchestrator,
@@ -42,8 +42,8 @@ from garrison.records.payloads import (
     OrchestratorParked,
     RunnerExited,
     UnparkNode,
+    find_objection,
 )
-from garrison.records.signals import find_objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
@@ -260,7 +260,7 @@ def _refuse(posted: PostedSignal, why: str) -> Action:
 def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal:
     """Return the record of what a signal changes."""
     event = RunnerSignal(signal.id, signal.signal_type, signal.attempt)
-    payload = payloads.parse(signal)
+    payload = signals.parse(signal)
     match payload:
         case KillOrchestrator():
             identity = view.orchestrator.identity
@@ -469,7 +469,7 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
                      Action(ActionKind.MOVE_HOOK, "validating")])
 
 
-def _send(payload: payloads.Payload) -> Action:
+def _send(payload: signals.Payload) -> Action:
     return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload))
 
 

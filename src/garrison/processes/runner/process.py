@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
-from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
-from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeClient
-from garrison.processes.parent import Parent
 from garrison.processes.runner import policy
 from garrison.processes.runner.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.processes.snapshots import Snapshotter
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
-from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perform
 from garrison.processes.worktree import Worktree
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -40,8 +38,8 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
-from garrison.records.payloads import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.records.run import Result, Task
+from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.supervise.restart import CRASH, Policy
 from garrison.system import disk_space, failpoint
 from garrison.system.git import Git
@@ -50,14 +48,13 @@ from garrison.system.terminal_choice import choose_terminal, end_lost_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
-    from garrison.records.payloads import Payload
     from garrison.records.run import Launch
-    from garrison.records.signals import Signal
+    from garrison.records.signals import Payload, Signal
     from garrison.supervise.decisions import ChildState
-    from garrison.supervise.start import Incarnation
+    from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
 VALIDATOR_QUESTION = "validator-"
@@ -120,7 +117,7 @@ class Runner:
         inbox = signals.list_pending(self.runtime.home, self.me.key)
         merge = self.merge_client.read_status(self.phase)
         return RunnerView(
-            self.task, self.phase, now, self.runtime.observer.where.boot_id, inbox=inbox,
+            self.task, self.phase, now, self.runtime.observer.machine.boot_id, inbox=inbox,
             orchestrator=self.supervisor.observe_child(self.orchestrator_key, self.activity), result=self._result(),
             merge=merge,
             merge_reported=self.facts.merge_reported or self.merge_client.is_signal_overdue(merge, now),

@@ -1,0 +1,392 @@
+"""Incarnations: one life of a named process, from its lease to its end.
+
+Start, the only way an incarnation begins. `start_incarnation` is the spawner's half, `register` the child's:
+
+1. Lease (`grant_lease`), under the record's lock: no incarnation is alive → incarnation + 1, `starting`, the spawner's
+   pid, a deadline; the name's first hook.
+2. Spawn: the child gets run, name and incarnation as arguments and its marker (GARRISON_LIFE) in the environment. Then
+   its predecessor's hook is linked to it (`link_hook`); the child does it itself if it gets there first.
+3. Register: the child takes the life lock, then reads its record under the record's lock. If that belongs to another
+   incarnation it exits with 75 and writes nothing; else it writes its own pid and `active` (`activate`).
+4. The child recovers and calls `Incarnation.ready`.
+5. The spawner observes it; not `active` by the deadline is a death.
+6. Every later write of the child is fenced by its incarnation (`Incarnation.update`).
+
+Replace, the only way one ends by force; one that is found dead goes through it, too (`replace_incarnation`):
+
+1. Fence (`fence`): the record says `crashed`, with the verdict and its evidence; whatever still lives stops writing. 2.
+Kill (`kill_incarnation`): TERM, then KILL, for the process, its descendants that carry no other incarnation's marker,
+and every process with its own marker, until none is left. One that hangs gets KILL at once. Only then may a successor
+start: shells and tools of a dead process may live on and write beside it.
+
+The child's `active` is synced, name and all, before the child does anything. So the lease need not survive a power cut:
+a process that acted as incarnation n + 1 has n + 1 on disk, and without that none acted. Nor need the link of the hook:
+its next writer writes it again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.records.hook import Hook, continue_hook
+from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
+from garrison.records.life_lock import LifeLock
+from garrison.records.names import format_marker
+from garrison.supervise.restart import CRASH, HUNG, REBOOT
+from garrison.system import failpoint
+from garrison.system.clock import from_iso, iso
+from garrison.system.disk_space import retry_until_space
+from garrison.system.processes import ProcessId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from garrison.records.names import Key
+    from garrison.records.store import Store
+    from garrison.supervise.observer import Observer, ProcessOrigin
+    from garrison.supervise.verdict import Observation, Verdict
+    from garrison.system.clock import Clock
+
+    R = TypeVar("R")
+
+REFUSED = 75
+"""Exit code of a child whose record belongs to another incarnation (EX_TEMPFAIL)."""
+
+
+class StartRefused(GarrisonError):
+    """The child is not, or no longer, the incarnation that its lease was granted for."""
+
+    exit_code = REFUSED
+
+
+def new_id() -> str:
+    """Return a random id for a record."""
+    return os.urandom(8).hex()
+
+
+# ---- lease (pure) ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SpawnRequest:
+    """A process to start: its name, its parent and where it works."""
+
+    key: Key
+    parent: Key | None = None
+    worktree: str | None = None
+    branch: str | None = None
+    session_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    journal_incarnation: int = 0
+    """Highest incarnation in the spawner's journal; a lost record must not start one twice."""
+
+
+def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnRequest, spawner: ProcessOrigin, *,
+                now: str, deadline: str, fresh_id: str) -> Identity:
+    """Return the identity of the next incarnation: `starting`, with the spawner's pid and a deadline.
+
+    Raises:
+        AlreadyAlive: an incarnation is alive.
+        Refused: the old one was not replaced first; its children may live on.
+    """
+    if old is not None and verdict is not None:
+        if verdict.living:
+            raise AlreadyAlive(f"{old.key.full} is alive ({verdict.why}); nothing was started")
+        if verdict.state != "ended":
+            raise Refused(f"{old.key.full} is {verdict.state} and must be replaced first ({verdict.why})")
+    incarnation = max(old.incarnation if old else 0, request.journal_incarnation) + 1
+    changes: dict[str, Any] = {
+        "agent_id": fresh_id, "incarnation": incarnation, "pid": spawner.pid, "start_ticks": spawner.start_ticks,
+        "pid_ns": spawner.pid_ns, "boot_id": spawner.boot_id, "host": spawner.host, "created_at": now,
+        "last_heartbeat": now, "spawn_deadline": deadline, "worktree": request.worktree, "branch": request.branch,
+        "session_id": request.session_id, "metadata": dict(request.metadata),
+        "parent": {"role": request.parent.role, "name": request.parent.name} if request.parent else None,
+        "tmux": None, "exit": None, "crashed_at": None, "terminated_at": None,
+    }
+    if old is None:
+        return Identity(role=request.key.role, name=request.key.name, run_id=request.key.run, status="starting",
+                        **changes)
+    return change_status(old, "starting", predecessor_id=old.agent_id, respawns=old.respawns + 1, **changes)
+
+
+def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
+    """Return the hook of the next incarnation: the old one continued, or a new one in planning.
+
+    Fenced if a later incarnation has it: this spawner was delayed until its lease was granted to another.
+    """
+    if old is None:
+        return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
+    if old.incarnation > incarnation:
+        raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
+    if old.incarnation == incarnation:
+        return old
+    return continue_hook(old, fresh_id, incarnation, now)
+
+
+def activate(leased: Identity, process: ProcessOrigin, now: str) -> Identity:
+    """Return the leased identity as the started process writes it: its own pid, `active`."""
+    return replace(change_status(leased, "active"), pid=process.pid, start_ticks=process.start_ticks,
+                   pid_ns=process.pid_ns, boot_id=process.boot_id, host=process.host, last_heartbeat=now,
+                   spawn_deadline=None)
+
+
+# ---- start: the spawner's half ---------------------------------------------------------------------------------------
+
+
+def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: float,
+                      spawn: Callable[[Identity, str], None]) -> Identity:
+    """Lease the next incarnation, then start its process with `spawn(identity, marker)`; return the leased identity.
+
+    If `spawn` fails the lease is returned as a crash, so that the restart policy counts it.
+    """
+    leased, has_hook = _lease(observer, request, deadline_s)
+    if not has_hook:
+        link_hook(observer, leased)
+        failpoint.here(":hooked")
+    try:
+        spawn(leased, format_marker(str(observer.store.home), request.key, leased.incarnation))
+    except (OSError, GarrisonError) as error:
+        now, why = observer.clock.utc(), str(error)
+        observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why))
+    failpoint.here(":spawned")
+    if has_hook:
+        link_hook(observer, leased)
+    return leased
+
+
+def acquire_lease(observer: Observer, request: SpawnRequest, deadline_s: float) -> Identity:
+    """Take the lease for a process that becomes the incarnation itself; return the `starting` identity.
+
+    AlreadyAlive if an incarnation is alive.
+    """
+    leased, _ = _lease(observer, request, deadline_s)
+    link_hook(observer, leased)
+    return leased
+
+
+def _lease(observer: Observer, request: SpawnRequest, deadline_s: float) -> tuple[Identity, bool]:
+    """Return the lease, and whether the name has a hook to continue."""
+    store, clock = observer.store, observer.clock
+    now, deadline = clock.utc(), iso(clock.time() + deadline_s)
+    spawner = observer.origin(os.getpid())
+
+    def next_identity(old: Identity | None) -> Identity:
+        return grant_lease(old, observer.judge(old) if old else None, request, spawner, now=now, deadline=deadline,
+                           fresh_id=new_id())
+
+    hook = store.read(Hook, request.key)
+    if hook is not None:  # a lost identity file must not start the same incarnation twice
+        request = replace(request, journal_incarnation=max(request.journal_incarnation, hook.incarnation))
+    leased = store.update(Identity, request.key, next_identity, named=False)
+    failpoint.here(":leased")
+    return leased, hook is not None
+
+
+def link_hook(observer: Observer, identity: Identity) -> None:
+    """Continue the predecessor's hook for this incarnation; idempotent. Fenced if a later incarnation has it."""
+    key, now = identity.key, observer.clock.utc()
+    observer.store.update(Hook, key, lambda old: next_hook(old, key, identity.incarnation, now, new_id()), named=False)
+
+
+def _return_lease(old: Identity | None, leased: Identity, now: str, why: str) -> Identity:
+    if old is None or old.incarnation != leased.incarnation or old.status != "starting":
+        raise Fenced(f"the lease of {leased.key.full} was granted to another spawner")
+    return mark_ended(old, "crashed", now, f"could not be started: {why}")
+
+
+# ---- start: the child's half -----------------------------------------------------------------------------------------
+
+
+def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Incarnation:
+    """Become the incarnation that the lease was granted for.
+
+    Args:
+        wait: passes so many seconds between two tries for the life lock, and for space on a full disk; both are tried
+            until the lease's deadline.
+
+    Raises:
+        StartRefused: the lease is another incarnation's, or the lock stays held past the deadline; nothing is written.
+    """
+    store, clock = observer.store, observer.clock
+    leased = store.read(Identity, key)
+    _check_lease(leased, key, incarnation)
+    limit = from_iso(leased.spawn_deadline) if leased and leased.spawn_deadline else clock.time()
+
+    def is_over() -> bool:
+        return clock.time() > limit
+
+    def try_lock() -> LifeLock | None:
+        return LifeLock.try_acquire(store.life_path(key))
+
+    while (lock := retry_until_space(try_lock, wait, is_over)) is None:
+        if is_over():
+            raise StartRefused(f"the life lock of {key.full} is still held at the start deadline of incarnation "
+                               f"{incarnation}; it exits")
+        wait(0.01)
+    failpoint.here(":life-locked")
+    process, now = observer.origin(os.getpid()), clock.utc()
+
+    def active(old: Identity | None) -> Identity:
+        return activate(_check_lease(old, key, incarnation), process, now)
+
+    try:
+        identity = retry_until_space(lambda: store.update(Identity, key, active), wait, is_over)
+        retry_until_space(lambda: link_hook(observer, identity), wait, is_over)
+    except BaseException:
+        lock.release()
+        raise
+    failpoint.here(":active")
+    registered = Incarnation(store, clock, identity, lock)
+    registered.beat()
+    return registered
+
+
+def _check_lease(identity: Identity | None, key: Key, incarnation: int) -> Identity:
+    if identity is None or identity.incarnation != incarnation or identity.status != "starting":
+        state = "gone" if identity is None else f"at incarnation {identity.incarnation}, {identity.status}"
+        raise StartRefused(f"the lease of {key.full} for incarnation {incarnation} is void: its record is {state}")
+    return identity
+
+
+class Incarnation:
+    """A registered incarnation: holds its life lock and writes its own records, fenced."""
+
+    def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
+        self.store, self.clock, self.lock = store, clock, lock
+        self.key, self.incarnation = identity.key, identity.incarnation
+        self.identity = identity
+        self.token = f"{self.key.full}#{self.incarnation}"
+
+    @property
+    def marker(self) -> str:
+        """Return the GARRISON_LIFE of this incarnation's processes."""
+        return format_marker(str(self.store.home), self.key, self.incarnation)
+
+    def beat(self) -> None:
+        """Write a heartbeat; LockLost if the life file was removed or replaced."""
+        self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
+
+    def update(self, change: Callable[[Identity], Identity], *, named: bool = True) -> Identity:
+        """Change its own identity; Fenced if a later incarnation has the name. `named` as in `Store.update`."""
+        def unfenced(old: Identity | None) -> Identity:
+            return change(require_unfenced(old, self.key))
+
+        self.identity = self.store.update(Identity, self.key, unfenced, incarnation=self.incarnation, named=named)
+        return self.identity
+
+    def hook(self, change: Callable[[Hook], Hook]) -> Hook:
+        """Change its own hook; Fenced if a later incarnation has the name."""
+        def existing(old: Hook | None) -> Hook:
+            return change(_require(old, self.key))
+
+        return self.store.update(Hook, self.key, existing, incarnation=self.incarnation)
+
+    def ready(self) -> None:
+        """Record that recovery is over and work begins."""
+        now = self.clock.utc()
+        # Not durable by name: after a power cut this incarnation is gone, and so is everything that waited for it.
+        self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
+        failpoint.here(":ready")
+
+    def end(self, reason: str, exit_code: int = 0) -> None:
+        """End gracefully: `terminated` with a reason, then release the life lock."""
+        now = self.clock.utc()
+        self.update(lambda old: mark_ended(old, "terminated", now, reason, exit=exit_code))
+        failpoint.here(":terminated")
+        self.lock.release()
+
+    def crash(self, reason: str, exit_code: int = 1) -> None:
+        """Record its own death, so that the supervisor can name the reason; then release the life lock."""
+        now = self.clock.utc()
+        self.update(lambda old: mark_ended(old, "crashed", now, reason, exit=exit_code))
+        self.lock.release()
+
+
+def require_unfenced(identity: Identity | None, key: Key) -> Identity:
+    """Return the record of an incarnation that may still write; Fenced if it is gone or says `crashed` or `parked`.
+
+    A fenced process is about to be killed, its tools perhaps before itself: anything it wrote about them would be
+    wrong.
+    """
+    identity = _require(identity, key)
+    if identity.status in ("crashed", "parked"):
+        raise Fenced(f"{key.full} was declared {identity.status}; stopping without writing")
+    return identity
+
+
+def _require(old: R | None, key: Key) -> R:
+    if old is None:
+        raise Fenced(f"the record of {key.full} is gone; stopping without writing")
+    return old
+
+
+# ---- replace ---------------------------------------------------------------------------------------------------------
+
+
+def replace_incarnation(observer: Observer, identity: Identity, reason: str, grace: float,
+                        evidence: dict[str, Any] | None = None) -> Identity:
+    """Fence and kill an incarnation; afterwards its name is free for `start_incarnation`.
+
+    Args:
+        grace: seconds between TERM and KILL.
+        evidence: what a verdict `hung` rests on.
+    """
+    is_hung = evidence is not None and bool(evidence.get("rule"))
+    fenced = fence(observer, identity, reason, HUNG if is_hung else CRASH, evidence)
+    kill_incarnation(observer, fenced, grace)
+    return fenced
+
+
+def fence(observer: Observer, identity: Identity, reason: str, death_class: str = CRASH,
+          evidence: dict[str, Any] | None = None, observation: Observation | None = None) -> Identity:
+    """Write `crashed` over an incarnation, with the evidence and the class of its death (`restart.CLASSES`).
+
+    Fenced if a later incarnation has the name by now.
+
+    Args:
+        evidence: what a verdict `hung` rests on.
+        observation: what the verdict was reached on; None: the incarnation is observed now.
+    """
+    now, observation = observer.clock.utc(), observation or observer.observe(identity)
+    recorded = {"verdict": reason, "pid_ticks": observation.pid_ticks, "beat_age": observation.beat_age,
+                "seen_at": now, **(evidence or {})}
+    if identity.host == observer.machine.host and identity.boot_id != observer.machine.boot_id:
+        death_class = REBOOT
+
+    def crashed(old: Identity | None) -> Identity:
+        if old is None or old.incarnation != identity.incarnation:
+            raise Fenced(f"{identity.key.full} changed after incarnation {identity.incarnation} was judged; "
+                         "nothing was replaced")
+        if old.status not in ALIVE:
+            return old
+        fenced = mark_ended(old, "crashed", now, reason)
+        return replace(fenced, metadata={**fenced.metadata, "evidence": recorded, "class": death_class})
+
+    # Not durable by name: a living process reads the new record at once, and a power cut leaves no process. After one,
+    # the incarnation is found to be of another boot, and fenced again.
+    return observer.store.update(Identity, identity.key, crashed, named=False)
+
+
+def kill_incarnation(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
+    """Kill what is left of a fenced incarnation; return what was killed. Safe to repeat."""
+    root, here = None, observer.machine
+    is_same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
+    # A lease holds its spawner's pid, which must not be killed.
+    if fenced.pid and fenced.start_ticks and is_same_kernel and fenced.spawn_deadline is None:
+        root = ProcessId(fenced.pid, fenced.start_ticks)
+        if fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
+            # No TERM: a process that hung or lingers would first stop its own children, which are well.
+            observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
+    killed = observer.processes.kill_tree(root, _marker(observer, fenced), grace=grace)
+    if fenced.spawn_deadline is not None:  # never active: its predecessor may still hold the life lock of the name
+        killed += observer.processes.kill_tree(None, _marker(observer, fenced, before=1), grace=grace)
+    return killed
+
+
+def _marker(observer: Observer, identity: Identity, before: int = 0) -> str:
+    return format_marker(str(observer.store.home), identity.key, identity.incarnation - before)

@@ -171,7 +171,7 @@ def test_a_lease_replaced_does_not_end_its_spawner(small: Small) -> None:
 
 def test_a_record_that_moved_on_is_not_fenced(small: Small) -> None:
     moved = small.change(incarnation=2, agent_id="next")
-    with pytest.raises(Fenced, match="has moved on since it was judged"):
+    with pytest.raises(Fenced, match="changed after incarnation 1 was judged"):
         replace_incarnation(small.observer, small.leased, "late", 0.1)
     assert small.store.get(Identity, KEY) == moved
     small.store.path(Identity, KEY).unlink()

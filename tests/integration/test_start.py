@@ -272,7 +272,7 @@ def test_a_lock_held_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
         waits.append(seconds)
         clock.advance(1.0)
 
-    with pytest.raises(StartRefused, match="stays held; life 1 gives up") as caught:
+    with pytest.raises(StartRefused, match="is still held at the start deadline of incarnation 1") as caught:
         register(observer, KEY, 1, wait)
     assert caught.value.exit_code == 75 and len(waits) == 6 and on_disk(tmp_path) == before
     lock.release()

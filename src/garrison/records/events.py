@@ -68,7 +68,7 @@ class ProcessOpened:
 
 @dataclass(frozen=True)
 class DecisionMade:
-    """A restart or cleanup decision, before it is carried out; `basis` is all it was decided on (supervise.explain)."""
+    """A restart or cleanup decision, before it is carried out; `basis` holds all its inputs (`supervise.decisions`)."""
 
     kind: ClassVar[str] = "decision"
     act: str

@@ -1,7 +1,7 @@
-"""Identities: which agents and processes exist. The record, its status table and the pure changes to it.
+"""Identities: the agents and processes of a home. The record, its status table and the pure changes to it.
 
-There is one identity per name and run; `incarnation` grows with each start. Only `supervise.start` and
-`supervise.replace` begin and end incarnations; a living process changes its own record, fenced by its incarnation.
+There is one identity per name and run; `incarnation` grows with each start. Only `supervise.incarnation` begins
+incarnations and ends them by force; a living process changes its own record, fenced by its incarnation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rename OLD to NEW in FILES: names, and strings that hold nothing but the name. Usage: rename.py OLD NEW FILE..."""
+"""Rename OLD to NEW in FILES: names, and strings that are exactly the name. Usage: rename.py OLD NEW FILE..."""
 
 import sys
 import tokenize
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def renamed(path: Path, old: str, new: str) -> str:
-    """The text of `path` with `old` called `new`; comments and prose stay as they are."""
+    """Return the text of `path` with `old` renamed to `new`; comments and prose stay as they are."""
     with tokenize.open(path) as file:
         lines = file.readlines()
     with tokenize.open(path) as file:
         tokens = list(tokenize.generate_tokens(file.readline))
-    for token in reversed(tokens):  # from the end, so that what is replaced moves nothing that is still to come
+    for token in reversed(tokens):  # from the end: positions before a replacement stay valid
         if token.string in (old, f"'{old}'", f'"{old}"'):
             row, column = token.start
             line = lines[row - 1]

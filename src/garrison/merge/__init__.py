@@ -1,31 +1,31 @@
-"""Merge queue: branches wait here, are tested merged, and land by one compare-and-swap of the target ref.
+"""Merge queue: test branches as they would look merged, and land them by one compare-and-swap of the target ref.
 
 The route of an entry:
 
 1. `queue.MergeQueue.enqueue` pins the branch's commit and appends an `enq` record, durable before it returns. A runner
    or a person calls it and waits for no test.
-2. `processor.MergeProcessor.step` is one small step of the one process that holds `processor.lock`. It looks at the
-   journal and the refs, and does the next thing of what follows.
-3. `candidates.CandidateBuilder.start_batch` stacks the waiting entries on the target's tip, without a checkout
-   (`strategies`): a `state` record says `candidate`. An entry that does not fit is settled as `conflict`; `conflicts`
-   finds such entries while a gate runs.
+2. `processor.MergeProcessor.step` is one small step of the process that holds `processor.lock`. It reads the journal
+   and the refs, and does the next of the following.
+3. `candidates.CandidateBuilder.start_batch` stacks the waiting entries on the target's tip, by their strategy and
+   without a checkout: a `state` record says `candidate`. An entry that cannot be merged ends as `conflict`;
+   `conflicts` finds such entries while a gate runs.
 4. `batch.decide_next` decides from the verdicts so far (`verdicts`): run gates, land, reject or pause.
 5. `gate.GateRuns` starts the gate in a worktree (`slots`), detached: `test` is recorded before, `verdict` after.
 6. `landing.Lander.land` rehearses the landing in every open checkout of the target (`checkouts`), records `landing`,
    swaps the ref (`target`), moves the checkouts along and records `landed`.
 7. `outcome_signals` derives the signals to the entry's runner from the records; the processor's process sends them.
 
-The invariants:
+Invariants:
 
 * The target ref is the truth; the queue's `journal.jsonl` holds intents and verdicts (`records`), `state` replays it,
-  and nothing else is remembered. After kill -9 at any point the journal and the ref together say what is to be done:
+  and nothing else is remembered. After kill -9 at any point, journal and ref together say what to do;
   `processor.recover` and `Lander.finish` do it. Every 1,000 records a snapshot starts a new journal.
 * `enq` is durable before the enqueue returns, `verdict` before `landing`, `landing` before the swap.
 * Every value the target takes is a commit whose tree passed the gate (or the queue says `no_gate`), put there by one
   compare-and-swap: `update-ref REF NEW OLD` under `queue.lock`, or a push with a lease, after the epoch was compared.
 * No checkout the user has open is switched, reset or made dirty.
 
-Beside the route: `entry` (an entry, its lifecycle and place), `config`, `commands` (hold, retry, pause … by people),
+Off the route: `entry` (an entry, its lifecycle and rank), `config`, `commands` (hold, retry, pause … by people),
 `guard` (keeps others from moving the target), `preflight` (the gate on the bare target before a launch), `history`
 (what landed and what was tested for it), `recovery` (repairs, and rebuilds a damaged journal).
 """

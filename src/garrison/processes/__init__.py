@@ -1,6 +1,6 @@
-"""The four layers and the merge processor, each a real process.
+"""Processes of a run: launcher, guardian, runner, orchestrator and merge processor.
 
-Every layer is the same shape: observe everything, decide (pure, in a `*_policy` file), act, beat, sleep until something
-happens or the slow timer fires. Events only wake a loop early; a lost one costs a second. Layers know each other by
-records and signals alone.
+Each process is the same loop (`loop`): observe everything, decide, act, send a heartbeat, sleep until an event or the
+rescan timer. Events only wake the loop early, so a lost one costs a second. In each package, `policy` decides and is
+pure, and `process` observes and acts. Processes know each other by records, journals and signals alone.
 """

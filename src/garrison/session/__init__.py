@@ -1,13 +1,12 @@
-"""Sessions: an agent whose state is kept here and whose flow is a graph, one for a message, one for its own initiative.
+"""Sessions: agents whose state is kept here and whose flow is a graph, one for a message, one for its own initiative.
 
     session = Session(SessionState("s1", "agent"), {"llm_call": call}, folder=home / "sessions/s1")
     async with session:
         print((await session.send("Hello")).response)
 
-The rules of this room: the session owns state, the graph owns flow; between two runs the engine holds nothing. What
-goes into a run and what comes out (`state`) and what may be done at which trust tier (`trust`) is pure; `nodes` are
-the engine's handlers, and the world is reached through adapters alone (`adapters`). A heartbeat asks a model only
-where initiative was switched on, under its budget.
+The session owns the state, the graph owns the flow; between two runs the engine keeps nothing. `state` (what goes into
+a run and what comes out) and `trust` (what a tier allows) are pure; `nodes` holds the engine's handlers; `adapters`
+are the only way to the outside world. A heartbeat calls a model only with initiative switched on, within its budget.
 """
 
 from garrison.session.adapters import Adapters

@@ -1,7 +1,7 @@
-"""Supervision: how a process is started, observed, judged, restarted and ended by force.
+"""Supervision: start, observe, judge, restart and end processes.
 
-The decisions are pure: `verdict` (is it over?), `hang_detector` (does it hang?), `lease` (what is its successor?),
-`restart` and `circuit` (when does it start again?), `decisions` (what follows for this process?). `explain` makes them
-again from the journal. The actions are thin: `start` is the only way an incarnation begins, `replace` the only way it
-ends by force, `observer` gathers what the decisions need.
+The decisions are pure: `verdict` (is this incarnation over?), `hang_detector` (does it hang?), `restart` and `circuit`
+(when may it start again?), `decisions` (what follows for this name? also replayed from the journal). The actions are
+thin: `incarnation` is the only way a process starts and the only way it is ended by force; `observer` gathers what the
+decisions need.
 """

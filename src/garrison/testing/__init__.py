@@ -1,5 +1,5 @@
-"""What users need to test their own pipelines without a key and without a network.
+"""Testing: run pipelines without a key and without a network.
 
-`model_server` plays the Messages API from a script, `isolation` runs a command where nothing but the loopback device
-exists; the scripted agent (`garrison.agents.scripted`) needs neither. Nothing of garrison imports this room.
+`model_server` plays the Messages API from a script; `isolation` runs a command where only the loopback device exists.
+The scripted agent (`garrison.agents.scripted`) needs neither. No other room imports this one.
 """

@@ -1,5 +1,5 @@
 """Web page of a home: runs live, and actions on them.
 
-It shows what `views` read, and acts only through garrison's own commands; nothing is decided here, and nothing that
-agents wrote is ever sent as anything but JSON.
+The page shows what `views` read and acts through garrison's own commands. Nothing is decided here. Output of agents is
+only ever sent as JSON.
 """

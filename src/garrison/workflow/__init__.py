@@ -1,14 +1,13 @@
-"""Workflows: named tools in dependency order, with results that flow from step to step, kept through any death.
+"""Workflows: named tools in dependency order; results flow from step to step and survive a kill.
 
     agent = ResearchAgent({"search": search, "save": save})
     result = await agent.execute_workflow(Workflow("papers", "find and keep", [
         WorkflowStep("find", "search", {"query": "merge queues"}),
         WorkflowStep("keep", "save", {"papers": "${find.papers}"})]))
 
-The rules of this room: a workflow is compiled to a graph (`compile`) and run by the pipeline engine, whose journal is
-the truth; `state/workflows/ID.json` is a snapshot of it for people and programs. What refers to what (`references`),
-what is wrong with a workflow (`validate`) and what it means as a graph are pure. Tools are Python callables, or those
-of any MCP server (`mcp_tools`), which nobody else imports.
+`executor` compiles a workflow to a graph and runs it on the pipeline engine, whose journal is the source of truth;
+`workflows/ID.json` is a snapshot for people and programs. `references` (links between steps) and `validation` are
+pure. Tools are Python callables (`python_tools`), built in (`builtin_tools`), or those of MCP servers (`mcp_tools`).
 """
 
 from garrison.workflow.agent import AgentConfig, ResearchAgent, WorkflowAgent

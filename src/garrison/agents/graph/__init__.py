@@ -6,9 +6,9 @@
         await graph.add_edge("lead", "analyst", control_type="supervisor")
         reply = await graph.send_message("lead", "analyst", "What changed?")
 
-Pure parts: `control` (who directs whom), `retry` (what follows a failure), `model` (allowed status transitions). Only
-`session_manager` starts and ends sessions, each inside one task of its own; it knows the protocol `session.Session`,
-and `claude_session` implements it. Names are imported when they are used: asyncio, and with the first agent the SDK.
+`control` (which agent directs which) and `model` (data, status transitions, the protocol `Session`) are pure.
+`session_manager` starts, retries and ends sessions, each in a task of its own; `claude_session` implements them with
+Claude. Names are imported on first use: asyncio, and with the first agent the SDK.
 """
 
 from importlib import import_module

@@ -4,7 +4,7 @@
 * A driver journals an event, applies it, and runs what `Change.started` holds. It does nothing else to a run.
 * The engine executes `start`, `exit`, `conditional`, `parallel` and `parallel.fan_in`; all other nodes are put in
   flight.
-* Imports point down: machine; walk and dag; parallel; turn; routing, state and events; program; joins and retry.
+* Imports point down: machine; dag; walk; parallel; routing, state and events; program; retry.
 """
 
 from garrison.pipeline.flow.events import (

@@ -1,8 +1,7 @@
-"""Lint: problems of a graph that parses. One small function a rule, and the table of all rules. Pure.
+"""Lint: find problems of a graph that parses. One small function per rule, and the table of all rules. Pure.
 
-A rule looks only at a `View` of the graph and yields what it finds; it never raises, changes or starts anything. An
-`error` keeps a run from being launched, a `warning` does not. A new rule is a function in one of the modules here and a
-line in `RULES`.
+A rule reads a `View` of the graph and yields findings; it never raises, changes or starts anything. An `error` prevents
+a launch, a `warning` does not. To add a rule, write a function in one of the modules here and list it in `RULES`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def langgraph_steps(steps: Steps, count: int, folder: Path, resume: bool) -> Mea
 
 def garrison_turns(steps: Steps, count: int, folder: Path, resume: bool) -> Measured:
     from garrison.session import Session, SessionState
-    from garrison.session.adapters import remembering
+    from garrison.session.adapters import plain_adapters
 
     def model(messages: Any, *_: Any) -> Any:
         if messages[-1]["role"] == "tool":
@@ -73,7 +73,7 @@ def garrison_turns(steps: Steps, count: int, folder: Path, resume: bool) -> Meas
         return {"tool_calls": [{"id": "1", "name": "search", "arguments": {}}]}
 
     async def scene() -> Measured:
-        adapters = {**remembering(), "llm_call": model, "tool_dispatch": lambda calls, _: ["found"] * len(calls)}
+        adapters = {**plain_adapters(), "llm_call": model, "tool_dispatch": lambda calls, _: ["found"] * len(calls)}
         async with Session(SessionState("s", "a"), adapters, folder=folder / "session") as session:
             began = time.perf_counter()
             for number in range(count):

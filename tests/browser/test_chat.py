@@ -28,7 +28,7 @@ ACTIVE = """() => {
 
 @pytest.fixture(scope="module")
 def butler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a served home whose crew is played."""
+    """The address of a served home whose crew has ended."""
     script = Path(__file__).parent / "scripted_butler.py"
     process = subprocess.Popen([sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("chat"))],
                                stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -137,7 +137,7 @@ def test_a_server_that_speaks_garbage_or_goes_is_refused_in_a_line(tmp_path: Pat
     async def scene() -> None:
         async with McpTools({"odd": spec}):
             pass
-    said = "; it said: no notes here" if "no notes" in body else ""
+    said = "; its last output: no notes here" if "no notes" in body else ""
     with pytest.raises(McpError, match=rf"server odd \(.*\) did not start: .*{said}$") as caught:
         asyncio.run(scene())
     assert "\n" not in str(caught.value)
@@ -159,7 +159,7 @@ def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest
         {"name": "last", "tool": "text.join",
          "arguments": {"parts": ["${need.text}", "${first.path}"], "separator": "+"}}])
     assert main(["workflow", "run", str(file), "--set", "who=me", "--session", "s1"]) == 1
-    assert "go on with `garrison workflow resume s1`" in capsys.readouterr().err
+    assert "continue with `garrison workflow resume s1`" in capsys.readouterr().err
     assert (tmp_path / "out/a.txt").read_text() == "for me"
     assert main(["workflow", "list", "--json"]) == 0
     assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["failed"]
@@ -187,7 +187,7 @@ def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pyt
 @pytest.mark.parametrize(("text", "why"), [
     ("name: [", "w.yaml"), ("- 1", "a table"), ("name: w", "no steps"),
     ("name: w\nsteps: 3", "steps should be a list, not 3"),
-    ("name: w\nsteps: [{name: a, tool: fly}]", "which is not there"),
+    ("name: w\nsteps: [{name: a, tool: fly}]", "which does not exist"),
     ("name: w\nservers: {n: {}}\nsteps: []", "either"),
     ("name: w\nsteps: [{name: a, tool: files.read, arguments: {path: '${b.c}'}}]", "names no step")])
 def test_a_file_that_cannot_be_meant_is_one_line(tmp_path: Path, text: str, why: str,

@@ -19,17 +19,17 @@ from garrison.delegation import context
 from garrison.delegation import prompts as classify
 from garrison.delegation.butler import AgentOrchestrator
 from garrison.delegation.conversation import Conversation
+from garrison.delegation.events import EventSequence as Numbers
 from garrison.delegation.events import OrderBroken
-from garrison.delegation.events import Sequence as Numbers
 from garrison.delegation.models import (
     TRANSITIONS,
     AgentResult,
     AgentState,
     DelegationContext,
-    Order,
+    DelegationRequest,
     Preference,
     Turn,
-    step,
+    check_transition,
 )
 from garrison.delegation.specialists import Crew, read_crew
 from garrison.delegation.time_phrases import intervals
@@ -133,7 +133,8 @@ def test_what_is_no_time_is_none(text: str) -> None:
 
 def test_a_context_that_is_too_large_loses_its_oldest_history_and_says_so() -> None:
     history = [Turn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
-    wanted = Order(intent="delegate_triage", reasoning="r", relevant_entities=("e",), time_constraints="today")
+    wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
+                               time_constraints="today")
     given = context.build("triage", wanted, "m" * 3000, history, NOW)
     assert context.tokens(given) <= context.MAX_TOKENS
     assert given.history_cut + len(given.conversation_history) == 100
@@ -144,7 +145,8 @@ def test_a_context_that_is_too_large_loses_its_oldest_history_and_says_so() -> N
 
 
 def test_message_entities_and_times_are_never_cut() -> None:
-    wanted = Order(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,), time_constraints="today")
+    wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,),
+                               time_constraints="today")
     preferences = [Preference(key=f"k{number}", value="v" * 300, confidence=number / 100) for number in range(60)]
     given = context.build("triage", wanted, "m" * 20_000, [Turn(role="user", content="old")], NOW,
                           preferences=preferences)
@@ -207,7 +209,7 @@ def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
     scripted.classified.insert(0, delegations(delegation("fly")))
     scripted.run("What died?")
-    assert "nobody has the intent 'delegate_fly'" in scripted.prompts[1][1]
+    assert "no specialist has the intent 'delegate_fly'" in scripted.prompts[1][1]
     assert ("triage" in scripted.sessions) is True
 
 
@@ -287,10 +289,10 @@ def test_the_states_are_a_table() -> None:
     for old in AgentState:
         for new in AgentState:
             if new in TRANSITIONS[old]:
-                assert step("a", old, new) is new
+                assert check_transition("a", old, new) is new
             else:
                 with pytest.raises(ForbiddenTransition):
-                    step("a", old, new)
+                    check_transition("a", old, new)
 
 
 def test_events_out_of_order_are_a_mistake_of_this_program() -> None:
@@ -323,17 +325,18 @@ def test_models_read_both_spellings_and_refuse_what_they_do_not_know() -> None:
 @pytest.mark.parametrize("said", ["nothing", '{"delegations": 3}', '{"delegations": [{"intent": "x"}]}'])
 def test_a_classification_is_checked(said: str) -> None:
     with pytest.raises(classify.Unreadable):
-        classify.read(said, CREW)
+        classify.parse_classification(said, CREW)
 
 
 @pytest.mark.parametrize("form", ["Sure:\n```json\n{}\n```", "As {you} said {}, so {be it}.", "{ {} }", '{"a": 1} {}'])
 def test_words_around_the_object_do_no_harm(form: str) -> None:
-    found = classify.read(form.replace("{}", delegations(delegation("draft"))), CREW)
+    found = classify.parse_classification(form.replace("{}", delegations(delegation("draft"))), CREW)
     assert [one.intent for one in found.delegations] == ["delegate_draft"]
 
 
 def test_what_is_null_was_left_out() -> None:
-    found = classify.read('{"reasoning": null, "delegations": [{"intent": "delegate_triage", "reasoning": "r", '
+    found = classify.parse_classification('{"reasoning": null, "delegations": [{"intent": "delegate_triage", '
+                                          '"reasoning": "r", '
                           '"relevantEntities": null, "timeConstraints": null}]}', CREW)
     assert (found.delegations[0].relevant_entities, found.delegations[0].time_constraints) == ((), None)
 
@@ -361,8 +364,8 @@ def test_a_homes_own_crew_takes_the_place_of_the_shipped_one(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("text", "why"), [
     ("x = 1", "unknown table x"), ("[butler]\ntext = 'x'", "at least one specialist"), ("=", "Invalid"),
-    ("[butler]\ntext='x'\n[agents.butler]\ntext='y'", "never delegated to"),
-    ("[butler]\ntext='x'\n[agents.a]\n", "say prompt"), ("[butler]\ntext='x'\n[agents.a]\nprompt='no.md'", "no.md"),
+    ("[butler]\ntext='x'\n[agents.butler]\ntext='y'", "the butler cannot be a specialist"),
+    ("[butler]\ntext='x'\n[agents.a]\n", "give prompt"), ("[butler]\ntext='x'\n[agents.a]\nprompt='no.md'", "no.md"),
     ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ncolour='red'", "unknown key colour"),
     ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout='5'", "wrong type"),
     ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout=0", "above 0"),

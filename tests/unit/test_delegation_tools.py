@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from garrison.delegation.preferences import MAX_KEPT, Preferences
-from garrison.delegation.specialist_tools import COMMANDS, MAX_SAID, Desk
+from garrison.delegation.specialist_tools import COMMANDS, MAX_ANSWER, SpecialistTools
 from garrison.delegation.specialists import Specialist, read_crew
 from garrison.errors import NotFound, RecordCorrupt, UsageError
 
 
-def desk(home: Path, said: str = "ok") -> tuple[Desk, list[list[str]]]:
+def desk(home: Path, said: str = "ok") -> tuple[SpecialistTools, list[list[str]]]:
     typed: list[list[str]] = []
 
     async def run(argv: Sequence[str]) -> str:
         typed.append(list(argv))
         return said
-    return Desk(home, run), typed
+    return SpecialistTools(home, run), typed
 
 
-def call(made: Desk, tool: str, /, **given: Any) -> str:
+def call(made: SpecialistTools, tool: str, /, **given: Any) -> str:
     [function] = made.of(Specialist("x", "p", tools=(tool,)))
     said = function.call(**given)
 
@@ -59,7 +59,7 @@ def test_an_argument_that_could_be_an_option_is_refused(tmp_path: Path, given: d
 
 
 def test_a_long_answer_is_cut_and_says_so(tmp_path: Path) -> None:
-    made, _ = desk(tmp_path, "x" * (MAX_SAID + 7))
+    made, _ = desk(tmp_path, "x" * (MAX_ANSWER + 7))
     assert call(made, "runs").endswith("… 7 characters left out")
 
 

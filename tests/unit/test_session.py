@@ -15,8 +15,8 @@ import pytest
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.session import MODES, Initiative, Session, SessionState
 from garrison.session.nodes import IDEMPOTENCY
-from garrison.session.session import RunFailed, read_state, shipped
-from garrison.session.state import changed_goals, plan_due
+from garrison.session.session import RunFailed, read_state, shipped_graph
+from garrison.session.state import apply_goal_changes, is_plan_due
 from garrison.session.trust import Tier, read_tiers
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)
@@ -204,7 +204,7 @@ def test_1e_a_missing_adapter_is_skipped_and_a_missing_model_refused() -> None:
     assert play(session, "Hello")[0].response == "x"
     with pytest.raises(UsageError, match="llm_call"):
         Session(SessionState("s1", "a"), {})
-    with pytest.raises(UsageError, match="no adapter is called 'fly'"):
+    with pytest.raises(UsageError, match="unknown adapter 'fly'"):
         Session(SessionState("s1", "a"), {"fly": print})
 
 
@@ -221,7 +221,7 @@ def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass(
 
 
 def test_a_model_that_gives_neither_text_nor_calls_is_told_so() -> None:
-    with pytest.raises(RunFailed, match="it should give content or tool_calls"):
+    with pytest.raises(RunFailed, match="it must return content or tool_calls"):
         play(World({"odd": 1}).session(), "Hello")
 
 
@@ -231,7 +231,7 @@ def test_a_model_that_gives_neither_text_nor_calls_is_told_so() -> None:
 def test_a_blocked_input_gets_an_answer_and_no_model() -> None:
     world = World()
     results = play(world.session(SessionState("s1", "a", "untrusted")), "/rm", " ")
-    assert [one.response for one in results] == ["I cannot take this up: it is blocked at trust tier untrusted."] * 2
+    assert [one.response for one in results] == ["I cannot do this: it is blocked at trust tier untrusted."] * 2
     assert world.count("llm_call") == 0
 
 
@@ -242,7 +242,7 @@ def test_a_blocked_input_has_its_answer_also_where_the_graph_leads_it_to_its_end
         gate -> ask [condition="context.session.input_type!=blocked"]; ask -> say -> done }"""
     world = World()
     refused, answered = play(world.session(SessionState("s1", "a", "untrusted"), turn_graph=graph), "/rm", "hi")
-    assert refused.response == "I cannot take this up: it is blocked at trust tier untrusted."
+    assert refused.response == "I cannot do this: it is blocked at trust tier untrusted."
     assert answered.response == "hello"
 
 
@@ -388,24 +388,24 @@ def test_the_seeds_own_mistake_is_found_in_a_graph() -> None:
     from garrison.pipeline.lint import lint
     from garrison.pipeline.parser import parse
 
-    wrong = shipped("heartbeat").replace("context.session.cognitive_mode", "context.cognitive_mode")
+    wrong = shipped_graph("heartbeat").replace("context.session.cognitive_mode", "context.cognitive_mode")
     assert any("session.cognitive_mode" in str(one) for one in lint(parse(wrong)) if one.rule == "context_key_unknown")
-    assert lint(parse(shipped("heartbeat"))) == lint(parse(shipped("turn"))) == []
+    assert lint(parse(shipped_graph("heartbeat"))) == lint(parse(shipped_graph("turn"))) == []
 
 
 # ---- pure parts
 
 
 def test_goals_change_by_id() -> None:
-    assert changed_goals([{"id": 1, "a": 1}], [{"id": 1, "a": 2}, {"id": 9}, 7], [{"id": 1}, {"id": 3}, "x"]) == [
+    assert apply_goal_changes([{"id": 1, "a": 1}], [{"id": 1, "a": 2}, {"id": 9}, 7], [{"id": 1}, {"id": 3}, "x"]) == [
         {"id": 1, "a": 2}, {"id": 3}]
-    assert not plan_due([{"plan": [{"done": True}]}], NOW)
-    assert plan_due([{"plan": [{"due": "2026-01-15T09:00:00"}]}], NOW)
+    assert not is_plan_due([{"plan": [{"done": True}]}], NOW)
+    assert is_plan_due([{"plan": [{"due": "2026-01-15T09:00:00"}]}], NOW)
 
 
 @pytest.mark.parametrize("data", [{}, {"session_id": "s", "agent_id": "a", "odd": 1},
                                   {"session_id": "s", "agent_id": "a", "turn_count": "1"},
                                   {"session_id": "s", "agent_id": "a", "messages": [{"role": "king"}]}])
 def test_what_is_no_state_is_refused(data: Any) -> None:
-    with pytest.raises(UsageError, match="no session's state"):
+    with pytest.raises(UsageError, match="not the state of a session"):
         SessionState.from_data(data)

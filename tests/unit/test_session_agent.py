@@ -21,7 +21,7 @@ from garrison.processes.orchestrator.session_attempt import (
     tools_of,
 )
 from garrison.session import Session, SessionState
-from garrison.session.adapters import LONG, Dispatch
+from garrison.session.adapters import MAX_RESULT, ToolDispatcher
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
 from garrison.session.trust import read_tiers
@@ -80,7 +80,7 @@ def test_next_message_and_result() -> None:
 
 def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:
     (tmp_path / ORDER).write_text(json.dumps({"tier": "untrusted", "settings": None}))
-    with pytest.raises(UsageError, match="tier untrusted has no tools, and could not report"):
+    with pytest.raises(UsageError, match="tier untrusted has no tools and could not report"):
         SessionProgram(tmp_path / "prompt.md")
 
 
@@ -99,7 +99,7 @@ def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
     tools = {name: Function(name, "", {}, call) for name in ("print", "notes", "report_result")}
 
     async def scene() -> Any:
-        adapters = {"llm_call": script.llm_call, "tool_dispatch": Dispatch(tools, fatal=True)}
+        adapters = {"llm_call": script.llm_call, "tool_dispatch": ToolDispatcher(tools, fatal=True)}
         async with Session(SessionState("s", "a", "trusted"), adapters) as session:
             return await session.send("go")
     return made, asyncio.run(scene())
@@ -108,7 +108,7 @@ def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
 def test_a_script_calls_its_steps_as_tools() -> None:
     made, result = played(Script("n", STEPS, 1))
     assert made == ["a", "b", "c", "success"]
-    assert (result.response, result.tool_calls_made) == ("The script of n is played.", 4)
+    assert (result.response, result.tool_calls_made) == ("The script of n has ended.", 4)
     assert played(Script("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
 
 
@@ -116,7 +116,7 @@ def test_a_script_continues_after_completed_steps_and_skips_other_incarnations_s
     said = [{"role": "tool", "tool_call_id": "2:notes", "content": "done"}]
     assert Script("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
     play = Script("n", STEPS, 2).tools()["exit"].call
-    assert play(value=3, life=1) == "left to the life it was meant for"
+    assert play(value=3, life=1) == "skipped: meant for incarnation 1"
     with pytest.raises(RuntimeError, match="exit code 3"):
         play(value=3)
 
@@ -126,18 +126,18 @@ def test_a_tier_limits_the_tools_and_tool_errors_are_returned(tmp_path: Path) ->
     assert list(tools_of(tmp_path, tiers["probationary"])) == ["read", "list", "search"]
     assert "run" not in tools_of(tmp_path, tiers["established"])
     assert tools_of(tmp_path, tiers["untrusted"]) == {}
-    dispatch = Dispatch(tools_of(tmp_path, tiers["trusted"]))
+    dispatch = ToolDispatcher(tools_of(tmp_path, tiers["trusted"]))
 
     def call(name: str, **arguments: Any) -> str:
         return asyncio.run(dispatch([{"name": name, "arguments": arguments}], "a"))[0]
     assert json.loads(call("write", path="a.txt", text="one two"))["bytes"] == 7
     call("edit", path="a.txt", old="two", new="three")
     assert json.loads(call("read", path="a.txt"))["text"] == "one three"
-    assert "0 places that read 'four'" in call("edit", path="a.txt", old="four", new="x")
+    assert "contains 'four' 0 times" in call("edit", path="a.txt", old="four", new="x")
     assert call("read", path="../x").startswith("error: UsageError:")
-    assert "there is no tool 'fly'; there are read, list" in call("fly")
+    assert "unknown tool 'fly'; available: read, list" in call("fly")
     assert "missing" in call("read")
-    assert len(call("run", command=f"yes | head -c {3 * LONG}")) < LONG + 100
+    assert len(call("run", command=f"yes | head -c {3 * MAX_RESULT}")) < MAX_RESULT + 100
 
 
 class Claude:

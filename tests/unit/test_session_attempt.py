@@ -19,7 +19,7 @@ from garrison.agents.json_io import append_line, read_json
 from garrison.agents.session_agent import ORDER, SessionAttempt
 from garrison.processes.orchestrator.session_attempt import SessionProgram
 from garrison.records.life_lock import LifeLock
-from garrison.session.adapters import Dispatch, remembering
+from garrison.session.adapters import ToolDispatcher, plain_adapters
 
 
 class Programs:
@@ -190,11 +190,11 @@ class Model(SessionProgram):
         async def ask(*given: Any) -> Any:
             return said(*given)
 
-        class Noted(Dispatch):
+        class Noted(ToolDispatcher):
             async def __call__(_self, calls: list[dict[str, Any]], agent: str) -> list[str]:
                 self.ran += [one["name"] for one in calls]
-                return await Dispatch.__call__(_self, calls, agent)
-        return {**remembering(), "llm_call": self._within_limits(ask),
+                return await ToolDispatcher.__call__(_self, calls, agent)
+        return {**plain_adapters(), "llm_call": self._within_limits(ask),
                 "tool_dispatch": self._with_questions(Noted(self._own_tools()))}
 
 

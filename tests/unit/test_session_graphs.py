@@ -109,7 +109,7 @@ def test_1b_the_projects_own_turn_graph_runs_with_its_counts(graph: str, calls: 
 
 
 @pytest.mark.parametrize(("graph", "said"), [
-    (TURN, "I cannot take this up: it is blocked at trust tier untrusted."),
+    (TURN, "I cannot do this: it is blocked at trust tier untrusted."),
     (LATER, "No: it is blocked at trust tier untrusted")], ids=["spike", "later"])
 def test_a_blocked_input_asks_no_model_whatever_the_graph_is_written_in(graph: str, said: str) -> None:
     model = Model({"content": "text"})

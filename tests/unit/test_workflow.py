@@ -27,7 +27,7 @@ from garrison.workflow import (
     WorkflowValidationError,
 )
 from garrison.workflow.executor import Progress
-from garrison.workflow.python_tools import load
+from garrison.workflow.python_tools import load_tool
 from garrison.workflow.references import references, resolve, split
 from garrison.workflow.validation import validate
 from support import DEADLINE
@@ -153,9 +153,9 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     bench.broken["b"] = ConnectionError("no route")
     result = bench.run(step("a"), step("b", depends_on=["a"]), step("c", depends_on=["b"]), session="s1")
     assert not result.success
-    assert result.message == "Critical step failed: b; go on with `garrison workflow resume s1`"
+    assert result.message == "Critical step failed: b; continue with `garrison workflow resume s1`"
     assert result.errors == ["Step 'b' failed: ConnectionError: no route"]
-    assert result.suggestions == ["b: see whether the service is up and reachable"]
+    assert result.suggestions == ["b: check that the service is up and reachable"]
     assert result.results == {"a": {"said": "a"}}, "partial results are kept"
     [session] = asyncio.run(bench.agent.list_sessions())
     assert (session["session_id"], session["status"], session["current_step"]) == ("s1", "failed", 1)
@@ -176,9 +176,9 @@ def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> No
     for others, what in ([[step("a", arguments={"value": "x"}), last], "step 'a'"], [[first], "its steps"],
                          [[first, step("b", "echo", depends_on=["a"], critical=False)], "step 'b'"],
                          [[first, step("b")], "its steps"]):
-        with pytest.raises(WorkflowValidationError, match=rf"began with another workflow \({what} differed\)"):
+        with pytest.raises(WorkflowValidationError, match=rf"started with another workflow \({what} changed\)"):
             bench.run(*others, session="s1")  # type: ignore[misc]
-    with pytest.raises(WorkflowValidationError, match="its inputs differed"):
+    with pytest.raises(WorkflowValidationError, match="its inputs changed"):
         bench.run(first, last, session="s1", inputs={"q": 1})
     assert bench.run(first, step("b", "echo", arguments={"value": "${a.said}!"}), session="s1").results["b"] == {
         "said": "a!"}
@@ -217,7 +217,7 @@ def test_ac_003_what_cannot_be_read_is_told_and_left(bench: Bench) -> None:
     assert asyncio.run(bench.agent.list_sessions())[0]["status"] == "corrupt"
     with pytest.raises(StateLoadError, match="no session"):
         bench.resume("s9")
-    with pytest.raises(StateLoadError, match="no session id"):
+    with pytest.raises(StateLoadError, match="not a session id"):
         bench.resume("../s1")
 
 
@@ -304,7 +304,7 @@ def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_kept_says_what_to_return(bench: Bench) -> None:
     bench.agent.tools = {"odd": object}
     result = bench.run(step("a", "odd", arguments={}))
-    assert "return text, numbers, lists and tables" in result.errors[0]
+    assert "return text, numbers, lists and mappings" in result.errors[0]
 
 
 # ---- references
@@ -323,8 +323,8 @@ def test_references(value: Any, means: Any) -> None:
 
 @pytest.mark.parametrize(("value", "why"), [
     ("${a.y}", "a has no y; it has x"), ("${a.x[3]}", "a.x has no 3; it is a list of 1"),
-    ("${a.x[0].n.z}", "which has nothing within"), ("${lost.x}", "lost failed: why"), ("${no.x}", "names no step"),
-    ("${a[b]}", "cannot be read")])
+    ("${a.x[0].n.z}", "which has no parts"), ("${lost.x}", "lost failed: why"), ("${no.x}", "names no step"),
+    ("${a[b]}", "cannot be parsed")])
 def test_a_reference_that_is_not_there_is_told_before_the_tool_is_called(value: str, why: str) -> None:
     with pytest.raises(Exception, match=__import__("re").escape(why)):
         resolve(value, {"a": {"x": [{"n": 1}]}}, {"lost": "failed: why"})
@@ -346,9 +346,9 @@ def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("change", "why"), [
-    ({"arguments": None}, "step 'a' has no arguments"), ({"depends_on": "b"}, "depends_on should be a list, not 'b'"),
-    ({"timeout": "5"}, "timeout should be a number"), ({"retry_count": None}, "has no retry_count"),
-    ({"name": 7}, "name should be a text")])
+    ({"arguments": None}, "step 'a' has no arguments"), ({"depends_on": "b"}, "depends_on must be a list, not 'b'"),
+    ({"timeout": "5"}, "timeout must be a number"), ({"retry_count": None}, "has no retry_count"),
+    ({"name": 7}, "name must be a text")])
 def test_a_step_that_was_made_of_wrong_types_is_refused(bench: Bench, change: dict[str, Any], why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         bench.run(dataclasses.replace(step("a"), **change))
@@ -358,13 +358,13 @@ def test_what_is_no_workflow_no_tool_and_no_level_is_refused(bench: Bench, monke
                                                            tmp_path: Path) -> None:
     with pytest.raises(WorkflowValidationError, match="not NoneType"):
         asyncio.run(bench.agent.execute_workflow(None))  # type: ignore[arg-type]
-    with pytest.raises(WorkflowValidationError, match="step 1 should be a WorkflowStep, not dict"):
+    with pytest.raises(WorkflowValidationError, match="step 1 must be a WorkflowStep, not dict"):
         bench.run({"name": "a"})  # type: ignore[arg-type]
     bench.agent.tools = {"echo": 5}  # type: ignore[dict-item]
     with pytest.raises(ToolNotFoundError, match="the tool 'echo' is int, which cannot be called"):
         bench.run(step("a"))
     bench.agent.config.log_level = "LOUD"
-    with pytest.raises(WorkflowValidationError, match="log_level='LOUD' is none"):
+    with pytest.raises(WorkflowValidationError, match="log_level='LOUD' is not a log level"):
         bench.run(step("a"))
     monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
     assert StateManager().state_dir == tmp_path / "workflows"
@@ -374,10 +374,10 @@ ROUND.append(ROUND)
 
 
 @pytest.mark.parametrize(("steps", "why"), [
-    ([], "at least one step"), ([step("a"), step("a")], "two steps are called"),
+    ([], "at least one step"), ([step("a"), step("a")], "two steps are named"),
     ([step("inputs")], "cannot name a step"),
     ([step("a", depends_on=["z"])], "depends on 'z'"), ([step("a", arguments={"v": "${z.k}"})], "names no step"),
-    ([step("a", depends_on=["b"]), step("b", depends_on=["a"])], "wait for each other"),
+    ([step("a", depends_on=["b"]), step("b", depends_on=["a"])], "depend on each other"),
     ([step("a", timeout=0)], "above 0"), ([step("a", retry_count=-1)], "from 0 to 100"),
     ([step("a", arguments={"v": "${inputs.q}"})], "--set q=VALUE"),
     ([step("a", arguments={"v": {1, 2}})], "arguments"), ([step("a", arguments={"v": ROUND})], "arguments")])
@@ -394,13 +394,13 @@ def test_a_tool_that_is_not_there_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ([], "table of fields"), ({"name": "w"}, "no steps"), ({"name": "w", "steps": [{}]}, "step 1 has no name"),
+    ([], "mapping of fields"), ({"name": "w"}, "no steps"), ({"name": "w", "steps": [{}]}, "step 1 has no name"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "colour": 1}]}, "step 'a' has the unknown field colour"),
-    ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout should be a number, not '5'"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout must be a number, not '5'"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "retry_count": True}]},
-     "retry_count should be a whole number, not True"),
+     "retry_count must be a whole number, not True"),
     ({"name": "w", "steps": [{"name": "a", "tool": None}]}, "step 'a' has no tool"),
-    ({"name": "w", "steps": [{"name": "a", "tool": "t", "depends_on": [["b"]]}]}, "a list of steps' names")])
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "depends_on": [["b"]]}]}, "a list of step names")])
 def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         Workflow.from_data(body)
@@ -434,20 +434,20 @@ from os.path import basename as not_a_tool_of_this_file
 
 def test_ac_002_a_python_function_is_a_tool_by_where_it_stands(tmp_path: Path) -> None:
     (tmp_path / "wf_tools_here.py").write_text(TOOLS)
-    slug = load("wf_tools_here:slug", tmp_path)
+    slug = load_tool("wf_tools_here:slug", tmp_path)
     assert slug("a b") == "a-b"
-    assert load("wf_tools_here.py:Box.size", tmp_path)([1, 2]) == 2
-    assert load("os.path:basename", tmp_path)("a/b") == "b"
+    assert load_tool("wf_tools_here.py:Box.size", tmp_path)([1, 2]) == 2
+    assert load_tool("os.path:basename", tmp_path)("a/b") == "b"
     assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize(("tool", "why"), [
-    ("wf_nobody:slug", "there is no module wf_nobody, neither in"),
-    ("wf_other.py:slug", "there is no file"), ("wf_tools_there:slgu", "has no function 'slgu'; did you mean slug?"),
+    ("wf_nobody:slug", "no module wf_nobody, neither in"),
+    ("wf_other.py:slug", "no file"), ("wf_tools_there:slgu", "has no function 'slgu'; did you mean slug?"),
     ("wf_tools_there:fly", "has no function 'fly'; it has slug, Box, odd"),
-    ("wf_broken:slug", r"wf_broken fails while it is loaded \(ZeroDivisionError: "),
-    ("wf_ends:slug", r"wf_ends fails while it is loaded \(SystemExit: 3\)"),
-    ("wf_needs:slug", r"wf_needs fails while it is loaded \(ModuleNotFoundError: No module named 'wf_nothing'"),
+    ("wf_broken:slug", r"wf_broken fails to load \(ZeroDivisionError: "),
+    ("wf_ends:slug", r"wf_ends fails to load \(SystemExit: 3\)"),
+    ("wf_needs:slug", r"wf_needs fails to load \(ModuleNotFoundError: No module named 'wf_nothing'"),
     (":slug", "is no module")])
 def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str, why: str) -> None:
     (tmp_path / "wf_tools_there.py").write_text(TOOLS)
@@ -455,7 +455,7 @@ def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str,
     (tmp_path / "wf_broken.py").write_text("1 / 0\n")
     (tmp_path / "wf_needs.py").write_text("import wf_nothing\n")
     with pytest.raises(ToolNotFoundError, match=why) as caught:
-        load(tool, tmp_path)
+        load_tool(tool, tmp_path)
     assert str(caught.value).startswith(f"the tool {tool!r}: ")
     assert "\n" not in str(caught.value)
 
@@ -467,16 +467,16 @@ def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
     assert bench.calls == ["key s3cret"]
     assert result.success
     assert 'call a: echo({"value": "key ${env.WF_KEY}"})' in bench.manager.log("s1").read_text()
-    with pytest.raises(WorkflowValidationError, match=r"\$\{env.WF_NOT_SET\}, which is not set here; export it"):
+    with pytest.raises(WorkflowValidationError, match=r"\$\{env.WF_NOT_SET\}, which is not set; export it"):
         bench.run(step("a", arguments={"value": "${env.WF_NOT_SET}"}))
     assert bench.run(step("env"), step("b", arguments={"value": "${env.said}"})).results["b"] == {"said": "env"}
 
 
 @pytest.mark.parametrize(("steps", "why"), [
     ([step("alpha"), step("b", arguments={"value": "${alhpa.said}"})], r"did you mean \$\{alpha\}\?"),
-    ([step("a", arguments={"value": ["${b.x"]})], r"'\$\{b.x' is a reference that is never closed"),
+    ([step("a", arguments={"value": ["${b.x"]})], r"'\$\{b.x' is an unclosed reference"),
     ([step("a", "ecko")], "did you mean echo"),
-    ([step("a", arguments={"valu": 1})], "takes no valu; did you mean value")])
+    ([step("a", arguments={"valu": 1})], "has no parameter valu; did you mean value")])
 def test_a_slip_is_told_with_what_was_meant(bench: Bench, steps: list[Any], why: str) -> None:
     with pytest.raises(Exception, match=why):
         bench.run(*steps)
@@ -486,11 +486,11 @@ def test_a_slip_is_told_with_what_was_meant(bench: Bench, steps: list[Any], why:
 
 def test_ac_006_what_a_resume_would_meet_again_says_so(bench: Bench) -> None:
     result = bench.run(step("a"), step("b", arguments={"value": "${a.other}"}))
-    assert result.message == "Critical step failed: b; correct the workflow, then run it anew"
+    assert result.message == "Critical step failed: b; correct the workflow, then run it again"
     bench.agent.tools = {"odd": object}
     result = bench.run(step("a", "odd", arguments={}))
-    assert "something of type object, which cannot be kept" in result.errors[0]
-    assert result.suggestions == ["a: let the tool return text, numbers, lists and tables"]
+    assert "a value of type object, which cannot be stored" in result.errors[0]
+    assert result.suggestions == ["a: let the tool return text, numbers, lists and mappings"]
 
 
 def test_a_snapshot_that_is_dear_is_written_less_often_and_is_whole_at_the_end(

@@ -11,8 +11,8 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.workflow.builtin_tools import Toolbox
-from garrison.workflow.planner import question, read
-from garrison.workflow.validation import misfit
+from garrison.workflow.planner import parse_plan, plan_prompt
+from garrison.workflow.validation import argument_error
 
 
 def body(**step: Any) -> str:
@@ -26,7 +26,7 @@ def served(about: str, schema: dict[str, Any]) -> Any:
 
 def test_the_agent_sees_every_tool_with_its_arguments(tmp_path: Path) -> None:
     tools = {**Toolbox(tmp_path).tools(), "notes.add": served("Keep  a note.", {"properties": {"text": {}}})}
-    asked = question("count the files", tools)
+    asked = plan_prompt("count the files", tools)
     assert "<command>\ncount the files\n</command>" in asked
     assert "- notes.add(text): Keep a note." in asked
     assert all(f"- {name}(" in asked for name in tools)
@@ -34,35 +34,35 @@ def test_the_agent_sees_every_tool_with_its_arguments(tmp_path: Path) -> None:
 
 def test_a_sound_plan_is_a_workflow(tmp_path: Path) -> None:
     tools = Toolbox(tmp_path).tools()
-    assert read(body(tool="files.list", arguments={"pattern": "*"}), tools).steps[0].tool == "files.list"
+    assert parse_plan(body(tool="files.list", arguments={"pattern": "*"}), tools).steps[0].tool == "files.list"
 
 
 @pytest.mark.parametrize(("said", "why"), [
-    ("no", "no JSON object"), ("{x}", "no JSON"), (body(tool="fly"), "not there"),
+    ("no", "no JSON object"), ("{x}", "not valid JSON"), (body(tool="fly"), "does not exist"),
     (body(tool="files.read", arguments={}), "needs path"),
-    (body(tool="files.read", arguments={"path": "a", "mode": "r"}), "takes no mode; it takes path")])
+    (body(tool="files.read", arguments={"path": "a", "mode": "r"}), "has no parameter mode; it takes path")])
 def test_an_unsound_plan_says_why(tmp_path: Path, said: str, why: str) -> None:
     with pytest.raises(GarrisonError, match=why):
-        read(said, Toolbox(tmp_path).tools())
+        parse_plan(said, Toolbox(tmp_path).tools())
 
 
 def test_arguments_are_held_to_a_servers_schema() -> None:
     tool = served("", {"properties": {"text": {}, "count": {"type": "integer"}}, "required": ["text"]})
-    assert misfit({"text": "x", "count": 1}, tool) == ""
-    assert misfit({}, tool) == "needs text"
-    assert misfit({"text": "x", "y": 1}, tool) == "takes no y; it takes count, text"
-    assert misfit({"txt": "x"}, tool) == "takes no txt; did you mean text?"
-    assert misfit({"text": "x", "count": "two"}, tool) == "takes a whole number as count, not 'two'"
-    assert misfit({"text": "x", "count": "${a.count}"}, tool) == ""
-    assert misfit({"y": 1}, served("", {})) == ""
+    assert argument_error({"text": "x", "count": 1}, tool) == ""
+    assert argument_error({}, tool) == "needs text"
+    assert argument_error({"text": "x", "y": 1}, tool) == "has no parameter y; it takes count, text"
+    assert argument_error({"txt": "x"}, tool) == "has no parameter txt; did you mean text?"
+    assert argument_error({"text": "x", "count": "two"}, tool) == "takes a whole number as count, not 'two'"
+    assert argument_error({"text": "x", "count": "${a.count}"}, tool) == ""
+    assert argument_error({"y": 1}, served("", {})) == ""
 
 
 def test_arguments_are_held_to_a_functions_signature() -> None:
     def tool(path: str, limit: int | None = None, share: float = 0.5, words: list[str] | str = "") -> None: ...
 
-    assert misfit({"path": "x", "limit": None, "share": 1, "words": ["a"]}, tool) == ""
-    assert misfit({"path": 3}, tool) == "takes a text as path, not 3"
-    assert misfit({"path": "x", "limit": True}, tool) == "takes a whole number as limit, not True"
-    assert misfit({"path": "x", "words": {}}, tool) == "takes a list or a text as words, not {}"
-    assert misfit({"y": 1}, lambda **_: None) == ""
-    assert misfit({"y": 1}, max) == ""
+    assert argument_error({"path": "x", "limit": None, "share": 1, "words": ["a"]}, tool) == ""
+    assert argument_error({"path": 3}, tool) == "takes a text as path, not 3"
+    assert argument_error({"path": "x", "limit": True}, tool) == "takes a whole number as limit, not True"
+    assert argument_error({"path": "x", "words": {}}, tool) == "takes a list or a text as words, not {}"
+    assert argument_error({"y": 1}, lambda **_: None) == ""
+    assert argument_error({"y": 1}, max) == ""

@@ -22,9 +22,9 @@ from garrison.workflow import (
     WorkflowValidationError,
     tool_call,
 )
-from garrison.workflow.errors import UnkeptResult
+from garrison.workflow.errors import UnserializableResult
 from garrison.workflow.mcp_tools import ServerSpec
-from garrison.workflow.tool_call import plain
+from garrison.workflow.tool_call import to_json
 from garrison.workflow.workflow_file import read_workflow
 
 
@@ -67,7 +67,7 @@ def test_blocking_tools_begin_at_once_however_few_cores_there_are(tmp_path: Path
 
 
 def test_a_steps_clock_begins_with_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_call, "AT_ONCE", 1)
+    monkeypatch.setattr(tool_call, "MAX_THREADS", 1)
     never = threading.Event()
     result = run(tmp_path, {"t": never.wait}, *(WorkflowStep(f"s{number}", "t", timeout=0.05, critical=False)
                                                 for number in range(4)))
@@ -98,13 +98,13 @@ class Paper:
     ((1, (2,)), [1, [2]]), ([Paper("a", (1, 2))], [{"title": "a", "pages": [1, 2]}]),
     (collections.OrderedDict(a=Paper("b", (3, 4))), {"a": {"title": "b", "pages": [3, 4]}}), (None, None)])
 def test_models_and_tuples_are_kept_however_deep(given: Any, kept: Any) -> None:
-    assert plain(given, "t") == kept
+    assert to_json(given, "t") == kept
 
 
 @pytest.mark.parametrize("given", [{1: 2}, {1, 2}, float("nan"), object(), [object()], Paper("x", (1, object()))])  # type: ignore[arg-type]
 def test_what_would_come_back_as_something_else_is_refused(given: Any) -> None:
-    with pytest.raises(UnkeptResult, match="the tool t returned something of type"):
-        plain(given, "t")
+    with pytest.raises(UnserializableResult, match="the tool t returned a value of type"):
+        to_json(given, "t")
 
 
 def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_
     file.write_text("name: w\nsteps:\n  - &a {name: a, tool: t}\n  - {<<: *a, name: b}\n")
     assert [step.name for step in read_workflow(file)[0].steps] == ["a", "b"]
     file.write_text("name: w\nsteps:\n  - {name: a, tool: t,\n     tool: u}\n")
-    with pytest.raises(Exception, match=r"w.yaml:4:6: 'tool' is said twice"):
+    with pytest.raises(Exception, match=r"w.yaml:4:6: 'tool' appears twice"):
         read_workflow(file)
 
 
@@ -120,7 +120,7 @@ def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_
 def test_a_server_is_not_given_the_name_of_a_variable_for_its_value(monkeypatch: pytest.MonkeyPatch,
                                                                    value: str) -> None:
     monkeypatch.delenv("WF_UNSET", raising=False)
-    with pytest.raises(WorkflowValidationError, match=r"n wants \$.*WF_UNSET.*, which is not set here; export"):
+    with pytest.raises(WorkflowValidationError, match=r"n uses \$.*WF_UNSET.*, which is not set; export"):
         ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value}})
     monkeypatch.setenv("WF_UNSET", "secret")
     spec = ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value, "PRICE": "5$ each"}})
@@ -139,7 +139,7 @@ def test_a_value_for_an_input_that_nobody_asks_for_is_refused(tmp_path: Path) ->
     file.write_text("name: w\ninputs: {folder: a}\nsteps:\n"
                     "  - {name: a, tool: t, arguments: {x: '${inputs.folder}', y: '${inputs.many[0].k}'}}\n")
     assert read_workflow(file, {"folder": "b", "many": [{"k": 1}]})[0].inputs == {"folder": "b", "many": [{"k": 1}]}
-    with pytest.raises(WorkflowValidationError, match="no input 'foldr'; did you mean folder"):
+    with pytest.raises(WorkflowValidationError, match="unknown input 'foldr'; did you mean folder"):
         read_workflow(file, {"foldr": "b"})
-    with pytest.raises(WorkflowValidationError, match="no input 'x'; there are folder, many"):
+    with pytest.raises(WorkflowValidationError, match="unknown input 'x'; inputs: folder, many"):
         read_workflow(file, {"x": "b"})

@@ -38,12 +38,12 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @home_option
 def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, home: str | None) -> None:
     """Ask the butler a question about this garrison; exit 1 if there is no answer."""
-    from garrison.delegation.chat_service import desk_of
+    from garrison.delegation.chat_service import open_chat
 
     place = find_home(home)
 
     async def ask_once() -> bool:
-        async with desk_of(place, conversation, repo_root) as service:
+        async with open_chat(place, conversation, repo_root) as service:
             return await _print_answer(service, message, as_json=as_json)
 
     if not asyncio.run(ask_once()):
@@ -59,12 +59,12 @@ def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, 
 @home_option
 def chat(conversation: str, repo_root: Path | None, home: str | None) -> None:
     """Chat with the butler; the conversation continues where it was."""
-    from garrison.delegation.chat_service import desk_of
+    from garrison.delegation.chat_service import open_chat
 
     place = find_home(home)
 
     async def chat_until_end() -> None:
-        async with desk_of(place, conversation, repo_root) as service:
+        async with open_chat(place, conversation, repo_root) as service:
             turns = len(service.get_conversation_history()) // 2
             print_message(f"conversation {conversation}, {turns} turns so far; Ctrl-D ends it")
             while (line := await asyncio.to_thread(_read_line)) is not None:

@@ -55,10 +55,10 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
     from garrison.records import atomic
     from garrison.session.session import write_state
     from garrison.session.state import SessionState
-    from garrison.session.trust import read_tiers, tier_of
+    from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(find_home(home), name)
-    tier_of(tier, read_tiers())
+    find_tier(tier, read_tiers())
     if (folder / "session.json").exists():
         raise Refused(f"session {name} exists already; `garrison session send {name} TEXT` talks to it")
     atomic.make_directory(folder)
@@ -171,15 +171,15 @@ def restore(name: str, workdir: Path, home: str | None) -> None:
 async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
                 heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
-    from garrison.delegation.chat_service import claude_node
+    from garrison.delegation.chat_service import claude_settings
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session, read_state
-    from garrison.session.trust import read_tiers, tier_of
+    from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(home, name)
-    tier = tier_of(read_state(folder).trust_tier, read_tiers())
-    model, metadata = claude_node(home)
+    tier = find_tier(read_state(folder).trust_tier, read_tiers())
+    model, metadata = claude_settings(home)
     tools = tools_of(workdir, tier) if workdir is not None else {}
     adapters = await stack.enter_async_context(claude_adapters(model, metadata, tools))
     opened = Session.restore(folder, adapters, initiative=initiative, on_event=_print_tool_call,

@@ -142,9 +142,9 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
     tools: dict[str, Any] = dict(Toolbox(workdir).tools())
     if flow is not None:
         from garrison.workflow.python_tools import python_tools
-        from garrison.workflow.workflow_file import BASE
+        from garrison.workflow.workflow_file import BASE_DIR
 
-        tools.update(python_tools(flow, Path(flow.metadata.get(BASE, "."))))
+        tools.update(python_tools(flow, Path(flow.metadata.get(BASE_DIR, "."))))
     if servers:
         from garrison.workflow.mcp_tools import McpTools
 
@@ -297,24 +297,24 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
     from garrison.agents.graph import AgentGraph
-    from garrison.delegation.chat_service import claude_node
+    from garrison.delegation.chat_service import claude_settings
     from garrison.workflow import planner as prompts
     from garrison.workflow.workflow_file import read_servers
 
     specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})
-    model, metadata = claude_node(home)
+    model, metadata = claude_settings(home)
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
         graph = await stack.enter_async_context(AgentGraph("planner"))
         node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", model, **metadata)
-        prompt, problem = prompts.question(command, tools), ""
+        prompt, problem = prompts.plan_prompt(command, tools), ""
         for _ in range(PLAN_ATTEMPTS):
             reply = await graph.sessions.ask(node, prompt)
             try:
-                body = prompts.read(reply, tools).to_data()
+                body = prompts.parse_plan(reply, tools).to_data()
             except GarrisonError as error:
-                problem = prompts.refused(error)
-                prompt = prompts.again(problem)
+                problem = prompts.describe_error(error)
+                prompt = prompts.retry_prompt(problem)
             else:
                 return {**body, **({"servers": raw_servers} if raw_servers else {})}
     raise Refused(f"no valid workflow in {PLAN_ATTEMPTS} attempts (the last: {problem}); describe the command more "

@@ -1,10 +1,11 @@
-"""Delegation: a butler that answers a person with the help of specialists.
+"""Delegation: a front agent answers a person, or has specialists work and includes their results in its answer.
 
     async with AgentOrchestrator(crew, Conversation(folder)) as butler:
         async for event in butler.stream("What died since yesterday?"):
             ...
 
-`butler` asks the sessions, through an agent graph in which it directs its specialists; `events`, `context`, `prompts`,
-`models` and `time_phrases` decide and are pure. `specialists` reads the crew, its prompts and its tools from files. A
-specialist that fails or takes too long is a result like any other. Agents share no mutable state.
+State transitions, the order of events, contexts, time phrases and prompts are pure (`models`, `events`, `context`,
+`time_phrases`, `prompts`); only `butler` calls models, through an agent graph in which the butler directs its
+specialists. Specialists, their prompts and tools are defined in files (`specialists`), never in code. A specialist that
+fails or times out is a result like any other. Each specialist gets a context of its own: agents share no mutable state.
 """

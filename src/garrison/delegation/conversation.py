@@ -1,7 +1,7 @@
-"""A conversation, kept as it is said: one JSON line an entry in `conversations/ID.jsonl` of the home.
+"""Conversation log: one JSON line per entry in `conversations/ID.jsonl` of the home.
 
-Two turns are four entries, whoever worked on them; what was delegated stands inside the butler's entry. A line is
-written and synced before the next begins, and a torn last line (a crash in mid-write) is left out and cut.
+Two turns are four entries, however many specialists worked on them; delegations are recorded inside the butler's entry.
+A line is written and synced before the next one; a torn last line (a crash during a write) is ignored and cut.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from garrison.delegation.models import Said, Turn
+from garrison.delegation.models import Entry, Turn
 from garrison.errors import RecordCorrupt, UsageError
 from garrison.records import atomic
 
@@ -20,15 +20,15 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,47}\Z")
 
 
 class Conversation:
-    """One conversation; without a folder it is kept in memory alone."""
+    """One conversation; without a folder it is kept in memory only."""
 
     def __init__(self, folder: Path | None = None, id_: str = "default") -> None:
         self.id = check_id(id_)
         self.path = folder / f"{id_}.jsonl" if folder is not None else None
-        self.entries: list[Said] = _read(self.path) if self.path is not None else []
+        self.entries: list[Entry] = _read(self.path) if self.path is not None else []
 
-    def add(self, entry: Said) -> None:
-        """Keep one entry, durably."""
+    def add(self, entry: Entry) -> None:
+        """Append one entry, durably."""
         if self.path is not None:
             atomic.make_directory(self.path.parent)
             line = entry.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
@@ -41,18 +41,18 @@ class Conversation:
         self.entries.append(entry)
 
     def turns(self) -> tuple[Turn, ...]:
-        """What was said, for a context."""
+        """Return the entries as turns for a context."""
         return tuple(Turn(role=entry.role, content=entry.content) for entry in self.entries)
 
 
 def check_id(id_: str) -> str:
-    """`id_`, if it can name a conversation; else UsageError."""
+    """Return `id_` if it is a valid conversation id; else raise UsageError."""
     if not _ID.match(id_):
-        raise UsageError(f"{id_!r:.60} cannot name a conversation; use 1 to 48 of a-z 0-9 -, first a letter or digit")
+        raise UsageError(f"{id_!r:.60} is not a conversation id; use 1 to 48 of a-z 0-9 -, first a letter or digit")
     return id_
 
 
-def _read(path: Path) -> list[Said]:
+def _read(path: Path) -> list[Entry]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -61,6 +61,6 @@ def _read(path: Path) -> list[Said]:
     if whole < len(data):
         os.truncate(path, whole)
     try:
-        return [Said.model_validate_json(line) for line in data[:whole].splitlines() if line]
+        return [Entry.model_validate_json(line) for line in data[:whole].splitlines() if line]
     except ValidationError as error:
-        raise RecordCorrupt(path, f"it is no conversation ({error.error_count()} errors)") from error
+        raise RecordCorrupt(path, f"not a conversation ({error.error_count()} errors)") from error

@@ -1,10 +1,10 @@
-"""What happens while a message is handled, as the wire has it: typed, numbered, timed, in one order. Pure.
+"""Events of a message, as sent to clients: typed, numbered, timestamped, in a fixed order. Pure.
 
     agent_start(butler)  ( agent_delegate(butler -> x) | text(x) | agent_complete(x) )*  [agent_resume(butler)]
     text(butler)*  agent_complete(butler)  done
 
-Delegations of one message run side by side, so their events mix; each specialist's own come in order, and one
-`agent_resume` follows the last of them. A failure keeps the order: its result is told by the butler.
+Delegations of one message run concurrently, so their events interleave; each specialist's own are in order, and one
+`agent_resume` follows the last of them. A failure keeps the order: the butler reports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from garrison.errors import GarrisonError
 
 
 class Event(Model):
-    """One event; `id` grows by one within a conversation."""
+    """One event; `id` increases by one within a conversation."""
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid", frozen=True)
 
@@ -33,29 +33,29 @@ class Event(Model):
     success: bool | None = None
 
     def as_sse(self) -> str:
-        """As a server-sent event with its id."""
+        """Return it as a server-sent event with its id."""
         return f"id: {self.id}\ndata: {self.model_dump_json(by_alias=True, exclude_none=True)}\n\n"
 
 
 class OrderBroken(GarrisonError):
-    """An event came where the grammar has none; a mistake in this program."""
+    """An event is not allowed at this point: a bug in this program."""
 
 
-class Sequence:
-    """Numbers the events of a conversation, and holds each message's events to the grammar."""
+class EventSequence:
+    """Number the events of a conversation and enforce their order within each message."""
 
     def __init__(self, last_id: int = 0) -> None:
         self.last_id = last_id
         self._open: set[str] = set()
-        self._place = "out"
+        self._stage = "out"
 
     @property
     def at_work(self) -> list[str]:
-        """The specialists that were delegated to and have not completed."""
+        """Return the specialists that were delegated to and have not completed."""
         return sorted(self._open)
 
     def event(self, kind: str, at: datetime, **fields: Any) -> Event:
-        """The next event; OrderBroken if it may not come now."""
+        """Return the next event; OrderBroken if it is not allowed now."""
         self._check(kind, fields)
         self.last_id += 1
         return Event.model_validate({"id": self.last_id, "type": kind, "timestamp": at, **fields})
@@ -64,16 +64,16 @@ class Sequence:
         agent = fields.get("agent") or fields.get("to")
         butler = fields.get("agent") == "butler"
         allowed = {
-            "agent_start": self._place == "out" and butler,
-            "agent_delegate": self._place == "butler" and agent not in self._open,
-            "text": (agent in self._open) or (butler and self._place in ("butler", "resumed") and not self._open),
-            "agent_complete": (agent in self._open) or (butler and self._place in ("butler", "resumed")
+            "agent_start": self._stage == "out" and butler,
+            "agent_delegate": self._stage == "butler" and agent not in self._open,
+            "text": (agent in self._open) or (butler and self._stage in ("butler", "resumed") and not self._open),
+            "agent_complete": (agent in self._open) or (butler and self._stage in ("butler", "resumed")
                                                         and not self._open),
-            "agent_resume": self._place == "butler" and butler and not self._open,
-            "done": self._place == "completed",
+            "agent_resume": self._stage == "butler" and butler and not self._open,
+            "done": self._stage == "completed",
         }[kind]
         if not allowed:
-            raise OrderBroken(f"{kind} of {agent} may not come now (place {self._place}, open {sorted(self._open)})")
+            raise OrderBroken(f"{kind} of {agent} is not allowed now (stage {self._stage}, open {sorted(self._open)})")
         self._move(kind, agent, butler=butler)
 
     def _move(self, kind: str, agent: Any, *, butler: bool) -> None:
@@ -82,5 +82,5 @@ class Sequence:
         elif kind == "agent_complete" and not butler:
             self._open.discard(agent)
         else:
-            self._place = {"agent_start": "butler", "agent_resume": "resumed", "agent_complete": "completed",
-                           "done": "out"}.get(kind, self._place)
+            self._stage = {"agent_start": "butler", "agent_resume": "resumed", "agent_complete": "completed",
+                           "done": "out"}.get(kind, self._stage)

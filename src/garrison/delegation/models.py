@@ -24,17 +24,17 @@ BUTLER = "butler"
 
 
 class Model(BaseModel):
-    """Both spellings in, the seed's out; an unknown field is refused, so that a slip is seen."""
+    """Base model: reads both spellings, writes the seed's, and refuses unknown fields so that a typo is noticed."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON's shapes, without what is not said."""
+        """Return it as JSON data, without empty fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Preference(Model):
-    """What the person likes: `confidence` from 0 to 1."""
+    """A preference of the person; `confidence` from 0 to 1."""
 
     key: str
     value: str
@@ -42,14 +42,14 @@ class Preference(Model):
 
 
 class Turn(Model):
-    """One entry of what was said so far."""
+    """One entry of the conversation so far."""
 
     role: Literal["user", "assistant", "system"]
     content: str
 
 
 class Interval(Model):
-    """A stretch of time, [start, end); an end that is open is None. With time zone."""
+    """A time interval [start, end) with time zone; None is an open end."""
 
     words: str
     start: datetime | None = None
@@ -57,7 +57,7 @@ class Interval(Model):
 
 
 class DelegationContext(Model):
-    """Everything a specialist is given."""
+    """Everything that a specialist is given."""
 
     parent_agent: Literal["butler"] = "butler"
     target_agent: str
@@ -65,17 +65,17 @@ class DelegationContext(Model):
     delegation_reasoning: str
     relevant_entities: tuple[str, ...] = ()
     time_constraints: str | None = None
-    """The person's own words."""
+    """In the person's words."""
     intervals: tuple[Interval, ...] = ()
-    """What those words mean."""
+    """The intervals that those words mean."""
     user_preferences: tuple[Preference, ...] = ()
     conversation_history: tuple[Turn, ...] = ()
     history_cut: int = 0
-    """How many of the oldest entries of the history were left out, so that the rest fits."""
+    """Number of oldest history entries left out so that the rest fits."""
 
 
 class AgentResult(Model):
-    """What came back from a specialist."""
+    """Result of a specialist."""
 
     agent_type: str
     success: bool
@@ -86,8 +86,8 @@ class AgentResult(Model):
     tokens_used: int | None = None
 
 
-class Order(Model):
-    """One delegation the butler wants."""
+class DelegationRequest(Model):
+    """One delegation that the butler requests."""
 
     intent: str
     reasoning: str
@@ -96,27 +96,27 @@ class Order(Model):
 
 
 class Classification(Model):
-    """What a message wants: nothing to delegate means that the butler answers itself."""
+    """Delegations that a message needs; with none, the butler answers it alone."""
 
-    delegations: tuple[Order, ...] = ()
+    delegations: tuple[DelegationRequest, ...] = ()
     reasoning: str = ""
     confidence: float = Field(default=1.0, ge=0, le=1)
 
 
-class Said(Model):
-    """One entry of a conversation; a delegated turn's delegations stand inside the butler's entry."""
+class Entry(Model):
+    """One entry of a conversation; delegations of a turn are inside the butler's entry."""
 
     role: Literal["user", "assistant"]
     content: str
     at: datetime
     agent: str = BUTLER
-    delegations: tuple[Delegated, ...] = ()
+    delegations: tuple[Delegation, ...] = ()
     note: str = ""
-    """What went wrong on the way, if anything did."""
+    """What went wrong, if anything did."""
 
 
-class Delegated(Model):
-    """A delegation as it is kept: what was given and what came of it."""
+class Delegation(Model):
+    """Record of a delegation: its context and its result."""
 
     context: DelegationContext
     result: AgentResult
@@ -124,11 +124,11 @@ class Delegated(Model):
     ended_at: datetime
 
 
-Said.model_rebuild()
+Entry.model_rebuild()
 
 
 class AgentState(StrEnum):
-    """Where an agent of the crew is."""
+    """State of an agent of the crew."""
 
     IDLE = "idle"
     INITIALIZING = "initializing"
@@ -153,11 +153,11 @@ TRANSITIONS: Mapping[AgentState, frozenset[AgentState]] = {
     S.COMPLETING: frozenset({S.IDLE, S.ERROR}),
     S.ERROR: frozenset({S.IDLE, S.INITIALIZING}),
 }
-"""From each state, those that may follow."""
+"""State → states that may follow it."""
 
 
-def step(agent: str, old: AgentState, new: AgentState) -> AgentState:
-    """`new`, if it may follow; ForbiddenTransition if not."""
+def check_transition(agent: str, old: AgentState, new: AgentState) -> AgentState:
+    """Return `new` if it may follow `old`; else raise ForbiddenTransition."""
     if new not in TRANSITIONS[old]:
-        raise ForbiddenTransition(f"agent {agent}", old.value, new.value, [one.value for one in TRANSITIONS[old]])
+        raise ForbiddenTransition(f"agent {agent}", old.value, new.value, [state.value for state in TRANSITIONS[old]])
     return new

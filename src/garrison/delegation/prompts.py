@@ -1,7 +1,7 @@
-"""What the butler is asked to decide, and what is made of its words. Pure.
+"""Prompts of butler and specialists, and the parsing of their answers. Pure.
 
-The butler answers with one JSON object, which is checked against its model and against the crew: an intent that nobody
-of the crew has is an error that the butler is told of once. What still cannot be read means that it answers itself.
+The butler's classification is one JSON object, validated against its model and the crew; an unknown intent is an error
+that is reported to it once. If the second answer cannot be parsed either, the butler answers alone.
 """
 
 from __future__ import annotations
@@ -19,59 +19,62 @@ from garrison.delegation.specialists import Crew
 
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FENCED = re.compile(r"```json\s*(\{.*?\})\s*```\s*\Z", re.DOTALL)
-REMEMBERED = 20
-"""Turns of the conversation that the butler is shown while it classifies; its own session has the rest."""
+HISTORY_TURNS = 20
+"""Turns of the conversation in the classification prompt; the butler's own session has the rest."""
 
 
 class Unreadable(Exception):
-    """The butler's classification cannot be read; the text says what is wrong with it."""
+    """The butler's classification cannot be parsed; the text says why."""
 
 
-def question(crew: Crew, message: str, history: Sequence[Turn]) -> str:
-    """What the butler is asked first of each message."""
-    who = "\n".join(f"- {one.intent}: {one.name}, {one.about or one.name}" for one in crew.specialists.values())
-    said = "\n".join(f"{turn.role}: {turn.content}" for turn in history[-REMEMBERED:]) or "(nothing yet)"
-    return (f"CLASSIFY. Which specialists should work on the person's message before you answer it?\n\n{who}\n\n"
+def classification_prompt(crew: Crew, message: str, history: Sequence[Turn]) -> str:
+    """Return the first prompt of a message: which specialists should work on it."""
+    specialists = "\n".join(f"- {specialist.intent}: {specialist.name}, {specialist.about or specialist.name}"
+                            for specialist in crew.specialists.values())
+    conversation = "\n".join(f"{turn.role}: {turn.content}" for turn in history[-HISTORY_TURNS:]) or "(nothing yet)"
+    return ("CLASSIFY. Which specialists should work on the person's message before you answer it?\n\n"
+            f"{specialists}\n\n"
             'Answer with one JSON object and nothing else: {"delegations": [{"intent": "...", "reasoning": "why, and '
             'what exactly is to be found or done", "relevantEntities": ["..."], "timeConstraints": "their words, or '
             'leave it out"}], "reasoning": "...", "confidence": 0.0 to 1.0}. An empty list means that you answer '
-            f"yourself.\n\n<conversation>\n{said}\n</conversation>\n\n<message>\n{message}\n</message>")
+            f"yourself.\n\n<conversation>\n{conversation}\n</conversation>\n\n<message>\n{message}\n</message>")
 
 
-def again(error: str) -> str:
-    """What the butler is told when its classification could not be read."""
-    return f"CLASSIFY. That could not be read: {error}\nAnswer once more, with the JSON object alone."
+def retry_prompt(error: str) -> str:
+    """Return the prompt after a classification that could not be parsed."""
+    return f"CLASSIFY. That could not be parsed: {error}\nAnswer again, with the JSON object alone."
 
 
-def read(said: str, crew: Crew) -> Classification:
-    """The classification in the butler's words; Unreadable if there is none."""
-    given = extract_object(said, "delegations") or extract_object(said)
-    found = _OBJECT.search(said)
-    if found is None:
-        raise Unreadable("there is no JSON object in it")
+def parse_classification(answer: str, crew: Crew) -> Classification:
+    """Return the classification in the butler's answer; raise Unreadable if there is none."""
+    parsed = extract_object(answer, "delegations") or extract_object(answer)
+    match = _OBJECT.search(answer)
+    if match is None:
+        raise Unreadable("it contains no JSON object")
     try:
-        body = Classification.model_validate_json(found.group(0) if given is None else json.dumps(_without_null(given)))
+        text = match.group(0) if parsed is None else json.dumps(_without_null(parsed))
+        body = Classification.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise Unreadable(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
-    for order in body.delegations:
-        if crew.of_intent(order.intent) is None:
-            known = ", ".join(one.intent for one in crew.specialists.values())
-            raise Unreadable(f"nobody has the intent {order.intent!r:.60}; there are {known}")
-    once = {order.intent: order for order in reversed(body.delegations)}
-    return body.model_copy(update={"delegations": tuple(once[intent] for intent in
-                                                        dict.fromkeys(order.intent for order in body.delegations))})
+    for request in body.delegations:
+        if crew.of_intent(request.intent) is None:
+            known = ", ".join(specialist.intent for specialist in crew.specialists.values())
+            raise Unreadable(f"no specialist has the intent {request.intent!r:.60}; available: {known}")
+    by_intent = {request.intent: request for request in reversed(body.delegations)}
+    return body.model_copy(update={"delegations": tuple(by_intent[intent] for intent in
+                                                        dict.fromkeys(request.intent for request in body.delegations))})
 
 
 def _without_null(given: Any) -> Any:
-    """What is null is what was left out."""
+    """Remove null values: a model writes null for a field it leaves out."""
     if isinstance(given, dict):
         return {key: _without_null(value) for key, value in given.items() if value is not None}
-    return [_without_null(one) for one in given] if isinstance(given, list) else given
+    return [_without_null(item) for item in given] if isinstance(given, list) else given
 
 
-def handed_over(context: DelegationContext) -> str:
-    """What a specialist is told."""
+def delegation_prompt(context: DelegationContext) -> str:
+    """Return the prompt for a specialist."""
     return ("You are asked by the butler to help with a person's message. Everything known stands in this object; the "
             "conversation in it is background, the message is the task.\n\n"
             f"```json\n{json.dumps(context.as_json(), ensure_ascii=False, indent=1)}\n```\n\n"
@@ -79,31 +82,31 @@ def handed_over(context: DelegationContext) -> str:
             'object: {"summary": "...", "data": {...}, "suggestedFollowUp": "..."}.')
 
 
-def result_of(agent: str, said: str, tools: Sequence[str], tokens: int | None) -> AgentResult:
-    """A specialist's words as a result: the object at their end if there is a sound one, else the words alone."""
-    found = _FENCED.search(said)
+def parse_result(agent: str, answer: str, tools: Sequence[str], tokens: int | None) -> AgentResult:
+    """Return a specialist's answer as a result: the JSON object at its end if it is valid, else the text alone."""
+    match = _FENCED.search(answer)
     body: dict[str, object] = {}
-    if found is not None:
+    if match is not None:
         try:
-            loaded = json.loads(found.group(1))
+            loaded = json.loads(match.group(1))
         except ValueError:
             loaded = {}
         body = {key: loaded[key] for key in ("summary", "data", "suggestedFollowUp") if isinstance(loaded, dict)
                 and loaded.get(key)}
-    words = said[:found.start()].strip() if found is not None and body else said.strip()
+    words = answer[:match.start()].strip() if match is not None and body else answer.strip()
     try:
         return AgentResult.model_validate({"summary": words, **body, "agentType": agent, "success": True,
                                            "toolsUsed": list(tools), "tokensUsed": tokens})
     except ValidationError:
-        return AgentResult(agent_type=agent, success=True, summary=said.strip(), tools_used=tuple(tools),
+        return AgentResult(agent_type=agent, success=True, summary=answer.strip(), tools_used=tuple(tools),
                            tokens_used=tokens)
 
 
-def to_answer(message: str, results: Sequence[AgentResult]) -> str:
-    """What the butler is asked at the end."""
+def answer_prompt(message: str, results: Sequence[AgentResult]) -> str:
+    """Return the last prompt of a message: answer it from the results."""
     if not results:
         return f"ANSWER the person's message.\n\n<message>\n{message}\n</message>"
-    body = json.dumps([one.as_json() for one in results], ensure_ascii=False, indent=1)
+    body = json.dumps([result.as_json() for result in results], ensure_ascii=False, indent=1)
     return ("ANSWER the person's message from what your specialists found. Say so plainly where one failed, and what "
             f"that leaves open; add nothing that is not there.\n\n```json\n{body}\n```\n\n"
             f"<message>\n{message}\n</message>")

@@ -1,8 +1,8 @@
-"""What the specialists can do: garrison's own commands, a search, and the person's preferences.
+"""Tools of the specialists: garrison commands, a search, and the person's preferences.
 
-The rules of this room: a tool is a row of a table. What looks at or changes runs is a command of garrison, run as a
-person would type it and given back as it answers, so that no tool can do more, or otherwise, than a person. Arguments
-of a model are words of an argv, never of a shell, and none may look like an option.
+A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as a person would type it
+and returning what it prints, so that no tool can do more than a person. A model's arguments are words of an argv, never
+of a shell, and none may start with a dash.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
-"""Runs `garrison ARGS` or, for an argv whose first word is `git`, git in the repository; what it says."""
-MAX_SAID = 20_000
-"""Characters of a tool's answer; the rest is left out, and that is said."""
+"""Runs `garrison ARGS` or, if the first word is `git`, git in the repository; returns the output."""
+MAX_ANSWER = 20_000
+"""Characters of a tool's answer; the rest is left out with a note."""
 MAX_HITS = 100
 _TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True)
 class Command:
-    """A tool that is a command: its words, with {name} for an argument; `optional` arguments add words when given."""
+    """A tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
 
     about: str
     argv: tuple[str, ...]
@@ -39,53 +39,56 @@ class Command:
 
 _RUN = {"run": ("the run's id", ("--run", "{run}"))}
 COMMANDS: Mapping[str, Command] = {
-    "runs": Command("Every run of this garrison with its nodes and what waits.", ("status", "--json")),
-    "agents": Command("Every agent (layer) with life, verdict and last beat.", ("agents", "list", "--json")),
-    "stale_agents": Command("The agents that are silent or gone.", ("agents", "list", "--stale-only", "300", "--json")),
-    "open_signals": Command("Signals that wait to be taken.", ("signals", "list", "--json")),
-    "why": Command("Why a node or agent is as it is: what was seen, which rule fired, what was done.",
+    "runs": Command("Every run of this garrison with its nodes and open questions.", ("status", "--json")),
+    "agents": Command("Every agent process with incarnation, verdict and last heartbeat.",
+                      ("agents", "list", "--json")),
+    "stale_agents": Command("Agents without a fresh heartbeat, and dead ones.",
+                            ("agents", "list", "--stale-only", "300", "--json")),
+    "open_signals": Command("Signals that were not handled yet.", ("signals", "list", "--json")),
+    "why": Command("Why a node or agent is in its state: observations, rule, action.",
                    ("why", "{name}"), {"name": "node or agent"}, _RUN),
     "hold_node": Command("Hold a node: its agents stop and are not restarted until it is released.",
                          ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN),
-    "release_node": Command("Let a held or parked node go on.", ("agents", "unpark", "{node}"),
+    "release_node": Command("Release a held or parked node.", ("agents", "unpark", "{node}"),
                             {"node": "the node's name"}, _RUN),
-    "stop_run": Command("Stop a run in order; its work is kept and it can be resumed.", ("stop", "{run}"),
+    "stop_run": Command("Stop a run gracefully; its work is kept and it can be resumed.", ("stop", "{run}"),
                         {"run": "the run's id"}),
-    "resume_run": Command("Let a stopped run go on.", ("launch", "--resume", "{run}", "--detach"),
+    "resume_run": Command("Resume a stopped run.", ("launch", "--resume", "{run}", "--detach"),
                           {"run": "the run's id"}),
-    "run_report": Command("One run: nodes, attempts, what landed, reasons of failure.",
+    "run_report": Command("One run: nodes, attempts, landed work, failure reasons.",
                           ("pipeline", "status", "{run}", "--json"), {"run": "the run's id"}),
-    "merge_log": Command("What the merge queue landed, refused or holds.", ("merge-queue", "list", "--json")),
-    "costs": Command("What the sessions cost.", ("cost", "--json")),
+    "merge_log": Command("Entries of the merge queue: landed, rejected and queued.", ("merge-queue", "list", "--json")),
+    "costs": Command("Cost of the sessions.", ("cost", "--json")),
     "search_repository": Command("Lines of the repository's files that contain a text, as path:line:text.",
                                  ("git", "grep", "-nIF", "-e", "{text}"), {"text": "what to look for, literally"}),
 }
 
 
-class Desk:
-    """Makes a specialist's functions: `run` runs commands, `home` is the garrison's."""
+class SpecialistTools:
+    """Create the functions of a specialist; `run` runs commands, `home` is the garrison's."""
 
     def __init__(self, home: Path, run: Run) -> None:
         self._home, self._run = home, run
         self.preferences = Preferences(home)
 
     def of(self, specialist: Specialist) -> list[Function]:
-        """The functions a specialist's table names; UsageError for one that nobody has."""
-        unknown = [name for name in specialist.tools if name not in COMMANDS and name not in _OWN]
+        """Return the functions that a specialist's table names; UsageError for an unknown one."""
+        unknown = [name for name in specialist.tools if name not in COMMANDS and name not in _BUILTIN]
         if unknown:
-            raise UsageError(f"specialist {specialist.name} wants the tool {unknown[0]!r:.60}; there are "
-                             f"{', '.join(sorted([*COMMANDS, *_OWN]))}")
-        return [_OWN[name](self) if name in _OWN else self._command(name, COMMANDS[name]) for name in specialist.tools]
+            raise UsageError(f"specialist {specialist.name} uses the unknown tool {unknown[0]!r:.60}; available: "
+                             f"{', '.join(sorted([*COMMANDS, *_BUILTIN]))}")
+        return [_BUILTIN[name](self) if name in _BUILTIN else self._command(name, COMMANDS[name])
+                for name in specialist.tools]
 
     def _command(self, name: str, command: Command) -> Function:
-        needed, optional = dict(command.arguments or {}), command.optional or {}
-        schema = _schema({**needed, **{key: about for key, (about, _) in optional.items()}}, needed)
+        required, optional = dict(command.arguments or {}), command.optional or {}
+        schema = _schema({**required, **{key: about for key, (about, _) in optional.items()}}, required)
 
         async def call(**given: Any) -> str:
             words = list(command.argv)
-            for key, (_, more) in optional.items():
-                words += more if given.get(key) else ()
-            return cut(await self._run([_filled(word, given) for word in words]))
+            for key, (_, extra) in optional.items():
+                words += extra if given.get(key) else ()
+            return truncate(await self._run([_fill(word, given) for word in words]))
 
         return Function(name, command.about, schema, call)
 
@@ -97,32 +100,33 @@ class Desk:
                          for line in path.read_text(errors="replace").splitlines() if text.lower() in line.lower()]
                 if len(hits) >= MAX_HITS:
                     break
-            return cut("\n".join(hits[:MAX_HITS])) or f"nothing in any transcript contains {text!r:.80}"
+            return truncate("\n".join(hits[:MAX_HITS])) or f"nothing in any transcript contains {text!r:.80}"
 
         return Function("search_transcripts", "Lines of past agents' transcripts that contain a text, the newest run "
                         "first, as runs/RUN/nodes/NODE/ATTEMPT: line.", _schema({"text": "what to look for"}, ["text"]),
                         call)
 
     def _preferences(self) -> Function:
-        return Function("preferences", "What the person prefers, as far as it is known.", _schema({}, []),
-                        lambda: json.dumps([one.as_json() for one in self.preferences.all()], ensure_ascii=False))
+        return Function("preferences", "Known preferences of the person.", _schema({}, []),
+                        lambda: json.dumps([preference.as_json() for preference in self.preferences.all()],
+                                           ensure_ascii=False))
 
     def _remember(self) -> Function:
         schema = _schema({"key": "what it is about", "value": "what they prefer"}, ["key", "value"])
         schema["properties"]["confidence"] = {"type": "number", "minimum": 0, "maximum": 1}
-        return Function("remember_preference", "Keep a preference.", schema, lambda **given: json.dumps(
+        return Function("remember_preference", "Store a preference.", schema, lambda **given: json.dumps(
             self.preferences.remember(**given).as_json(), ensure_ascii=False))
 
     def _forget(self) -> Function:
         def call(key: str) -> str:
             self.preferences.forget(key)
             return "forgotten"
-        return Function("forget_preference", "Drop a preference.", _schema({"key": "its key"}, ["key"]), call)
+        return Function("forget_preference", "Remove a preference.", _schema({"key": "its key"}, ["key"]), call)
 
 
-_OWN: Mapping[str, Callable[[Desk], Function]] = {
-    "search_transcripts": Desk._transcripts, "preferences": Desk._preferences,
-    "remember_preference": Desk._remember, "forget_preference": Desk._forget}
+_BUILTIN: Mapping[str, Callable[[SpecialistTools], Function]] = {
+    "search_transcripts": SpecialistTools._transcripts, "preferences": SpecialistTools._preferences,
+    "remember_preference": SpecialistTools._remember, "forget_preference": SpecialistTools._forget}
 
 
 def _schema(arguments: Mapping[str, str], required: Any) -> dict[str, Any]:
@@ -130,19 +134,19 @@ def _schema(arguments: Mapping[str, str], required: Any) -> dict[str, Any]:
             "properties": {name: {**_TEXT, "description": about} for name, about in arguments.items()}}
 
 
-def _filled(word: str, given: Mapping[str, Any]) -> str:
-    """An argv word with its argument put in; UsageError for one that is missing or could be taken for an option."""
+def _fill(word: str, given: Mapping[str, Any]) -> str:
+    """Return an argv word with its argument filled in; UsageError if it is missing or looks like an option."""
     match = re.fullmatch(r"\{(\w+)\}", word)
     if match is None:
         return word
     value = given.get(match.group(1))
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise UsageError(f"say {match.group(1)}")
+        raise UsageError(f"give {match.group(1)}")
     if value.startswith("-"):
-        raise UsageError(f"{match.group(1)} may not begin with a dash")
+        raise UsageError(f"{match.group(1)} may not start with a dash")
     return value
 
 
-def cut(text: str) -> str:
-    """The text, or its beginning with a word about the rest."""
-    return text if len(text) <= MAX_SAID else f"{text[:MAX_SAID]}\n… {len(text) - MAX_SAID} characters left out"
+def truncate(text: str) -> str:
+    """Return the text, cut with a note if it is too long."""
+    return text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}\n… {len(text) - MAX_ANSWER} characters left out"

@@ -31,12 +31,12 @@ _TIME = r"(?:\d{1,2}(?::\d\d)? ?[ap]m|\d{1,2}:\d\d|noon|midnight)"
 _MOMENT = rf"(?:{_TIME}(?: {_DAY})?|{_DAY}(?: (?:at )?{_TIME})?)"
 SHARP = r"(?:noon|midnight)"
 PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night": (18, 30)}
-"""Hours of the day; a night ends on the next."""
+"""Hours of the day; a night ends on the next day."""
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Where it stands in the text, and what it means: [start, end)."""
+class Span:
+    """A phrase's place in the text and its interval [start, end)."""
 
     at: int
     to: int
@@ -44,49 +44,49 @@ class Stretch:
     end: datetime
 
 
-def later(moment: datetime, delta: timedelta) -> datetime:
-    """So much later (or earlier) on any clock."""
+def shift(moment: datetime, delta: timedelta) -> datetime:
+    """Return the moment plus `delta` of elapsed time, also across a clock change."""
     return (moment.astimezone(UTC) + delta).astimezone(moment.tzinfo)
 
 
 def midnight(moment: datetime, days: int = 0) -> datetime:
-    """The beginning of its day, or of one so many days on."""
+    """Return the start of the moment's day, or of the day `days` later."""
     return datetime.combine(moment.date() + timedelta(days=days), time(), moment.tzinfo)
 
 
-def find_stretches(text: str, now: datetime) -> list[Stretch]:
-    """The stretches in `text`, in its order; where two begin in one another, the first rule of the table is meant."""
-    told: list[Stretch] = []
-    for pattern, means in _RULES:
+def find_spans(text: str, now: datetime) -> list[Span]:
+    """Return the time spans in `text`, in order; of overlapping phrases the first rule of the table wins."""
+    spans: list[Span] = []
+    for pattern, to_bounds in _RULES:
         for match in pattern.finditer(text):
-            free = all(match.end() <= one.at or one.to <= match.start() for one in told)
-            meant = means(match, now) if free else None
-            if meant is not None:
-                told.append(Stretch(match.start(), match.end(), *meant))
-    return sorted(told, key=lambda one: one.at)
+            free = all(match.end() <= span.at or span.to <= match.start() for span in spans)
+            bounds = to_bounds(match, now) if free else None
+            if bounds is not None:
+                spans.append(Span(match.start(), match.end(), *bounds))
+    return sorted(spans, key=lambda span: span.at)
 
 
-Meant = tuple[datetime, datetime] | None
+Bounds = tuple[datetime, datetime] | None
 
 
-def _counted(match: re.Match[str], now: datetime) -> Meant:
-    """So many units back or on from now; one of the calendar for "last week" and its like."""
+def _count_units(match: re.Match[str], now: datetime) -> Bounds:
+    """Return that many units before or after now, or a calendar unit for "last week" and similar."""
     direction, number, unit = (word.lower() if word else "" for word in match.group("way", "number", "unit"))
     back = direction in ("last", "past", "previous")
     if not number and unit in ("day", "week", "month", "year") and direction in ("last", "previous", "next"):
         return _calendar(now, unit, -1 if back else 1)
     if not number and unit.endswith("s") and unit != "hours":
-        return None  # "the last minutes": nobody can say how many
+        return None  # "the last minutes": how many is unknown
     count = int(number) if number.isdigit() else _NUMBERS.get(number.removesuffix(" of").removeprefix("a "), 1)
     count = min(count, 100_000) * (-1 if back else 1)
-    other = _moved(now, unit.rstrip("s"), count)
+    other = _shift(now, unit.rstrip("s"), count)
     return None if other is None else (other, now) if back else (now, other)
 
 
-def _moved(now: datetime, unit: str, count: int) -> datetime | None:
+def _shift(now: datetime, unit: str, count: int) -> datetime | None:
     try:
         if unit in _SECONDS:
-            return later(now, timedelta(seconds=_SECONDS[unit] * count))
+            return shift(now, timedelta(seconds=_SECONDS[unit] * count))
         if unit in ("day", "week"):
             return now + timedelta(days=count * (7 if unit == "week" else 1))
         month = now.year * 12 + now.month - 1 + count * (12 if unit == "year" else 1)
@@ -99,91 +99,91 @@ def _moved(now: datetime, unit: str, count: int) -> datetime | None:
 _SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "hr": 3600}
 
 
-def _calendar(now: datetime, unit: str, by: int) -> Meant:
-    """The calendar's day, week, month or year, so many on."""
+def _calendar(now: datetime, unit: str, by: int) -> Bounds:
+    """Return the calendar day, week, month or year that is `by` units from now's."""
     if unit == "day":
         return midnight(now, by), midnight(now, by + 1)
     if unit == "week":
         monday = 7 * by - now.weekday()
         return midnight(now, monday), midnight(now, monday + 7)
     first = midnight(now).replace(day=1) if unit == "month" else midnight(now).replace(month=1, day=1)
-    start, end = _moved(first, unit, by), _moved(first, unit, by + 1)
+    start, end = _shift(first, unit, by), _shift(first, unit, by + 1)
     return None if start is None or end is None else (start, end)
 
 
-def _this(match: re.Match[str], now: datetime) -> Meant:
+def _this(match: re.Match[str], now: datetime) -> Bounds:
     return _calendar(now, match["unit"].lower(), 0)
 
 
-def _beyond(match: re.Match[str], now: datetime) -> Meant:
+def _day_after(match: re.Match[str], now: datetime) -> Bounds:
     days = 2 if match["way"].lower() == "after" else -2
     return midnight(now, days), midnight(now, days + 1)
 
 
-def _part(match: re.Match[str], now: datetime) -> Meant:
-    """A part of a day."""
-    said = match[0].lower()
-    if said == "tonight":
+def _part_of_day(match: re.Match[str], now: datetime) -> Bounds:
+    """Return a part of a day."""
+    phrase = match[0].lower()
+    if phrase == "tonight":
         return _hours(now, 0, "night")
-    day, part = said.split()
-    if said in ("last night", "yesterday night"):
+    day, part = phrase.split()
+    if phrase in ("last night", "yesterday night"):
         return _hours(now, -1, "night")
-    return None if day == "last" else _hours(now, _days_on(day, now), part)
+    return None if day == "last" else _hours(now, _days_until(day, now), part)
 
 
-def _hours(now: datetime, days: int, part: str) -> Meant:
-    begin, end = PARTS[part]
+def _hours(now: datetime, days: int, part: str) -> Bounds:
+    first, end = PARTS[part]
     until = midnight(now, days + 1) if end >= 24 else midnight(now, days).replace(hour=end)
-    return midnight(now, days).replace(hour=begin), until.replace(hour=end - 24) if end > 24 else until
+    return midnight(now, days).replace(hour=first), until.replace(hour=end - 24) if end > 24 else until
 
 
-def _end_of(match: re.Match[str], now: datetime) -> Meant:
-    find_stretches = _calendar(now, (match["unit"] or "day").lower(), 0)
-    return (now, find_stretches[1]) if find_stretches is not None else None
+def _end_of(match: re.Match[str], now: datetime) -> Bounds:
+    bounds = _calendar(now, (match["unit"] or "day").lower(), 0)
+    return (now, bounds[1]) if bounds is not None else None
 
 
-def _range(match: re.Match[str], now: datetime) -> Meant:
-    """From one moment to another; a day that only one of them names is the day of both."""
-    days = [_named(match[name]) for name in ("one", "other")]
-    texts = [re.search(_TIME, match[name], re.IGNORECASE) for name in ("one", "other")]
-    on = [_days_on(days[0] or days[1] or "today", now), _days_on(days[1] or days[0] or "today", now)]
-    start = _at(now, on[0], texts[0][0] if texts[0] else "")
-    end = _at(now, on[1], texts[1][0]) if texts[1] else midnight(now, on[1] + 1)
-    if end <= start:  # past midnight, or past Sunday
+def _range(match: re.Match[str], now: datetime) -> Bounds:
+    """Return the interval from one moment to another; a day named by only one of them applies to both."""
+    days = [_named_day(match[name]) for name in ("first", "last")]
+    texts = [re.search(_TIME, match[name], re.IGNORECASE) for name in ("first", "last")]
+    offsets = [_days_until(days[0] or days[1] or "today", now), _days_until(days[1] or days[0] or "today", now)]
+    start = _clock_time(now, offsets[0], texts[0][0] if texts[0] else "")
+    end = _clock_time(now, offsets[1], texts[1][0]) if texts[1] else midnight(now, offsets[1] + 1)
+    if end <= start:  # past midnight or past Sunday
         end += timedelta(days=7 if days[1] and days[1].lower() in WEEKDAYS else 1)
     return (start, end) if start < end else None
 
 
-def _sharp(match: re.Match[str], now: datetime) -> Meant:
-    """Noon, or the midnight at the end of a day, and the hour after it."""
-    days = _days_on(_named(match[0]), now)
-    start = _at(now, days, "noon") if "noon" in match[0].lower() else midnight(now, days + 1)
-    return start, later(start, timedelta(hours=1))
+def _noon_or_midnight(match: re.Match[str], now: datetime) -> Bounds:
+    """Return noon, or midnight at the end of a day, and the hour after it."""
+    days = _days_until(_named_day(match[0]), now)
+    start = _clock_time(now, days, "noon") if "noon" in match[0].lower() else midnight(now, days + 1)
+    return start, shift(start, timedelta(hours=1))
 
 
-def _named(text: str) -> str:
-    """The day that a moment names; ''."""
+def _named_day(text: str) -> str:
+    """Return the day that a phrase names; '' for none."""
     match = re.search(_DAY, text, re.IGNORECASE)
     return match[0].lower().removeprefix("on ") if match else ""
 
 
-def _days_on(day: str, now: datetime) -> int:
-    """In how many days that is; a weekday is the next of its name, today's is today."""
+def _days_until(day: str, now: datetime) -> int:
+    """Return the days until a day; a weekday is its next occurrence, possibly today."""
     if day in WEEKDAYS:
         return (WEEKDAYS.index(day) - now.weekday()) % 7
     return {"tomorrow": 1, "yesterday": -1}.get(day, 0)
 
 
-def _at(now: datetime, days: int, clock: str) -> datetime:
-    begin = midnight(now, days)
+def _clock_time(now: datetime, days: int, clock: str) -> datetime:
+    day_start = midnight(now, days)
     word = clock.lower().replace(" ", "")
     if word in ("", "midnight"):
-        return begin
+        return day_start
     if word == "noon":
-        return begin.replace(hour=12)
+        return day_start.replace(hour=12)
     hour, _, minute = word.rstrip("apm").partition(":")
     hours = int(hour) % 12 + (12 if word.endswith("pm") else 0) if word[-1] == "m" else int(hour)
-    return begin.replace(hour=hours % 24, minute=int(minute or 0) % 60)
+    return day_start.replace(hour=hours % 24, minute=int(minute or 0) % 60)
 
 
 def _rule(pattern: str) -> re.Pattern[str]:
@@ -191,14 +191,14 @@ def _rule(pattern: str) -> re.Pattern[str]:
 
 
 _NUMBER = rf"\d{{1,6}}|{'|'.join(word for word in _NUMBERS if word != 'couple')}|(?:a )?couple of|a few"
-_RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Meant]], ...] = (
-    (_rule(rf"\b(?:between|from) (?P<one>{_MOMENT}) (?:and|to|until|till) (?P<other>{_MOMENT})\b"), _range),
+_RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Bounds]], ...] = (
+    (_rule(rf"\b(?:between|from) (?P<first>{_MOMENT}) (?:and|to|until|till) (?P<last>{_MOMENT})\b"), _range),
     (_rule(rf"{_LEAD}(?P<way>last|past|previous|next|coming|following) (?:(?P<number>{_NUMBER}) )?"
-           r"(?P<unit>seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?)\b"), _counted),
+           r"(?P<unit>seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?)\b"), _count_units),
     (_rule(r"\bthis (?P<unit>week|month|year)\b"), _this),
-    (_rule(r"\b(?:the )?day (?P<way>after|before) (?:tomorrow|yesterday)\b"), _beyond),
-    (_rule(rf"\b(?:tonight|(?:this|last|{_DAY}) (?:{'|'.join(PARTS)}))\b(?! (?:at )?\d)"), _part),
-    (_rule(rf"\b(?:{_DAY} (?:at )?)?{SHARP}(?: {_DAY})?\b"), _sharp),
+    (_rule(r"\b(?:the )?day (?P<way>after|before) (?:tomorrow|yesterday)\b"), _day_after),
+    (_rule(rf"\b(?:tonight|(?:this|last|{_DAY}) (?:{'|'.join(PARTS)}))\b(?! (?:at )?\d)"), _part_of_day),
+    (_rule(rf"\b(?:{_DAY} (?:at )?)?{SHARP}(?: {_DAY})?\b"), _noon_or_midnight),
     (_rule(r"\b(?:EOD|(?:the )?end of (?:the |this )?(?P<unit>day|week|month|year))\b"), _end_of),
 )
 
@@ -213,47 +213,47 @@ _NUMBER_ONLY = re.compile(r"^[\d.,:\s-]{1,4}$")
 _MONTHS = re.compile(r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
                      r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\Z", re.IGNORECASE)
 _OTHER_WORDS = frozenset({"may", "march", "mar", "jan", "dec", "sun", "sat", "mon", "wed", "second", "sec"})
-"""Names of times that are, without a word before them that says so, as often something else."""
+"""Words that name a time only after a preposition; alone they usually mean something else."""
 _NAMED_BY = re.compile(r"\b(?:by|until|till|before|since|after|from|on|in|during|this|next|last)\s+$", re.IGNORECASE)
 _SHARP = re.compile(SHARP, re.IGNORECASE)
 LANGUAGES = ["en"]
 
 
 def intervals(text: str, now: datetime) -> tuple[Interval, ...]:
-    """Every time in `text`, in its order; `now` has a time zone, and so have the answers."""
-    told: list[Interval] = []
+    """Return every time in `text`, in order; `now` has a time zone, and so do the results."""
+    result: list[Interval] = []
     place = 0
-    for one in find_stretches(text, now):
-        told += _moments(text, place, one.at, now)
-        words = text[one.at:one.to]
-        due = one.start if _SHARP.search(words) else one.end
-        told.append(_bounded(text, one.at, words, one.start, one.end, due, now))
-        place = one.to
-    return (*told, *_moments(text, place, len(text), now))
+    for span in find_spans(text, now):
+        result += _moments(text, place, span.at, now)
+        words = text[span.at:span.to]
+        due = span.start if _SHARP.search(words) else span.end
+        result.append(_apply_bound(text, span.at, words, span.start, span.end, due, now))
+        place = span.to
+    return (*result, *_moments(text, place, len(text), now))
 
 
 def _moments(text: str, begin: int, end: int, now: datetime) -> list[Interval]:
-    """Those that dateparser finds in a part of the text."""
+    """Return the moments that dateparser finds in a part of the text."""
     from dateparser.search import search_dates
 
-    read = text[begin:end]
-    told, place = [], 0
-    for raw, moment in (search_dates(read, languages=LANGUAGES, settings=_settings(now, "future")) or []
-                        if re.search(r"\w", read) else []):
-        at = max(read.find(raw, place), place)
+    part = text[begin:end]
+    result, place = [], 0
+    for raw, moment in (search_dates(part, languages=LANGUAGES, settings=_settings(now, "future")) or []
+                        if re.search(r"\w", part) else []):
+        at = max(part.find(raw, place), place)
         place = at + len(raw)
         words = _TRAILING.sub("", raw)
-        if words and not _NUMBER_ONLY.match(words) and not _is_other(read[:at], words):
-            told.append(_interval(text, begin + at, words, moment, now))
-    return told
+        if words and not _NUMBER_ONLY.match(words) and not _is_other_word(part[:at], words):
+            result.append(_interval(text, begin + at, words, moment, now))
+    return result
 
 
 def _settings(now: datetime, prefer: str) -> Any:
     return {"RELATIVE_BASE": now.replace(tzinfo=None), "PREFER_DATES_FROM": prefer}
 
 
-def _is_other(before: str, words: str) -> bool:
-    """Whether a word alone is probably no time at all ("may I", "the march release")."""
+def _is_other_word(before: str, words: str) -> bool:
+    """Return whether a word alone is probably not a time ("may I", "the march release")."""
     core = _LEADING.sub("", words)
     *others, last = core.lower().split()
     return last in _OTHER_WORDS and set(others) <= {"the", "of", "a"} and core == words and (
@@ -261,53 +261,52 @@ def _is_other(before: str, words: str) -> bool:
 
 
 def _interval(text: str, at: int, words: str, moment: datetime, now: datetime) -> Interval:
-    """What a moment means, whose words stand at `at`; where `since` stands before, it is past."""
+    """Return the interval of a moment whose words start at `at`; after `since` it is in the past."""
     lead = _LEADING.match(words)
     head = text[:at] + (lead.group(0) if lead else "")
     core = words[lead.end():] if lead else words
-    start, end = _stretch(core, _placed(core, moment, now), now)
+    start, end = _to_span(core, _localize(core, moment, now), now)
     if start > now and re.search(r"\bsince $", head, re.IGNORECASE):
         import dateparser
 
         earlier = dateparser.parse(core, languages=LANGUAGES, settings=_settings(now, "past"))
-        start, end = _stretch(core, _placed(core, earlier, now), now) if earlier is not None else (start, end)
+        start, end = _to_span(core, _localize(core, earlier, now), now) if earlier is not None else (start, end)
     shown = text[at:at + len(words)]
     due = start if _CLOCK.search(core) else end
-    return _bounded(text, at, shown, start, end, due, now, lead=lead.group(0) if lead else "")
+    return _apply_bound(text, at, shown, start, end, due, now, lead=lead.group(0) if lead else "")
 
 
-def _bounded(text: str, at: int, words: str, start: datetime, end: datetime, due: datetime, now: datetime, *,
+def _apply_bound(text: str, at: int, words: str, start: datetime, end: datetime, due: datetime, now: datetime, *,
              lead: str = "") -> Interval:
-    """The interval, with what a `since` or `by` (then it ends at `due`) before it, or as `lead` in its words, makes
-    of it."""
-    head = text[:at] + lead
+    """Return the interval, bounded by a `since` or `by` (then it ends at `due`) before it or in `lead`."""
+    preceding = text[:at] + lead
     for pattern in (_SINCE, _BY):
-        match = pattern.search(head)
+        match = pattern.search(preceding)
         if match is None:
             continue
-        whole = words if lead else match.group(0) + words
+        phrase = words if lead else match.group(0) + words
         if pattern is _BY:
-            return Interval(words=whole, start=now, end=due)
-        return Interval(words=whole, start=start, end=now if start <= now else None)
+            return Interval(words=phrase, start=now, end=due)
+        return Interval(words=phrase, start=start, end=now if start <= now else None)
     return Interval(words=words, start=start, end=end)
 
 
-def _placed(words: str, moment: datetime, now: datetime) -> datetime:
-    """A moment on the person's clock: one with a time zone of its own is that; "in 2 hours" is so on any clock."""
+def _localize(words: str, moment: datetime, now: datetime) -> datetime:
+    """Return the moment on the person's clock; "in 2 hours" is elapsed time, and an explicit time zone is kept."""
     if moment.tzinfo is not None:
         return moment.astimezone(now.tzinfo)
     if _AGO.search(words):
-        return later(now, moment - now.replace(tzinfo=None))
-    return moment.replace(tzinfo=now.tzinfo).astimezone(UTC).astimezone(now.tzinfo)  # an hour that is left out
+        return shift(now, moment - now.replace(tzinfo=None))
+    # by way of UTC, since a clock change may skip the hour
+    return moment.replace(tzinfo=now.tzinfo).astimezone(UTC).astimezone(now.tzinfo)
 
 
-def _stretch(words: str, moment: datetime, now: datetime) -> tuple[datetime, datetime]:
-    """The hour that begins then where a clock time is named, a minute for so many hours from now, the month where a
-    month alone is, else the day."""
+def _to_span(words: str, moment: datetime, now: datetime) -> tuple[datetime, datetime]:
+    """Return an hour for a clock time, a minute for a relative time, a month for a month's name, else the day."""
     if _CLOCK.search(words):
-        return moment, later(moment, timedelta(hours=1))
+        return moment, shift(moment, timedelta(hours=1))
     if _AGO.search(words):
-        return moment, later(moment, timedelta(minutes=1))
+        return moment, shift(moment, timedelta(minutes=1))
     if _MONTHS.match(words):
         first = midnight(moment).replace(day=1)
         return first, midnight(first, 32).replace(day=1)
@@ -319,7 +318,7 @@ LOCALTIME = Path("/etc/localtime")
 
 
 def local_zone() -> tzinfo | None:
-    """The local_zone of `TZ`, else the system's; None where its name cannot be had."""
+    """Return the time zone of `TZ`, else the system's; None if its name cannot be determined."""
     name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(LOCALTIME).partition(_ZONES)[2]
     try:
         return ZoneInfo(name) if name else None
@@ -328,5 +327,5 @@ def local_zone() -> tzinfo | None:
 
 
 def local_now() -> datetime:
-    """Now; in the offset of the moment where the local_zone's name cannot be had."""
+    """Return now, with a fixed offset if the time zone's name cannot be determined."""
     return datetime.now(UTC).astimezone(local_zone())

@@ -163,9 +163,9 @@ def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) 
             raise Refused(f"node {name} has no command=; add one, or set another agent with --agent or agent=")
         registry.check_node(agent, name, task.attrs, runtime.home)
         if session := registry.session_options(agent, name, task.attrs, runtime.home):
-            from garrison.session.trust import read_tiers, working_tier
+            from garrison.session.trust import read_tiers, require_working_tier
 
-            working_tier(session.tier, read_tiers())
+            require_working_tier(session.tier, read_tiers())
     return sorted({*request.env, *(name for name in asked if name in runtime.environ)})
 
 

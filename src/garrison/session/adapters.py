@@ -11,7 +11,7 @@
     emit_signal(name, data, agent_id) -> None
     build_prompt(context) -> messages for the model
 
-The adapters in `FURTHER` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
+The adapters in `DATA_ADAPTERS` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
 change (`{"has_action_results": True}` sets `session.has_action_results`).
 """
 
@@ -28,14 +28,14 @@ from garrison.errors import UsageError
 
 
 class ToolCall(TypedDict, total=False):
-    """A call that a model asks for."""
+    """A tool call requested by a model."""
 
     id: str
     name: str
     arguments: dict[str, Any]
 
 
-class Said(TypedDict, total=False):
+class ModelResponse(TypedDict, total=False):
     """A model's answer: `content`, or `tool_calls`."""
 
     content: str
@@ -44,18 +44,18 @@ class Said(TypedDict, total=False):
 
 
 class LlmCall(Protocol):
-    """Asks a model."""
+    """Signature of the adapter `llm_call`."""
 
     def __call__(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any], /,
-                 ) -> Said | Awaitable[Said]:
-        """The answer to `messages`; `options` has agent_id, tools, and the node's attributes."""
+                 ) -> ModelResponse | Awaitable[ModelResponse]:
+        """Return the answer to `messages`; `options` has agent_id, tools, and the node's attributes."""
         ...
 
 
 Adapters = Mapping[str, Callable[..., Any]]
 NAMES = ("llm_call", "tool_dispatch", "memory_recall", "memory_update", "checkpoint", "background_checks",
          "route_actions", "update_goals", "emit_signal", "build_prompt")
-FURTHER: Mapping[str, tuple[str, ...]] = {
+DATA_ADAPTERS: Mapping[str, tuple[str, ...]] = {
     "consolidate": ("working_memory",),
     "update_working_memory": ("memory_notes", "concerns", "curiosity", "working_memory"),
     "store_decompositions": ("decompositions",),
@@ -63,59 +63,59 @@ FURTHER: Mapping[str, tuple[str, ...]] = {
     "store_identity": ("identity_insights",),
     "execute_actions": ("actions", "tool_turn"),
 }
-"""Adapter, and node type `session.NAME` → the session keys that it is given as `data`."""
+"""Adapter and node type `session.NAME` → the session keys passed to it as `data`."""
 PURE = ("classify", "authorize", "mode_select", "format", "process_results", "transform")
 """Node types without an adapter."""
-NODES = frozenset({*NAMES, *FURTHER, *PURE})
-"""Every node type of a session, without `session.`."""
+NODES = frozenset({*NAMES, *DATA_ADAPTERS, *PURE})
+"""All node types of a session, without the prefix `session.`."""
 OPTIONAL = ("build_prompt", "emit_signal")
-"""Adapters whose nodes do their part without them, too."""
+"""Adapters whose nodes also work without them."""
 
 
-def check(adapters: Adapters) -> None:
-    """UsageError for an unknown name, or without llm_call."""
-    unknown = sorted(set(adapters) - {*NAMES, *FURTHER})
+def check_adapters(adapters: Adapters) -> None:
+    """Raise UsageError for an unknown adapter name, or if `llm_call` is missing."""
+    unknown = sorted(set(adapters) - {*NAMES, *DATA_ADAPTERS})
     if unknown:
-        raise UsageError(f"no adapter is called {unknown[0]!r:.60}; there are {', '.join((*NAMES, *FURTHER))}")
+        raise UsageError(f"unknown adapter {unknown[0]!r:.60}; available: {', '.join((*NAMES, *DATA_ADAPTERS))}")
     if adapters.get("llm_call") is None:
         raise UsageError("a session needs the adapter llm_call: a function of (messages, mode, options)")
 
 
-def missing(adapters: Adapters, wanted: Container[str]) -> list[str]:
-    """Of the adapters that are `wanted`, those whose nodes will be skipped."""
-    return [name for name in (*NAMES, *FURTHER)
+def missing_adapters(adapters: Adapters, wanted: Container[str]) -> list[str]:
+    """Return the adapters among `wanted` that are missing, so that their nodes will be skipped."""
+    return [name for name in (*NAMES, *DATA_ADAPTERS)
             if name in wanted and adapters.get(name) is None and name not in OPTIONAL]
 
 
-async def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What an adapter gives, async or not."""
-    found = function(*arguments)
-    return await found if inspect.isawaitable(found) else found
+async def call_adapter(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call an adapter, async or not, and return its result."""
+    result = function(*arguments)
+    return await result if inspect.isawaitable(result) else result
 
 
-def remembering() -> dict[str, Callable[..., Any]]:
-    """The profile `plain`: memory in the process, no tools, nothing routed. `llm_call` is the caller's."""
-    kept: list[str] = []
+def plain_adapters() -> dict[str, Callable[..., Any]]:
+    """Return the profile `plain`: memory in the process, no tools, nothing routed. The caller adds `llm_call`."""
+    notes: list[str] = []
 
     def recall(_agent: str, query: str) -> list[str]:
         words = {word.lower() for word in str(query).split() if len(word) > 3}
-        return [note for note in kept if words & {word.lower() for word in note.split()}][-5:]
+        return [note for note in notes if words & {word.lower() for word in note.split()}][-5:]
 
     def update(_agent: str, turn: Mapping[str, Any]) -> None:
         if turn.get("input"):
-            kept.append(f"{turn['input']} → {turn.get('response', '')}")
+            notes.append(f"{turn['input']} → {turn.get('response', '')}")
 
     return {"memory_recall": recall, "memory_update": update, "checkpoint": lambda *_: None,
             "background_checks": lambda _: {}, "route_actions": lambda *_: None, "update_goals": lambda *_: None,
             "emit_signal": lambda *_: None}
 
 
-LONG = 20_000
-"""Characters of a result that the conversation keeps."""
+MAX_RESULT = 20_000
+"""Characters of a tool result that the conversation keeps."""
 
 
-class Dispatch:
-    """The adapter `tool_dispatch` over some tools. A tool that fails is told to the model, unless it is `fatal`."""
+class ToolDispatcher:
+    """Adapter `tool_dispatch` over a set of tools. A tool's failure is reported to the model, unless it is `fatal`."""
 
     def __init__(self, tools: Mapping[str, Function], *, fatal: bool = False,
                  on_call: Callable[[str, Mapping[str, Any]], None] | None = None,
@@ -123,40 +123,40 @@ class Dispatch:
         self.tools, self._fatal, self._on_call, self._on_result = tools, fatal, on_call, on_result
 
     async def __call__(self, calls: list[dict[str, Any]], _agent: str) -> list[str]:
-        """The text of each result, in the order of the calls."""
-        return [await self._one(str(one.get("name", "")), one.get("arguments") or {}) for one in calls]
+        """Call the tools and return the text of each result, in the order of the calls."""
+        return [await self._dispatch(str(call.get("name", "")), call.get("arguments") or {}) for call in calls]
 
-    async def _one(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self._on_call is not None:
             self._on_call(name, arguments)
-        said = await self._said(name, arguments)
+        result = await self._call(name, arguments)
         if self._on_result is not None:
-            self._on_result(name, said)
-        return said
+            self._on_result(name, result)
+        return result
 
-    async def _said(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
         tool = self.tools.get(name)
         if tool is None:
-            return f"error: there is no tool {name!r:.60}; there are {', '.join(self.tools) or 'none'}"
+            return f"error: unknown tool {name!r:.60}; available: {', '.join(self.tools) or 'none'}"
         try:
-            return shortened(await _called(tool.call, arguments))
+            return truncate(await _call_tool(tool.call, arguments))
         except Exception as error:
             if self._fatal:
                 raise
             return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
 
 
-async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a tool; one that blocks runs in a thread."""
+async def _call_tool(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a tool; a blocking one runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    found = await asyncio.to_thread(function, **arguments)
-    return await found if inspect.isawaitable(found) else found
+    result = await asyncio.to_thread(function, **arguments)
+    return await result if inspect.isawaitable(result) else result
 
 
-def shortened(value: Any) -> str:
-    """A result as text; the middle of a long one is left out."""
+def truncate(value: Any) -> str:
+    """Return a result as text, with the middle of a long one left out."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) <= LONG:
+    if len(text) <= MAX_RESULT:
         return text
-    return f"{text[:LONG // 2]}\n… {len(text) - LONG} characters are left out …\n{text[-LONG // 2:]}"
+    return f"{text[:MAX_RESULT // 2]}\n… {len(text) - MAX_RESULT} characters left out …\n{text[-MAX_RESULT // 2:]}"

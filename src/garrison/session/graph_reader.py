@@ -1,10 +1,10 @@
-"""A session's graph as it runs: read, its context keys put right, and node types of another engine put into ours. Pure.
+"""Read a session's graph: parse it, correct its context keys, translate foreign node types. Pure.
 
-Two slips are mended, and said, rather than run: a condition that asks for `context.X` where only `session.X` is written
-(a gate would let everything pass), and the node types by which a later engine of the same family writes its sessions:
+Two mistakes are corrected and reported rather than run: a condition that reads `context.X` where only `session.X` is
+written (a gate would let everything pass), and the node types of a later engine of the same family:
 
-    type=exec, action=A        the node of a session that A names, or of A's last word
-    type=compute               a call of the model; with use_tools=true the tool loop is put in as a cycle
+    type=exec, action=A        the session node that A names, or that the last word of A names
+    type=compute               a model call; with use_tools=true the tool loop is added as a cycle
     type=transform             session.transform: one key written from another
 """
 
@@ -27,36 +27,37 @@ ACTIONS: Mapping[str, str] = {
     "process_proposal_decisions", "background_checks_run": "background_checks", "background_checks.run":
     "background_checks",
 }
-"""Actions whose last word is not the name of a session's node."""
+"""Actions whose last word is not the name of a session node."""
 KEYS: Mapping[str, str] = {"last_response": "llm.content", "session.block_reason": "session.refusal"}
-"""What the other engine calls a key of ours."""
-TOOLS_WANTED, TEXT_SAID = (f"outcome != fail && context.llm.response_type {sign} tool_call" for sign in ("=", "!="))
-_ASKED = re.compile(r"\bcontext\.([A-Za-z_]\w*)(?![\w.])", re.ASCII)
+"""Keys of the other engine → ours."""
+WANTS_TOOLS, IS_TEXT = (f"outcome != fail && context.llm.response_type {sign} tool_call" for sign in ("=", "!="))
+_CONTEXT_KEY = re.compile(r"\bcontext\.([A-Za-z_]\w*)(?![\w.])", re.ASCII)
 
 
 def read_session_graph(text: str, name: str) -> tuple[Graph, list[str]]:
-    """The graph of a DOT text as a session runs it, and what was put right in it, a line each.
+    """Return the graph of a DOT text as a session runs it, and the corrections made, one line each.
 
-    DialectError for what is no graph, UsageError for an action that no session has.
+    Raises DialectError if the text is not a graph, UsageError for an action that no session has.
     """
-    graph = _translated(parse(text, name))
+    graph = _translate(parse(text, name))
     bare = {key.removeprefix("session.") for key in _session_keys()} - {
         key for node in graph.nodes.values() for key in WRITTEN.get(node.handler, ())}
-    said: dict[str, None] = {}
+    corrections: dict[str, None] = {}
 
-    def mended(edge: Edge) -> Edge:
+    def correct(edge: Edge) -> Edge:
         condition = str(edge.attrs.get("condition", ""))
-        better = _ASKED.sub(lambda match: f"context.session.{match[1]}" if match[1] in bare else match[0], condition)
-        if better == condition:
+        corrected = _CONTEXT_KEY.sub(
+            lambda match: f"context.session.{match[1]}" if match[1] in bare else match[0], condition)
+        if corrected == condition:
             return edge
-        said[f"{name}: {edge}: the condition asks for a key that nobody writes; it is read as {better!r}"] = None
-        return replace(edge, attrs={**edge.attrs, "condition": better})
+        corrections[f"{name}: {edge}: no node writes the condition's key; it is read as {corrected!r}"] = None
+        return replace(edge, attrs={**edge.attrs, "condition": corrected})
 
-    return replace(graph, edges=tuple(mended(edge) for edge in graph.edges)), list(said)
+    return replace(graph, edges=tuple(correct(edge) for edge in graph.edges)), list(corrections)
 
 
 def adapters_of(graph: Graph) -> frozenset[str]:
-    """The names of the adapters that a graph's nodes ask."""
+    """Return the names of the adapters that a graph's nodes call."""
     return frozenset(node.handler.removeprefix("session.") for node in graph.nodes.values())
 
 
@@ -65,8 +66,8 @@ def _session_keys() -> frozenset[str]:
     return frozenset({*written, *SESSION_STATE})
 
 
-def _translated(graph: Graph) -> Graph:
-    """The graph with the other engine's nodes in our types."""
+def _translate(graph: Graph) -> Graph:
+    """Replace the other engine's node types by ours."""
     nodes, edges = dict(graph.nodes), list(graph.edges)
     for node in graph.nodes.values():
         reader = _READERS.get(node.handler)
@@ -74,7 +75,7 @@ def _translated(graph: Graph) -> Graph:
             continue
         nodes[node.id] = reader(node)
         if node.handler == "compute" and flag(node.attrs, "use_tools"):
-            edges = _with_tools(node, nodes, edges)
+            edges = _add_tool_loop(node, nodes, edges)
     return replace(graph, nodes=nodes, edges=tuple(edges))
 
 
@@ -82,13 +83,13 @@ def _exec(node: Node) -> Node:
     action = str(node.attrs.get("action", ""))
     kind = ACTIONS.get(action, action.rpartition(".")[2])
     if kind not in NODES:
-        raise UsageError(f"node {node.id} is type=exec with the action {action!r:.60}, which no session has; write "
+        raise UsageError(f"node {node.id} is type=exec with the action {action!r:.60}, which no session has; use "
                          f"type=\"session.NAME\" with one of {', '.join(sorted(NODES))}")
-    return _typed(node, kind)
+    return _with_type(node, kind)
 
 
 def _compute(node: Node) -> Node:
-    return _typed(node, "llm_call")
+    return _with_type(node, "llm_call")
 
 
 def _transform(node: Node) -> Node:
@@ -99,22 +100,22 @@ def _transform(node: Node) -> Node:
 _READERS = {"exec": _exec, "compute": _compute, "transform": _transform}
 
 
-def _typed(node: Node, kind: str) -> Node:
+def _with_type(node: Node, kind: str) -> Node:
     attrs = {key: value for key, value in node.attrs.items() if key != "handler"}
     mode = attrs.get("param.mode")
     return replace(node, attrs={**attrs, "type": f"session.{kind}", **({"mode": mode} if mode else {})})
 
 
-def _with_tools(node: Node, nodes: dict[str, Node], edges: list[Edge]) -> list[Edge]:
-    """The edges with the tool loop after a model's node: it is asked again until it wants no tool."""
+def _add_tool_loop(node: Node, nodes: dict[str, Node], edges: list[Edge]) -> list[Edge]:
+    """Return the edges with a tool loop after a model node: the model is called again until it requests no tool."""
     check, tools = f"{node.id}__check", f"{node.id}__tools"
     nodes[check] = Node(check, {"shape": "diamond", "label": "Tools wanted?"})
     nodes[tools] = Node(tools, {"type": "session.tool_dispatch", "label": "Call the tools"})
     return [*(_after_text(edge, check) if edge.source == node.id else edge for edge in edges), Edge(node.id, check),
-            Edge(check, tools, {"condition": TOOLS_WANTED}), Edge(tools, node.id)]
+            Edge(check, tools, {"condition": WANTS_TOOLS}), Edge(tools, node.id)]
 
 
 def _after_text(edge: Edge, check: str) -> Edge:
-    own = edge.attrs.get("condition")
-    condition = f"{TEXT_SAID} && ({own})" if own else TEXT_SAID
-    return replace(edge, source=check, attrs={**edge.attrs, "condition": condition})
+    condition = edge.attrs.get("condition")
+    guarded = f"{IS_TEXT} && ({condition})" if condition else IS_TEXT
+    return replace(edge, source=check, attrs={**edge.attrs, "condition": guarded})

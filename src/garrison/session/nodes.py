@@ -1,20 +1,20 @@
-"""The node types `session.*` as handlers of the engine.
+"""Node types `session.*` as handlers of the engine.
 
-The rule of this room: a node reads the context, asks at most one adapter, and says what changes; it keeps nothing. A
-missing adapter is SKIPPED; one that raises fails its node, which a graph may let pass with `on_error=continue` (the
-failure is an event all the same).
+A node reads the context, calls at most one adapter and returns what changes; it keeps nothing. A missing adapter means
+SKIPPED. An adapter that raises fails its node; `on_error=continue` lets the graph continue (the failure is an event
+either way).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.json_io import extract_object
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
-from garrison.session.adapters import FURTHER, Adapters, called
+from garrison.session.adapters import DATA_ADAPTERS, Adapters, call_adapter
 from garrison.session.trust import Tier
 
 if TYPE_CHECKING:
@@ -29,43 +29,49 @@ IDEMPOTENCY: Mapping[str, str] = {
     "session.tool_dispatch": SIDE_EFFECTING, "session.checkpoint": SIDE_EFFECTING,
     "session.route_actions": SIDE_EFFECTING, "session.update_goals": SIDE_EFFECTING,
     "session.emit_signal": SIDE_EFFECTING, "session.transform": READ_ONLY,
-    **{f"session.{name}": SIDE_EFFECTING for name in FURTHER},
+    **{f"session.{name}": SIDE_EFFECTING for name in DATA_ADAPTERS},
 }
-"""Every node type, and whether running it twice can do harm."""
+"""Node type → whether running it twice can do harm."""
 _LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
           "curiosity", "identity_insights")
 MAX_NOTES = 100
 
 
 def ok(**updates: Any) -> Outcome:
-    """A success with context updates; `session_x` becomes `session.x`."""
+    """Return a success with context updates; `session_x` becomes `session.x`."""
     return Outcome(SUCCESS, context_updates={key.replace("_", ".", 1): value for key, value in updates.items()})
 
 
 class SessionNodes:
-    """The handlers of one session."""
+    """Handlers of one session."""
 
     def __init__(self, adapters: Adapters, tier: Tier, on_event: Callable[[str, dict[str, Any]], None],
                  budget: Callable[[], bool] = lambda: True) -> None:
         self.adapters, self.tier, self._on_event, self._budget = adapters, tier, on_event, budget
 
     def handlers(self) -> dict[str, Any]:
-        """Node type → handler."""
-        return {kind: self._guarded(kind) for kind in IDEMPOTENCY}
+        """Return node type → handler."""
+        methods: dict[str, Callable[[Call], Awaitable[Outcome]]] = {
+            "classify": self.classify, "authorize": self.authorize, "mode_select": self.mode_select,
+            "format": self.format, "process_results": self.process_results, "transform": self.transform,
+            "build_prompt": self.build_prompt, "memory_recall": self.memory_recall, "llm_call": self.llm_call,
+            "tool_dispatch": self.tool_dispatch, "memory_update": self.memory_update, "checkpoint": self.checkpoint,
+            "background_checks": self.background_checks, "route_actions": self.route_actions,
+            "update_goals": self.update_goals, "emit_signal": self.emit_signal,
+            **{name: partial(self.call_data_adapter, name) for name in DATA_ADAPTERS}}
+        return {f"session.{name}": self._report_failure(name, method) for name, method in methods.items()}
 
-    def _guarded(self, kind: str) -> Any:
-        name = kind.partition(".")[2]
-        method = partial(self.hand_over, name) if name in FURTHER else getattr(self, name)
-
+    def _report_failure(self, name: str, method: Callable[[Call], Awaitable[Outcome]]) -> Any:
+        """Turn an exception of a node into a failed outcome and an event."""
         async def handler(call: Call) -> Outcome:
             try:
-                outcome: Outcome = await method(call)
+                return await method(call)
             except Exception as error:
-                why = f"{name}: {type(error).__name__}: {error}"
-                self._on_event("adapter_failed", {"node": call.node.id, "reason": why})
-                unsaid = {"llm.response_type": ""} if name == "llm_call" else {}  # what was said before is no answer
-                return Outcome(FAIL, failure_reason=why, failure_class="error", context_updates=unsaid)
-            return outcome
+                reason = f"{name}: {type(error).__name__}: {error}"
+                self._on_event("adapter_failed", {"node": call.node.id, "reason": reason})
+                # an earlier response must not pass for this call's
+                reset = {"llm.response_type": ""} if name == "llm_call" else {}
+                return Outcome(FAIL, failure_reason=reason, failure_class="error", context_updates=reset)
         return handler
 
     def _adapter(self, name: str) -> Callable[..., Any] | None:
@@ -74,30 +80,31 @@ class SessionNodes:
     # ---- pure nodes
 
     async def classify(self, call: Call) -> Outcome:
-        """`session.input_type`: command, tool_result, blocked or query. What is blocked has its answer from here on,
-        for a graph that leads it to its end."""
-        said = call.context.get("session.input", "")
-        if isinstance(said, Mapping) and "tool_result" in said:
+        """Set `session.input_type` to command, tool_result, blocked or query. Blocked input is answered here
+        already, for a graph that leads it straight to its end.
+        """
+        text = call.context.get("session.input", "")
+        if isinstance(text, Mapping) and "tool_result" in text:
             kind = "tool_result"
-        elif call.context.get("session.blocked") or not str(said).strip():
+        elif call.context.get("session.blocked") or not str(text).strip():
             kind = "blocked"
-        elif isinstance(said, str) and said.startswith("/"):
+        elif isinstance(text, str) and text.startswith("/"):
             kind = "command" if self.tier.commands else "blocked"
         else:
             kind = "query"
-        refused = {"session_refusal": self._refusal(), "session_response": f"I cannot take this up: {self._refusal()}."}
+        refused = {"session_refusal": self._refusal(), "session_response": f"I cannot do this: {self._refusal()}."}
         return ok(session_input_type=kind, **(refused if kind == "blocked" else {"session_refusal": ""}))
 
     def _refusal(self) -> str:
         return f"it is blocked at trust tier {self.tier.name}"
 
     async def authorize(self, call: Call) -> Outcome:
-        """`session.authorized`, from the tier and what the input is; `session.refusal` says why not."""
+        """Set `session.authorized` from the tier and the input type; `session.refusal` gives the reason."""
         blocked = call.context.get("session.input_type") == "blocked"
         return ok(session_authorized=not blocked, session_refusal=self._refusal() if blocked else "")
 
     async def mode_select(self, call: Call) -> Outcome:
-        """`session.cognitive_mode`: a due plan, goals, every fifth turn consolidation, else reflection."""
+        """Set `session.cognitive_mode`: a due plan, goals, consolidation every fifth turn, else reflection."""
         turn = int(call.context.get("session.turn_count") or 0)
         if call.context.get("session.plan_due"):
             mode = "plan_execution"
@@ -108,62 +115,66 @@ class SessionNodes:
         return ok(session_cognitive_mode=mode)
 
     async def format(self, call: Call) -> Outcome:
-        """`session.response`: what the model said, or the refusal of what is blocked."""
+        """Set `session.response` to the model's answer, or to the refusal of blocked input."""
         if call.context.get("session.input_type") == "blocked":
-            return ok(session_response=f"I cannot take this up: {call.context.get('session.refusal')}.")
+            return ok(session_response=f"I cannot do this: {call.context.get('session.refusal')}.")
         return ok(session_response=str(call.context.get("llm.content") or ""))
 
     async def process_results(self, call: Call) -> Outcome:
-        """Actions, goal updates, new goals and memory notes of the model's JSON, also within other words; none of what
-        is no JSON."""
-        given = extract_object(str(call.context.get("llm.content") or "")) or {}
-        found: dict[str, Any] = {f"session.{name}": given[name] if isinstance(given.get(name), list) else []
-                                 for name in _LISTS}
-        notes = found["session.memory_notes"]
+        """Set actions, goal updates, new goals and memory notes from the JSON object in the model's answer, if there
+        is one.
+        """
+        answer = extract_object(str(call.context.get("llm.content") or "")) or {}
+        updates: dict[str, Any] = {f"session.{name}": answer[name] if isinstance(answer.get(name), list) else []
+                                   for name in _LISTS}
+        notes = updates["session.memory_notes"]
         if notes:
             memory = dict(call.context.get("session.working_memory") or {})
             memory["notes"] = [*memory.get("notes", []), *notes][-MAX_NOTES:]
-            found["session.working_memory"] = memory
-        return Outcome(SUCCESS, context_updates=found)
+            updates["session.working_memory"] = memory
+        return Outcome(SUCCESS, context_updates=updates)
 
     async def transform(self, call: Call) -> Outcome:
-        """`output_key` from `source_key`: as it is, or put into `expression` where that says {value}."""
+        """Set `output_key` from `source_key`: unchanged, or inserted into `expression` in place of {value}."""
         value = call.context.get(str(call.attrs.get("source_key") or "llm.content"), "")
         expression = call.attrs.get("expression")
-        given = str(expression).replace("{value}", str(value)) if expression else value
-        return Outcome(SUCCESS, context_updates={str(call.attrs.get("output_key") or "session.response"): given})
+        result = str(expression).replace("{value}", str(value)) if expression else value
+        return Outcome(SUCCESS, context_updates={str(call.attrs.get("output_key") or "session.response"): result})
 
     # ---- nodes with an adapter
 
-    async def hand_over(self, name: str, call: Call) -> Outcome:
-        """A node of `adapters.FURTHER`: its keys go to its adapter; the keys that it gives change."""
+    async def call_data_adapter(self, name: str, call: Call) -> Outcome:
+        """Run a node of `adapters.DATA_ADAPTERS`: pass its keys to the adapter; the keys it returns change."""
         adapter = self._adapter(name)
         if adapter is None:
             return _skipped(name)
-        data = {key: call.context.get(f"session.{key}") for key in FURTHER[name]}
-        changed = await called(adapter, data, call.context.get("session.agent_id"))
+        data = {key: call.context.get(f"session.{key}") for key in DATA_ADAPTERS[name]}
+        changed = await call_adapter(adapter, data, call.context.get("session.agent_id"))
         return Outcome(SUCCESS, context_updates={f"session.{key}": value for key, value in (changed or {}).items()})
 
     async def build_prompt(self, call: Call) -> Outcome:
-        """`session.prompt`: the messages for the model; without an adapter those of the session as they are."""
+        """Set `session.prompt` to the messages for the model; without an adapter the session's own are used."""
         build = self._adapter("build_prompt")
         if build is None:
             return ok(session_prompt=None)
-        return ok(session_prompt=await called(build, dict(call.context)))
+        return ok(session_prompt=await call_adapter(build, dict(call.context)))
 
     async def memory_recall(self, call: Call) -> Outcome:
-        """`session.recalled_memories`."""
+        """Set `session.recalled_memories`."""
         recall = self._adapter("memory_recall")
         if recall is None:
             return _skipped("memory_recall")
-        found = await called(recall, call.context.get("session.agent_id"), call.context.get("session.input", ""))
-        return ok(session_recalled_memories=list(found or []))
+        memories = await call_adapter(recall, call.context.get("session.agent_id"),
+                                      call.context.get("session.input", ""))
+        return ok(session_recalled_memories=list(memories or []))
 
     async def llm_call(self, call: Call) -> Outcome:
-        """`llm.response_type` text with `llm.content`, or tool_call with `llm.tool_calls`; `llm.thinking` with both."""
+        """Set `llm.response_type` to text with `llm.content`, or to tool_call with `llm.tool_calls`; `llm.thinking`
+        either way.
+        """
         if call.context.get("session.is_heartbeat") and not (call.context.get("session.initiative")
                                                              and self._budget()):
-            return Outcome(SKIPPED, notes="no initiative, or its budget is used up: no model is asked",
+            return Outcome(SKIPPED, notes="no initiative, or its budget is used up: no model is called",
                            context_updates={"llm.response_type": "text", "llm.content": ""})
         context = call.context
         mode = str(call.attrs.get("mode") or context.get("session.cognitive_mode") or "reflection")
@@ -172,43 +183,45 @@ class SessionNodes:
                    "tools": list(self.tier.tools) if self.tier.tool_dispatch else [],
                    "memories": context.get("session.recalled_memories") or []}
         messages = context.get("session.prompt") or context.get("session.messages") or []
-        said = await called(self.adapters["llm_call"], list(messages), mode, options)
-        if not isinstance(said, Mapping) or not (said.get("tool_calls") or isinstance(said.get("content"), str)):
-            raise TypeError(f"llm_call gave {said!r:.80}; it should give content or tool_calls")
-        updates = {"llm.thinking": list(said.get("thinking") or []),
+        response = await call_adapter(self.adapters["llm_call"], list(messages), mode, options)
+        if not isinstance(response, Mapping) or not (response.get("tool_calls")
+                                                     or isinstance(response.get("content"), str)):
+            raise TypeError(f"llm_call returned {response!r:.80}; it must return content or tool_calls")
+        updates = {"llm.thinking": list(response.get("thinking") or []),
                    "llm.calls": int(context.get("llm.calls") or 0) + 1}
-        if said.get("tool_calls"):
+        if response.get("tool_calls"):
             return Outcome(SUCCESS, context_updates={**updates, "llm.response_type": "tool_call",
-                                                     "llm.tool_calls": list(said["tool_calls"]), "llm.content": ""})
+                                                     "llm.tool_calls": list(response["tool_calls"]), "llm.content": ""})
         return Outcome(SUCCESS, context_updates={**updates, "llm.response_type": "text", "llm.tool_calls": [],
-                                                 "llm.content": said["content"]})
+                                                 "llm.content": response["content"]})
 
     async def tool_dispatch(self, call: Call) -> Outcome:
-        """Calls the tools that the model asked for, as far as the tier allows; their results become messages."""
+        """Call the tools that the model requested, as far as the tier allows; their results become messages."""
         dispatch = self._adapter("tool_dispatch")
         calls = list(call.context.get("llm.tool_calls") or [])
         if dispatch is None:
             return _skipped("tool_dispatch")
-        allowed = [one for one in calls if self.tier.allows(str(one.get("name", "")))]
-        given = list(await called(dispatch, allowed, call.context.get("session.agent_id"))) if allowed else []
-        if len(given) != len(allowed):
-            raise ValueError(f"tool_dispatch gave {len(given)} results for {len(allowed)} calls")
-        for one in calls:
-            self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(one.get("name", "")),
-                                               "allowed": one in allowed})
-        by_call = {id(one): result for one, result in zip(allowed, given, strict=True)}
-        results = [by_call.get(id(one), f"refused: {one.get('name')} is not allowed at trust tier {self.tier.name}")
-                   for one in calls]
-        asked = {"role": "assistant", "content": "", "tool_calls": calls}
+        allowed = [requested for requested in calls if self.tier.allows(str(requested.get("name", "")))]
+        results = list(await call_adapter(dispatch, allowed, call.context.get("session.agent_id"))) if allowed else []
+        if len(results) != len(allowed):
+            raise ValueError(f"tool_dispatch returned {len(results)} results for {len(allowed)} calls")
+        for requested in calls:
+            self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(requested.get("name", "")),
+                                               "allowed": requested in allowed})
+        by_call = {id(requested): result for requested, result in zip(allowed, results, strict=True)}
+        refused = f"is not allowed at trust tier {self.tier.name}"
+        texts = [by_call.get(id(requested), f"refused: {requested.get('name')} {refused}") for requested in calls]
+        question = {"role": "assistant", "content": "", "tool_calls": calls}
         answers = [{"role": "tool", "content": result if isinstance(result, str) else json.dumps(result),
-                    **({"tool_call_id": one["id"]} if one.get("id") else {}), "name": str(one.get("name", ""))}
-                   for one, result in zip(calls, results, strict=True)]
-        made = int(call.context.get("session.tool_calls_made") or 0) + len(allowed)
-        messages = [*(call.context.get("session.messages") or []), asked, *answers]
-        return ok(session_tool_results=results, session_messages=messages, session_tool_calls_made=made)
+                    **({"tool_call_id": requested["id"]} if requested.get("id") else {}),
+                    "name": str(requested.get("name", ""))}
+                   for requested, result in zip(calls, texts, strict=True)]
+        total = int(call.context.get("session.tool_calls_made") or 0) + len(allowed)
+        messages = [*(call.context.get("session.messages") or []), question, *answers]
+        return ok(session_tool_results=texts, session_messages=messages, session_tool_calls_made=total)
 
     async def memory_update(self, call: Call) -> Outcome:
-        """Hands the turn over to memory; a mapping that comes back becomes the working memory."""
+        """Pass the turn to memory; a mapping that comes back becomes the working memory."""
         update = self._adapter("memory_update")
         if update is None:
             return _skipped("memory_update")
@@ -217,51 +230,51 @@ class SessionNodes:
                 "kind": str(call.attrs.get("kind") or "turn"), "notes": context.get("session.memory_notes") or [],
                 "working_memory": context.get("session.working_memory") or {},
                 "thinking": context.get("llm.thinking") or []}
-        changed = await called(update, context.get("session.agent_id"), turn)
+        changed = await call_adapter(update, context.get("session.agent_id"), turn)
         return ok(session_working_memory=dict(changed)) if isinstance(changed, Mapping) else ok()
 
     async def checkpoint(self, call: Call) -> Outcome:
-        """`session.last_checkpoint`."""
-        keep = self._adapter("checkpoint")
-        if keep is None:
+        """Set `session.last_checkpoint`."""
+        save = self._adapter("checkpoint")
+        if save is None:
             return _skipped("checkpoint")
         turn = call.context.get("session.turn_count", 0)
-        await called(keep, call.context.get("session.id"), turn, dict(call.context))
+        await call_adapter(save, call.context.get("session.id"), turn, dict(call.context))
         return ok(session_last_checkpoint=turn)
 
     async def background_checks(self, call: Call) -> Outcome:
-        """`session.background_check_results`."""
-        look = self._adapter("background_checks")
-        if look is None:
+        """Set `session.background_check_results`."""
+        check = self._adapter("background_checks")
+        if check is None:
             return _skipped("background_checks")
-        found = await called(look, call.context.get("session.agent_id"))
-        return ok(session_background_check_results=dict(found or {}))
+        results = await call_adapter(check, call.context.get("session.agent_id"))
+        return ok(session_background_check_results=dict(results or {}))
 
     async def route_actions(self, call: Call) -> Outcome:
-        """Hands the actions over that the model wants done."""
+        """Pass on the actions that the model requested."""
         route = self._adapter("route_actions")
         if route is None:
             return _skipped("route_actions")
-        await called(route, list(call.context.get("session.actions") or []), call.context.get("session.agent_id"))
+        await call_adapter(route, list(call.context.get("session.actions") or []), call.context.get("session.agent_id"))
         return ok(session_actions_routed=True)
 
     async def update_goals(self, call: Call) -> Outcome:
-        """Hands goal changes over; the session's own goals change when the heartbeat ends."""
+        """Pass on goal changes; the session's own goals change when the heartbeat ends."""
         update = self._adapter("update_goals")
         if update is None:
             return _skipped("update_goals")
-        await called(update, list(call.context.get("session.goal_updates") or []),
+        await call_adapter(update, list(call.context.get("session.goal_updates") or []),
                      list(call.context.get("session.new_goals") or []), call.context.get("session.agent_id"))
         return ok(session_goals_updated=True)
 
     async def emit_signal(self, call: Call) -> Outcome:
-        """Tells whoever listens: `signal` names it, `data_key` the context key that goes along."""
+        """Emit an event: `signal` is its name, `data_key` the context key sent with it."""
         name = str(call.attrs.get("signal") or call.node.id)
         data = call.context.get(str(call.attrs.get("data_key") or "session.response"))
         self._on_event(name, {"agent_id": call.context.get("session.agent_id"), "data": data})
         emit = self._adapter("emit_signal")
         if emit is not None:
-            await called(emit, name, data, call.context.get("session.agent_id"))
+            await call_adapter(emit, name, data, call.context.get("session.agent_id"))
         return ok()
 
 

@@ -1,9 +1,9 @@
-"""`Session`: messages in, answers out, with the state kept after each; thin over `state`, `nodes` and the engine.
+"""`Session`: messages in, answers out, state saved after each. Thin over `state`, `nodes` and the engine.
 
-What survives a crash: `session.json` is the state after the last whole run; `under_way.json` says which run was under
-way, and `runs/KIND-N` is the engine's own directory for it. A restored session finishes that run first: nodes that
-are done are not done again. One run at a time: a message that comes during a heartbeat is answered after it, a
-heartbeat that comes during anything is left out.
+After a crash: `session.json` is the state after the last completed run, `under_way.json` names the run in progress, and
+`runs/KIND-N` is the engine's run directory for it. A restored session finishes that run first; finished nodes do not
+run again. Runs are serialized: a message that arrives during a heartbeat is answered after it, a heartbeat that falls
+into any other run is skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -29,7 +29,7 @@ from garrison.session import state as states
 from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState
-from garrison.session.trust import Tier, read_tiers, tier_of
+from garrison.session.trust import Tier, find_tier, read_tiers
 
 if TYPE_CHECKING:
     from typing import Self
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MAX_STEPS = 100
 EVENTS = ("agent_started", "query_completed", "heartbeat_complete", "percept_received")
-"""What a session itself tells; graphs and adapters tell of more."""
+"""Events of every session; graphs and adapters emit more."""
 
 
 class RunFailed(GarrisonError):
-    """A turn or heartbeat did not come to its end; the state is as it was before."""
+    """A turn or heartbeat failed; the state is as it was before."""
 
 
 @dataclass(frozen=True)
 class TurnResult:
-    """An answer: what was said, how many tools were called, what the run knew at its end."""
+    """Answer to a message, with the number of tool calls and the run's final context."""
 
     response: str
     tool_calls_made: int
@@ -60,7 +60,7 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class HeartbeatResult:
-    """A heartbeat: in which mode, what was to be done, how many calls of the model it cost."""
+    """Result of a heartbeat: its mode, its actions, the number of model calls."""
 
     cognitive_mode: str
     actions: tuple[Any, ...]
@@ -70,7 +70,9 @@ class HeartbeatResult:
 
 @dataclass
 class Initiative:
-    """A session's own initiative: seconds between heartbeats (None: the trust tier's), calls of the model in all."""
+    """Settings of a session's own heartbeats: seconds between them (None: the trust tier's) and the total number of
+    model calls.
+    """
 
     interval: float | None = None
     budget: int = 100
@@ -82,26 +84,27 @@ class _Graphs:
     turn: Graph
     heartbeat: Graph
     pending: dict[str, Graph] = field(default_factory=dict)
-    """Graphs that take their place from the next run on."""
+    """Graphs that replace them with the next run."""
 
 
-def shipped(name: str) -> str:
-    """The text of a shipped graph, `turn` or `heartbeat`."""
+def shipped_graph(name: str) -> str:
+    """Return the text of a shipped graph, `turn` or `heartbeat`."""
     return resources.files("garrison.session").joinpath(f"graphs/{name}.dot").read_text()
 
 
-def _read(name: str, text: str | None) -> Graph:
-    """A graph as a session runs it, the shipped one without a text; what was put right in it is logged."""
-    graph, said = read_session_graph(shipped(name) if text is None else text, f"<{name} graph>")
-    for line in said:
+def _read_graph(name: str, text: str | None) -> Graph:
+    """Return a graph as a session runs it, by default the shipped one; log what was corrected in it."""
+    graph, corrections = read_session_graph(shipped_graph(name) if text is None else text, f"<{name} graph>")
+    for line in corrections:
         logger.warning("%s", line)
     return graph
 
 
 class Session:
-    """One session; an async context manager. `folder` keeps it (None: in memory), `adapters` reach the world.
+    """Session of one agent; an async context manager. `folder` keeps it on disk (None: in memory only).
 
-    UsageError for adapters or a tier that nobody knows. `initiative` switches heartbeats' model calls on.
+    `adapters` connect it to the outside world; UsageError for an unknown adapter or trust tier. `initiative` enables
+    the model calls of heartbeats.
     """
 
     def __init__(self, state: SessionState, adapters: adapting.Adapters, *, folder: Path | None = None,
@@ -111,21 +114,21 @@ class Session:
                  on_event: Callable[[str, dict[str, Any]], None] | None = None,
                  clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.state, self.adapters, self.folder = state, adapters, folder
-        adapting.check(adapters)
-        self.tier = tier_of(state.trust_tier, tiers or read_tiers())
+        adapting.check_adapters(adapters)
+        self.tier = find_tier(state.trust_tier, tiers or read_tiers())
         self.initiative, self._max_steps, self._clock = initiative, max_steps, clock
-        self._graphs = _Graphs(_read("turn", turn_graph), _read("heartbeat", heartbeat_graph))
+        self._graphs = _Graphs(_read_graph("turn", turn_graph), _read_graph("heartbeat", heartbeat_graph))
         self._listeners = [on_event] if on_event else []
         self._busy = asyncio.Lock()
-        self._beats: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._lock: LifeLock | None = None
         wanted = adapters_of(self._graphs.turn) | adapters_of(self._graphs.heartbeat)
-        self.missing = adapting.missing(adapters, wanted)
-        self.nodes = SessionNodes(adapters, self.tier, self.tell, self._may_spend)
+        self.missing = adapting.missing_adapters(adapters, wanted)
+        self.nodes = SessionNodes(adapters, self.tier, self.emit, self._may_spend)
 
     @classmethod
     def restore(cls, folder: Path, adapters: adapting.Adapters, **options: Any) -> Session:
-        """The session that is kept in `folder`; NotFound or RecordCorrupt if there is none that can be read."""
+        """Return the session kept in `folder`; raise NotFound or RecordCorrupt if there is none that can be read."""
         return cls(read_state(folder), adapters, folder=folder, **options)
 
     async def __aenter__(self) -> Self:
@@ -133,27 +136,28 @@ class Session:
             atomic.make_directory(self.folder)
             self._lock = LifeLock.try_acquire(self.folder / "session.lock")
             if self._lock is None:
-                raise Refused(f"session {self.state.session_id} is in use by another process; wait for it")
+                raise Refused(f"session {self.state.session_id} is in use by another process; retry when it has ended")
         if self.missing:
-            logger.warning("session %s has no adapters for %s; their nodes are skipped", self.state.session_id,
+            logger.warning("session %s has no adapter for %s; their nodes are skipped", self.state.session_id,
                            ", ".join(self.missing))
         self._save()
-        self.tell("agent_started", {"agent_id": self.state.agent_id, "turn_count": self.state.turn_count})
+        self.emit("agent_started", {"agent_id": self.state.agent_id, "turn_count": self.state.turn_count})
         try:
-            await self._finish_what_was_begun()
+            await self._finish_interrupted_run()
         except BaseException:
             self._release()
             raise
         interval = self._interval()
         if interval:
-            self._beats = asyncio.create_task(self._beat(interval), name=f"heartbeats of {self.state.session_id}")
+            self._heartbeats = asyncio.create_task(self._run_heartbeats(interval),
+                                                   name=f"heartbeats of {self.state.session_id}")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.wait({self._beats})
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.wait({self._heartbeats})
         self._release()
 
     def _release(self) -> None:
@@ -161,38 +165,38 @@ class Session:
             self._lock.release()
             self._lock = None
 
-    # ---- for whoever has it
+    # ---- public API
 
     async def send(self, text: Any) -> TurnResult:
-        """Answer a message; RunFailed (and the state as it was) if the turn does not come to its end."""
-        self.tell("percept_received", {"agent_id": self.state.agent_id, "input": text})
+        """Answer a message; raise RunFailed, with the state unchanged, if the turn fails."""
+        self.emit("percept_received", {"agent_id": self.state.agent_id, "input": text})
         async with self._busy:
             return await self._turn(text)
 
     async def heartbeat(self) -> HeartbeatResult | None:
-        """One heartbeat; None, and nothing done, while anything else is under way."""
+        """Run one heartbeat; None, without doing anything, while another run is in progress."""
         if self._busy.locked():
             return None
         async with self._busy:
             return await self._heartbeat()
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
-        """Replace a graph (DOT text) from the next run on; an error in it is told now, and nothing changes."""
+        """Replace a graph (DOT text) from the next run on; an error in it is raised now, and nothing changes."""
         from garrison.pipeline.handlers.registry import Registry
         from garrison.pipeline.open_run import build_program
 
-        read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
+        graphs = {name: _read_graph(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
                 if text is not None}
-        for graph in read.values():
+        for graph in graphs.values():
             build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
-        self._graphs.pending.update(read)
+        self._graphs.pending.update(graphs)
 
     def listen(self, listener: Callable[[str, dict[str, Any]], None]) -> None:
-        """Tell `listener` every event from now on: its name, its data."""
+        """Call `listener` with the name and data of every event from now on."""
         self._listeners.append(listener)
 
-    def tell(self, name: str, data: dict[str, Any]) -> None:
-        """Tell all listeners, and `events.jsonl` where the session is kept."""
+    def emit(self, name: str, data: dict[str, Any]) -> None:
+        """Send an event to all listeners, and to `events.jsonl` if the session is kept on disk."""
         if self.folder is not None and self._lock is not None:
             append_line(self.folder / "events.jsonl", {"at": self._clock().isoformat(), "event": name, **data})
         for listener in self._listeners:
@@ -206,8 +210,8 @@ class Session:
         result = await self._run("turn", number, values, {"text": text}, resume=resume)
         context = result.context
         self.state = states.apply_turn_result(self.state, text, context)
-        self._over("turn", number)
-        self.tell("query_completed", {"agent_id": self.state.agent_id, "turn": number, "steps": result.steps})
+        self._finish("turn", number)
+        self.emit("query_completed", {"agent_id": self.state.agent_id, "turn": number, "steps": result.steps})
         return TurnResult(str(context.get("session.response", "")), int(context.get("session.tool_calls_made") or 0),
                           dict(context), tuple(context.get("llm.thinking") or ()), result.steps)
 
@@ -218,59 +222,58 @@ class Session:
         context = result.context
         self.state = states.apply_heartbeat_result(self.state, context)
         calls = int(context.get("llm.calls") or 0)
-        self._over("heartbeat", number)
-        self.tell("heartbeat_complete", {"agent_id": self.state.agent_id, "heartbeat": number,
+        self._finish("heartbeat", number)
+        self.emit("heartbeat_complete", {"agent_id": self.state.agent_id, "heartbeat": number,
                                          "mode": self.state.cognitive_mode, "model_calls": calls})
         return HeartbeatResult(self.state.cognitive_mode, tuple(context.get("session.actions") or ()), calls,
                                dict(context))
 
-    async def _run(self, kind: str, number: int, values: dict[str, Any], begun: dict[str, Any], *,
+    async def _run(self, kind: str, number: int, values: dict[str, Any], fields: dict[str, Any], *,
                    resume: bool) -> RunResult:
         from garrison.pipeline.engine import run_async
 
         if not resume:
-            self._graphs.__dict__.update(self._graphs.pending)
-            self._graphs.pending.clear()
-        graph = getattr(self._graphs, kind)
+            self._graphs = replace(self._graphs, **self._graphs.pending, pending={})
+        graph = self._graphs.turn if kind == "turn" else self._graphs.heartbeat
         folder = self.folder / "runs" / f"{kind}-{number}" if self.folder else None
         if self.folder is not None and not resume:
             shutil.rmtree(folder, ignore_errors=True) if folder else None
             atomic.write(self.folder / "under_way.json", json.dumps(
-                {"kind": kind, "number": number, **begun}, ensure_ascii=False).encode())
-        going_on = resume and folder is not None and (folder / "journal.jsonl").exists()
-        result = await run_async(None if going_on else graph, initial=None if going_on else values,
-                                 handlers=self.nodes.handlers(), run_dir=folder, resume=going_on,
+                {"kind": kind, "number": number, **fields}, ensure_ascii=False).encode())
+        continued = resume and folder is not None and (folder / "journal.jsonl").exists()
+        result = await run_async(None if continued else graph, initial=None if continued else values,
+                                 handlers=self.nodes.handlers(), run_dir=folder, resume=continued,
                                  max_steps=self._max_steps, seed=f"{self.state.session_id}-{kind}-{number}")
         if result.status != "success":
-            where = f"; the run is kept in {folder}" if folder else ""
+            kept = f"; the run is kept in {folder}" if folder else ""
             raise RunFailed(f"{kind} {number} of session {self.state.session_id} ended as {result.status}: "
-                            f"{result.reason or result.detail}{where}")
+                            f"{result.reason or result.detail}{kept}")
         return result
 
-    def _over(self, kind: str, number: int) -> None:
+    def _finish(self, kind: str, number: int) -> None:
         self._save()
         if self.folder is not None:
             (self.folder / "under_way.json").unlink(missing_ok=True)
             shutil.rmtree(self.folder / "runs" / f"{kind}-{number}", ignore_errors=True)
 
-    async def _finish_what_was_begun(self) -> None:
+    async def _finish_interrupted_run(self) -> None:
         raw = atomic.read(self.folder / "under_way.json") if self.folder else None
         if raw is None:
             return
-        begun = json.loads(raw)
-        count = self.state.turn_count if begun["kind"] == "turn" else self.state.heartbeat_count
-        if count >= begun["number"]:
-            self._over(begun["kind"], begun["number"])
+        under_way = json.loads(raw)
+        count = self.state.turn_count if under_way["kind"] == "turn" else self.state.heartbeat_count
+        if count >= under_way["number"]:
+            self._finish(under_way["kind"], under_way["number"])
             return
         async with self._busy:
             try:
-                await (self._turn(begun["text"], resume=True) if begun["kind"] == "turn"
+                await (self._turn(under_way["text"], resume=True) if under_way["kind"] == "turn"
                        else self._heartbeat(resume=True))
             except RunFailed as error:
                 logger.warning("%s", error)
                 assert self.folder is not None
                 (self.folder / "under_way.json").unlink(missing_ok=True)
-                self.tell("run_failed", {"reason": str(error)})
+                self.emit("run_failed", {"reason": str(error)})
 
     def _save(self) -> None:
         if self.folder is not None:
@@ -279,7 +282,7 @@ class Session:
     # ---- initiative
 
     def _may_spend(self) -> bool:
-        """Whether a heartbeat may ask the model once more; asking counts."""
+        """Return whether a heartbeat may make another model call, and count it."""
         if self.initiative is None or self.initiative.spent >= self.initiative.budget:
             return False
         self.initiative.spent += 1
@@ -290,27 +293,27 @@ class Session:
             return 0.0
         return self.initiative.interval if self.initiative.interval is not None else self.tier.heartbeat
 
-    async def _beat(self, interval: float) -> None:
+    async def _run_heartbeats(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
             try:
                 await self.heartbeat()
             except GarrisonError as error:
                 logger.warning("%s", error)
-                self.tell("run_failed", {"reason": str(error)})
+                self.emit("run_failed", {"reason": str(error)})
 
 
 def write_state(folder: Path, state: SessionState) -> None:
-    """Keep a state in its folder, which is there, whole or not at all."""
+    """Write a state to its existing folder, whole or not at all."""
     body = json.dumps({"schema": 1, "state": state.to_data()}, ensure_ascii=False, indent=1)
     atomic.write(folder / "session.json", body.encode("utf-8", "backslashreplace"))
 
 
 def read_state(folder: Path) -> SessionState:
-    """The state that is kept in a folder; NotFound or RecordCorrupt if there is none that can be read."""
+    """Return the state kept in a folder; raise NotFound or RecordCorrupt if there is none that can be read."""
     raw = atomic.read(folder / "session.json")
     if raw is None:
-        raise NotFound(f"no session in {folder}; `garrison session list` shows those there are")
+        raise NotFound(f"no session in {folder}; `garrison session list` shows the existing ones")
     try:
         return SessionState.from_data(json.loads(raw)["state"])
     except (ValueError, KeyError, TypeError, GarrisonError) as error:

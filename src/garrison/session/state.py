@@ -1,8 +1,8 @@
-"""A session's state, what of it a run begins with, and what a run's end makes of it. Pure.
+"""State of a session, the values a run starts with, and how a run's result changes the state. Pure.
 
-Keys of a run's context: `session.*` from here and from the session's nodes, `llm.*` from `session.llm_call`,
-`graph.*` from the engine. A turn adds exactly two messages, what the person said and what was answered; trust tier
-and goals leave a turn as they came, working memory only changes if the graph changed it.
+Keys of a run's context: `session.*` from here and from the session's nodes, `llm.*` from `session.llm_call`, `graph.*`
+from the engine. A turn adds exactly two messages, the person's and the answer. Trust tier and goals do not change in a
+turn; working memory changes only if the graph changed it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from garrison.errors import UsageError
 MODES = ("reflection", "goal_pursuit", "plan_execution", "consolidation")
 ROLES = ("user", "assistant", "tool", "system")
 CONSOLIDATE_EVERY, REFLECT_EVERY = 30, 60
-"""Heartbeats between two consolidations of identity, and between two periodic reflections."""
+"""Heartbeats between identity consolidations, and between periodic reflections."""
 Message = dict[str, Any]
-"""`role` and `content`; of a tool's result `tool_call_id` and `name` too."""
+"""`role` and `content`; for a tool's result also `tool_call_id` and `name`."""
 
 
 @dataclass
 class SessionState:
-    """Everything a session is between two runs."""
+    """Everything that a session keeps between two runs."""
 
     session_id: str
     agent_id: str
@@ -38,28 +38,28 @@ class SessionState:
     heartbeat_count: int = 0
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON's shapes."""
+        """Return it as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Any) -> SessionState:
-        """The inverse of `to_data`; UsageError that names what is wrong."""
+        """Return the state that `to_data` wrote; UsageError names what is wrong."""
         try:
             state = cls(**data)
         except TypeError as error:
-            raise UsageError(f"this is no session's state: {error}") from error
+            raise UsageError(f"not the state of a session: {error}") from error
         kinds = {"session_id": str, "agent_id": str, "trust_tier": str, "turn_count": int, "messages": list,
                  "working_memory": dict, "goals": list, "cognitive_mode": str, "heartbeat_count": int}
         for name, kind in kinds.items():
             if not isinstance(getattr(state, name), kind):
-                raise UsageError(f"this is no session's state: {name} is no {kind.__name__}")
+                raise UsageError(f"not the state of a session: {name} is not of type {kind.__name__}")
         if any(message.get("role") not in ROLES for message in state.messages):
-            raise UsageError(f"this is no session's state: a message's role is one of {', '.join(ROLES)}")
+            raise UsageError(f"not the state of a session: a message's role is one of {', '.join(ROLES)}")
         return state
 
 
-def plan_due(goals: list[dict[str, Any]], now: datetime) -> bool:
-    """Whether a step of a goal's plan is not done and due: `plan: [{done, due}]`, `due` ISO 8601 or absent."""
+def is_plan_due(goals: list[dict[str, Any]], now: datetime) -> bool:
+    """Return whether a step of a goal's plan is due and not done: `plan: [{done, due}]`, `due` ISO 8601 or absent."""
     steps = [step for goal in goals for step in goal.get("plan") or [] if isinstance(step, Mapping)]
     return any(not step.get("done") and _is_past(step.get("due"), now) for step in steps)
 
@@ -79,11 +79,11 @@ def _common(state: SessionState, now: datetime) -> dict[str, Any]:
             "session.trust_tier": state.trust_tier, "session.turn_count": state.turn_count,
             "session.messages": copy.deepcopy(state.messages), "session.goals": copy.deepcopy(state.goals),
             "session.working_memory": copy.deepcopy(state.working_memory),
-            "session.cognitive_mode": state.cognitive_mode, "session.plan_due": plan_due(state.goals, now)}
+            "session.cognitive_mode": state.cognitive_mode, "session.plan_due": is_plan_due(state.goals, now)}
 
 
 def build_turn_values(state: SessionState, text: Any, now: datetime) -> dict[str, Any]:
-    """What a turn begins with: the state, and what the person said."""
+    """Return the context a turn starts with: the state and the person's message."""
     values = _common(state, now)
     content = text if isinstance(text, str) else copy.deepcopy(text)
     values["session.messages"] = [*values["session.messages"], {"role": "user", "content": content}]
@@ -91,17 +91,17 @@ def build_turn_values(state: SessionState, text: Any, now: datetime) -> dict[str
 
 
 def apply_turn_result(state: SessionState, text: Any, context: Mapping[str, Any]) -> SessionState:
-    """The state after a turn; the old one is left as it was."""
+    """Return the state after a turn; the given one is not changed."""
     new = copy.deepcopy(state)
     new.turn_count += 1
     new.messages += [{"role": "user", "content": copy.deepcopy(text)},
                      {"role": "assistant", "content": str(context.get("session.response", ""))}]
-    _remember(new, context)
+    _apply_memory(new, context)
     return new
 
 
 def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bool) -> dict[str, Any]:
-    """What a heartbeat begins with; what is due every so many heartbeats stands in it."""
+    """Return the context a heartbeat starts with, and which periodic tasks are due."""
     count = state.heartbeat_count + 1
     return {**_common(state, now), "session.input": "", "session.is_heartbeat": True,
             "session.initiative": initiative, "session.heartbeat_count": count,
@@ -110,33 +110,33 @@ def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bo
 
 
 def apply_heartbeat_result(state: SessionState, context: Mapping[str, Any]) -> SessionState:
-    """The state after a heartbeat: its mode, its goals, its memory; messages and turns are as they were."""
+    """Return the state after a heartbeat: mode, goals and memory may change, messages and turns do not."""
     new = copy.deepcopy(state)
     new.heartbeat_count += 1
     mode = context.get("session.cognitive_mode")
     if mode in MODES:
         new.cognitive_mode = str(mode)
-    new.goals = changed_goals(new.goals, context.get("session.goal_updates") or [],
+    new.goals = apply_goal_changes(new.goals, context.get("session.goal_updates") or [],
                               context.get("session.new_goals") or [])
-    _remember(new, context)
+    _apply_memory(new, context)
     return new
 
 
-def _remember(state: SessionState, context: Mapping[str, Any]) -> None:
+def _apply_memory(state: SessionState, context: Mapping[str, Any]) -> None:
     memory = context.get("session.working_memory")
     if isinstance(memory, Mapping):
         state.working_memory = copy.deepcopy(dict(memory))
 
 
-def changed_goals(goals: list[dict[str, Any]], updates: Any, new: Any) -> list[dict[str, Any]]:
-    """Goals with updates put over those of the same id, and the new ones added; what is no goal is left out."""
-    found = [dict(goal) for goal in goals]
-    by_id = {goal.get("id"): goal for goal in found}
+def apply_goal_changes(goals: list[dict[str, Any]], updates: Any, new: Any) -> list[dict[str, Any]]:
+    """Return the goals with updates merged by id and new ones added; entries that are not goals are ignored."""
+    result = [dict(goal) for goal in goals]
+    by_id = {goal.get("id"): goal for goal in result}
     for update in updates if isinstance(updates, list) else []:
         if isinstance(update, Mapping) and update.get("id") in by_id:
             by_id[update["id"]].update(copy.deepcopy(dict(update)))
     for goal in new if isinstance(new, list) else []:
         if isinstance(goal, Mapping) and goal.get("id") not in by_id:
-            found.append(copy.deepcopy(dict(goal)))
-            by_id[goal.get("id")] = found[-1]
-    return found
+            result.append(copy.deepcopy(dict(goal)))
+            by_id[goal.get("id")] = result[-1]
+    return result

@@ -1,4 +1,4 @@
-"""Trust tiers: what a session may do, from the shipped file or one of the caller's. Pure but for reading it."""
+"""Trust tiers: what a session may do, from the shipped file or the caller's. Pure except for reading the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from garrison.errors import UsageError
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier; see trust.toml."""
+    """One trust tier; see trust.toml for the fields."""
 
     name: str
     tool_dispatch: bool = False
@@ -21,34 +21,34 @@ class Tier:
     commands: bool = False
 
     def allows(self, tool: str) -> bool:
-        """Whether a tool may be called."""
+        """Return whether a tool may be called."""
         return self.tool_dispatch and ("*" in self.tools or tool in self.tools)
 
 
 def read_tiers(path: Path | None = None) -> dict[str, Tier]:
-    """The tiers of a file, else the shipped ones; UsageError if it cannot be meant."""
+    """Return the tiers of a file, by default the shipped ones; UsageError if it is invalid."""
     where = str(path or "trust.toml")
     text = path.read_text() if path else resources.files("garrison.session").joinpath("trust.toml").read_text()
     try:
         body = tomllib.loads(text)
-        return {name: Tier(name, bool(one.get("tool_dispatch", False)), tuple(one.get("tools", ())),
-                           float(one.get("heartbeat", 0)), bool(one.get("commands", False)))
-                for name, one in body.items()}
+        return {name: Tier(name, bool(tier.get("tool_dispatch", False)), tuple(tier.get("tools", ())),
+                           float(tier.get("heartbeat", 0)), bool(tier.get("commands", False)))
+                for name, tier in body.items()}
     except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def working_tier(name: str, tiers: dict[str, Tier]) -> Tier:
-    """The tier of that name for a session that has a task; UsageError for one that could not even report on it."""
-    found = tier_of(name, tiers)
-    if not found.tool_dispatch:
-        able = ", ".join(one.name for one in tiers.values() if one.tool_dispatch)
-        raise UsageError(f"a session of trust tier {name} has no tools, and could not report; use one of {able}")
-    return found
+def require_working_tier(name: str, tiers: dict[str, Tier]) -> Tier:
+    """Return the tier of that name for a session with a task; UsageError for one that could not report on it."""
+    tier = find_tier(name, tiers)
+    if not tier.tool_dispatch:
+        usable = ", ".join(other.name for other in tiers.values() if other.tool_dispatch)
+        raise UsageError(f"a session of trust tier {name} has no tools and could not report; use one of {usable}")
+    return tier
 
 
-def tier_of(name: str, tiers: dict[str, Tier]) -> Tier:
-    """The tier of that name; UsageError with the names there are."""
+def find_tier(name: str, tiers: dict[str, Tier]) -> Tier:
+    """Return the tier of that name; UsageError with the existing names."""
     if name not in tiers:
-        raise UsageError(f"no trust tier {name!r:.60}; there are {', '.join(tiers)}")
+        raise UsageError(f"no trust tier {name!r:.60}; available: {', '.join(tiers)}")
     return tiers[name]

@@ -41,11 +41,11 @@ OpenButler = Callable[[Path, str], "AgentOrchestrator"]
 
 def claude_butler(home: Path, conversation: str) -> AgentOrchestrator:
     """Open the home's own crew, which searches the repository of the youngest run."""
-    from garrison.delegation.chat_service import desk_of  # the SDK costs a second
+    from garrison.delegation.chat_service import open_chat  # the SDK costs a second
 
     launch = next((launch for run in reversed(run_records.list_runs(home)) if (
         launch := run_records.load(Launch, RunFiles(home, run).launch)) is not None), None)
-    return desk_of(home, conversation, Path(launch.repo) if launch is not None else None)
+    return open_chat(home, conversation, Path(launch.repo) if launch is not None else None)
 
 
 class Conversation:

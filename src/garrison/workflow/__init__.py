@@ -1,13 +1,14 @@
-"""Workflows: named tools in dependency order; results flow from step to step and survive a kill.
+"""Workflows: tool calls in dependency order; results flow from step to step and survive a crash.
 
     agent = ResearchAgent({"search": search, "save": save})
     result = await agent.execute_workflow(Workflow("papers", "find and keep", [
         WorkflowStep("find", "search", {"query": "merge queues"}),
         WorkflowStep("keep", "save", {"papers": "${find.papers}"})]))
 
-`executor` compiles a workflow to a graph and runs it on the pipeline engine, whose journal is the source of truth;
-`workflows/ID.json` is a snapshot for people and programs. `references` (links between steps) and `validation` are
-pure. Tools are Python callables (`python_tools`), built in (`builtin_tools`), or those of MCP servers (`mcp_tools`).
+A workflow is compiled to a graph and run by the pipeline engine (`executor`), whose journal is the truth;
+`state/workflows/ID.json` is a snapshot of it for people and programs. References between steps (`references`) and the
+checks before a run (`validation`) are pure. Tools are Python callables, or those of any MCP server (`mcp_tools`, the
+only module that loads the MCP client).
 """
 
 from garrison.workflow.agent import AgentConfig, ResearchAgent, WorkflowAgent

@@ -1,4 +1,4 @@
-"""`WorkflowAgent`, which the seed calls `ResearchAgent`: sessions that are begun, kept, resumed and cleaned up."""
+"""`WorkflowAgent` (the seed's `ResearchAgent`): start, resume and clean up workflow sessions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from garrison.workflow.validation import check_same
 
 @dataclass
 class AgentConfig:
-    """How an agent works. `max_retries` is the most that any step may retry, `timeout_seconds` what a whole session may
-    take; `state_dir` defaults to `workflows` of the garrison's home."""
+    """Settings of an agent. `max_retries` caps the retries of every step, `timeout_seconds` the time of a whole
+    session; `state_dir` defaults to `workflows` in the garrison's home.
+    """
 
     max_retries: int = 3
     timeout_seconds: float = 300.0
@@ -36,7 +37,7 @@ class AgentConfig:
 
 
 class WorkflowAgent:
-    """Executes workflows with `tools` (name → callable, async or not)."""
+    """Execute workflows with `tools` (name → callable, async or not)."""
 
     def __init__(self, tools: Mapping[str, Tool], config: AgentConfig | None = None,
                  state_manager: StateManager | None = None, logger: logging.Logger | None = None, *,
@@ -49,10 +50,11 @@ class WorkflowAgent:
         self._on_progress = on_progress
 
     async def execute_workflow(self, workflow: Workflow, session_id: str | None = None) -> WorkflowResult:
-        """Run a workflow; with the id of a session that is there, go on with that one.
+        """Run a workflow; with the id of an existing session, continue that session.
 
-        A critical failure is a result with `success=False`. WorkflowValidationError and ToolNotFoundError come before
-        anything ran, WorkflowExecutionError if it could not be run at all. A session that ended well is cleaned up.
+        A critical failure is a result with `success=False`. WorkflowValidationError and ToolNotFoundError are raised
+        before anything ran, WorkflowExecutionError if the workflow could not be run at all. A successful session is
+        cleaned up.
         """
         check_types(workflow)
         session_id = session_id or self._generate_session_id()
@@ -62,25 +64,25 @@ class WorkflowAgent:
             check_same(workflow, state)
         else:
             state = WorkflowState(session_id, workflow)
-        with self._held(session_id), self._logger(session_id) as logger:
-            return await self._executed(workflow, state, logger, resume=resume)
+        with self._lock(session_id), self._logger(session_id) as logger:
+            return await self._execute(workflow, state, logger, resume=resume)
 
     async def resume_workflow(self, session_id: str) -> WorkflowResult:
-        """Go on with an interrupted or failed session; StateLoadError if there is none."""
+        """Continue an interrupted or failed session; StateLoadError if there is none."""
         state = await self.state_manager.load_state(session_id)
         if state is None or state.workflow is None:
             raise StateLoadError(f"no session {session_id}; `garrison workflow list` shows those that can be resumed")
         return await self.execute_workflow(state.workflow, session_id)
 
     async def list_sessions(self) -> list[dict[str, Any]]:
-        """The sessions that can be resumed, the latest first."""
+        """Return the sessions that can be resumed, the latest first."""
         return await self.state_manager.list_sessions()
 
-    async def _executed(self, workflow: Workflow, state: WorkflowState, logger: logging.Logger, *,
-                        resume: bool) -> WorkflowResult:
+    async def _execute(self, workflow: Workflow, state: WorkflowState, logger: logging.Logger, *,
+                       resume: bool) -> WorkflowResult:
         logger.info("%s workflow %s (session %s)", "resuming" if resume else "starting", workflow.name,
                     state.session_id)
-        if not resume:  # what a cleaning-up that was killed left of an earlier session of this id
+        if not resume:  # a killed clean-up may have left files of an earlier session with this id
             await self.state_manager.cleanup_state(state.session_id)
         executor = self._executor(logger)
         try:
@@ -91,7 +93,7 @@ class WorkflowAgent:
                 raise WorkflowExecutionError(f"workflow {workflow.name!r} failed: {error}") from error
             return WorkflowResult(False, dict(state.step_results), [*state.errors, "the session took longer than "
                                   f"{self.config.timeout_seconds:g} s"], f"Workflow '{workflow.name}' took too long; "
-                                  f"go on with `garrison workflow resume {state.session_id}`", state.session_id,
+                                  f"continue with `garrison workflow resume {state.session_id}`", state.session_id,
                                   dict(state.step_status), ["raise timeout_seconds, or split the workflow"])
         except GarrisonError as error:
             logger.warning("%s", error)
@@ -103,7 +105,7 @@ class WorkflowAgent:
 
     @property
     def executor(self) -> WorkflowExecutor:
-        """What executes this agent's workflows, for whoever has a state of their own."""
+        """Return an executor with this agent's settings, for callers that keep their own state."""
         return self._executor(self.logger)
 
     def _executor(self, logger: logging.Logger | None) -> WorkflowExecutor:
@@ -115,8 +117,8 @@ class WorkflowAgent:
         return f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(4)}"
 
     @contextmanager
-    def _held(self, session_id: str) -> Iterator[None]:
-        """One process a session: AlreadyAlive if another has it."""
+    def _lock(self, session_id: str) -> Iterator[None]:
+        """Lock the session for this process; AlreadyAlive if another process has it."""
         path = self.state_manager.path(session_id).with_suffix(".lock")
         atomic.make_directory(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -124,7 +126,7 @@ class WorkflowAgent:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise AlreadyAlive(f"session {session_id} is at work in another process; wait for it") from error
+                raise AlreadyAlive(f"session {session_id} is running in another process; wait for it") from error
             try:
                 yield
             finally:
@@ -135,15 +137,15 @@ class WorkflowAgent:
 
     @contextmanager
     def _logger(self, session_id: str) -> Iterator[logging.Logger]:
-        """The caller's logger, and the session's file with every call."""
+        """Yield a logger that writes to the session's file and to the caller's logger."""
         logger = logging.getLogger(f"garrison.workflow.{session_id}")
         level = self.config.log_level
         try:
             logger.setLevel(level.upper() if isinstance(level, str) else level)
         except (ValueError, TypeError) as error:
-            raise WorkflowValidationError(f"log_level={level!r:.40} is none; use DEBUG, INFO, WARNING or "
-                                          "ERROR") from error
-        handler = _Lines(self.state_manager.log(session_id), self.logger)
+            raise WorkflowValidationError(f"log_level={level!r:.40} is not a log level; use DEBUG, INFO, "
+                                          "WARNING or ERROR") from error
+        handler = _SessionLog(self.state_manager.log(session_id), self.logger)
         logger.addHandler(handler)
         logger.propagate = False
         try:
@@ -153,24 +155,24 @@ class WorkflowAgent:
             handler.close()
 
 
-class _Lines(logging.Handler):
-    """Appends lines to the session's log, and hands each on to the caller's logger."""
+class _SessionLog(logging.Handler):
+    """Append lines to the session's log and pass each on to the caller's logger."""
 
-    def __init__(self, path: Path, further: logging.Logger | None) -> None:
+    def __init__(self, path: Path, forward: logging.Logger | None) -> None:
         super().__init__()
         atomic.make_directory(path.parent)
         log_retention.remove_old_logs(path.parent, [path])
         self._path = path
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-        self._further = further
+        self._forward = forward
 
     def emit(self, record: logging.LogRecord) -> None:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = " ".join(record.getMessage().splitlines())
         self._file.write(f"{at} {record.levelname} {line}\n")
         self._file.flush()
-        if self._further is not None:
-            self._further.handle(record)
+        if self._forward is not None:
+            self._forward.handle(record)
 
     def close(self) -> None:
         self._file.close()
@@ -179,4 +181,4 @@ class _Lines(logging.Handler):
 
 
 ResearchAgent = WorkflowAgent
-"""The seed's name."""
+"""Name used by the seed."""

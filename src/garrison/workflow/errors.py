@@ -1,4 +1,4 @@
-"""What a workflow refuses or fails with; each says in its one line what would help."""
+"""Errors of workflows; each message says what to do in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from garrison.errors import GarrisonError, UsageError
 
 
 class AgentError(GarrisonError):
-    """Base of all of them."""
+    """Base class of the errors of workflows."""
 
 
 class WorkflowExecutionError(AgentError):
@@ -14,54 +14,54 @@ class WorkflowExecutionError(AgentError):
 
 
 class WorkflowValidationError(AgentError):
-    """A workflow cannot be meant as it is written."""
+    """A workflow is invalid as written."""
 
 
 class StateLoadError(AgentError):
-    """A session's state is not there or cannot be read."""
+    """A session's state is missing or cannot be read."""
 
 
 class ToolNotFoundError(AgentError):
-    """A step wants a tool that nobody has."""
+    """A step uses a tool that does not exist."""
 
 
 class MissingReference(AgentError):
-    """A reference names what a step's result does not have."""
+    """A reference names a key that a step's result does not have."""
 
 
-class LostReference(AgentError):
+class UnavailableResult(AgentError):
     """A reference names the result of a step that failed or was skipped."""
 
 
-class UnkeptResult(AgentError, TypeError):
-    """A tool returned what cannot be kept."""
+class UnserializableResult(AgentError, TypeError):
+    """A tool returned a value that cannot be stored as JSON."""
 
 
-ANEW = (MissingReference, ToolNotFoundError, UnkeptResult, UsageError)
-"""Failures that are in the workflow or its tools as they are written: a resume would meet them again."""
+NOT_RESUMABLE = (MissingReference, ToolNotFoundError, UnserializableResult, UsageError)
+"""Failures caused by the workflow or its tools as written: a resume would fail the same way."""
 SUGGESTIONS: dict[str, str] = {
     "TimeoutError": "raise the step's timeout, or give it less to do",
-    "ConnectionError": "see whether the service is up and reachable",
-    "FileNotFoundError": "see whether the file is where the arguments say",
+    "ConnectionError": "check that the service is up and reachable",
+    "FileNotFoundError": "check that the file is where the arguments say",
     "PermissionError": "give this user access",
-    "TypeError": "compare the step's arguments with what the tool takes (`garrison workflow tools`)",
-    "KeyError": "compare the step's arguments with what the tool takes (`garrison workflow tools`)",
+    "TypeError": "compare the step's arguments with the tool's parameters (`garrison workflow tools`)",
+    "KeyError": "compare the step's arguments with the tool's parameters (`garrison workflow tools`)",
     "ValueError": "correct the step's arguments in the workflow",
-    "ToolNotFoundError": "name a tool that is there (`garrison workflow tools`)",
+    "ToolNotFoundError": "use an existing tool (`garrison workflow tools`)",
     "MissingReference": "correct the reference in the workflow",
-    "UnkeptResult": "let the tool return text, numbers, lists and tables",
+    "UnserializableResult": "let the tool return text, numbers, lists and mappings",
     "UsageError": "correct the step's arguments in the workflow",
     "CommandFailed": "run the command by hand to see why it fails",
     "ToolEnded": "let the tool return or raise an error instead of ending the program",
-    "McpError": "look at the server's own log",
-    "OSError": "see whether disk and network are as they should be",
+    "McpError": "read the server's log",
+    "OSError": "check disk and network",
 }
-"""Name of an error (or of one it is derived from) → what to do about it; how to go on then is told with the result."""
+"""Name of an error class or base class → what to do about it; the result says how to continue."""
 
 
 def suggestion(error: BaseException) -> str:
-    """What to do about an error."""
+    """Return what to do about an error."""
     for kind in type(error).__mro__:
         if kind.__name__ in SUGGESTIONS:
             return SUGGESTIONS[kind.__name__]
-    return "look at the log and mend the cause"
+    return "read the log and fix the cause"

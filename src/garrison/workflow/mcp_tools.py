@@ -1,8 +1,8 @@
-"""The tools of MCP servers, over stdio or HTTP: `server.tool` for a workflow's step.
+"""Tools of MCP servers, over stdio or HTTP: `server.tool` for a workflow's step.
 
-The rules of this room: only here is the MCP client loaded. A server is started when it is first needed and lives in
-one task, since the client's own tasks cannot be left by another; one that died is started again at the next call.
-Whatever a server does (crash, garbage, silence) is an McpError that names the server.
+Only this module loads the MCP client. A server is started at its first use and lives in one task, because the client's
+task groups must be left by the task that entered them; a dead server is restarted at the next call. Every failure of a
+server (crash, invalid data, silence) is an McpError that names the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 30.0
 CALL_SECONDS = 3600.0
-"""A step's own timeout is what ends a call; this is for whoever calls without one."""
+"""Limit for calls without a timeout of their own; a step always has one."""
 
 
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -40,7 +40,7 @@ class McpError(AgentError):
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """How a server is reached: a command for stdio, or a URL. `env` names variables it gets beside a bare few."""
+    """How to reach a server: a command for stdio, or a URL. `env` adds variables to a minimal environment."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -48,110 +48,110 @@ class ServerSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
 
-    def below(self, tree: Path) -> ServerSpec:
-        """The same, working in `tree` (its own `cwd` is relative to that), wherever the workflow is resumed from."""
-        return self if self.url else replace(self, cwd=str(tree.resolve() / (self.cwd or ".")))
+    def below(self, worktree: Path) -> ServerSpec:
+        """Return the server working in `worktree` (its `cwd` is relative to that), wherever the workflow is resumed."""
+        return self if self.url else replace(self, cwd=str(worktree.resolve() / (self.cwd or ".")))
 
     @property
     def shown(self) -> str:
-        """What a person knows it by: its address, or its program."""
+        """Return its address or program, for messages."""
         return self.url or self.command[0]
 
     @classmethod
     def from_data(cls, name: str, data: Any) -> ServerSpec:
-        """A server of a workflow file; WorkflowValidationError if it cannot be meant."""
+        """Return a server of a workflow file; WorkflowValidationError if it is invalid."""
         known = {"command": (list, str), "args": list, "url": str, "env": dict, "cwd": str}
         if not isinstance(data, dict) or not name.isidentifier():
-            raise WorkflowValidationError(f"server {name!r:.60} should be a name of letters and digits and a table "
+            raise WorkflowValidationError(f"server {name!r:.60} needs a name of letters and digits, and a mapping "
                                           "with command or url")
         for key, value in data.items():
             if key not in known or not isinstance(value, known[key]):  # type: ignore[arg-type]
-                raise WorkflowValidationError(f"server {name}: {key} = {value!r:.60} cannot be meant; there are "
+                raise WorkflowValidationError(f"server {name}: {key} = {value!r:.60} is invalid; known keys: "
                                               f"{', '.join(known)}")
         command = data.get("command", [])
         words = (*([command] if isinstance(command, str) else command), *data.get("args", []))
         if bool(words) == bool(data.get("url")) or not all(isinstance(word, str) for word in words):
-            raise WorkflowValidationError(f"server {name}: say either command = [words] or url")
+            raise WorkflowValidationError(f"server {name}: give either command = [words] or url")
         environment = {str(key): os.path.expandvars(str(value)) for key, value in data.get("env", {}).items()}
         unset = next((value for value in environment.values() if _VARIABLE.fullmatch(value)), None)
         if unset is not None:
-            raise WorkflowValidationError(f"server {name} wants {unset}, which is not set here; export it, then run "
+            raise WorkflowValidationError(f"server {name} uses {unset}, which is not set; export it, then run "
                                           "again")
         return cls(name, words, str(data.get("url", "")), environment, data.get("cwd"))
 
 
 @dataclass
-class _Question:
+class _Call:
     tool: str
     arguments: dict[str, Any]
     answer: asyncio.Future[Any]
 
 
 class McpServer:
-    """One server in use."""
+    """A server in use."""
 
     def __init__(self, spec: ServerSpec, log: Path | None = None) -> None:
         self.spec, self._log = spec, log
         self._task: asyncio.Task[None] | None = None
-        self._questions: asyncio.Queue[_Question | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[_Call | None] = asyncio.Queue()
         self._ready: asyncio.Future[list[Any]] | None = None
         self._lock = asyncio.Lock()
-        self._gone = False
-        """Whether the server was found dead; its task is about to end."""
+        self._dead = False
+        """True when the server was found dead and its task is about to end."""
 
     async def tools(self) -> list[Any]:
-        """What the server offers: objects with name, description and input_schema."""
-        return await self._running()
+        """Return the server's tools: objects with name, description and input_schema."""
+        return await self._ensure_running()
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool: its structured result if it has one, else its text (read as JSON where it is JSON)."""
-        await self._running()
-        question = _Question(tool, arguments, asyncio.get_running_loop().create_future())
-        self._questions.put_nowait(question)
+        """Call a tool; return its structured result if it has one, else its text (parsed, if it is JSON)."""
+        await self._ensure_running()
+        request = _Call(tool, arguments, asyncio.get_running_loop().create_future())
+        self._requests.put_nowait(request)
         assert self._task is not None
-        waiting: set[asyncio.Future[Any]] = {question.answer, self._task}
+        waiting: set[asyncio.Future[Any]] = {request.answer, self._task}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            question.answer.cancel()
+            request.answer.cancel()
             raise
-        if not question.answer.done():
-            raise McpError(f"server {self.spec.name} ended while {tool} was at work")
-        return question.answer.result()
+        if not request.answer.done():
+            raise McpError(f"server {self.spec.name} ended during {tool}")
+        return request.answer.result()
 
     async def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         task, self._task = self._task, None
         if task is None:
             return
-        self._questions.put_nowait(None)
+        self._requests.put_nowait(None)
         done, _ = await asyncio.wait({task}, timeout=5)
         if not done:
             task.cancel()
             await asyncio.wait({task}, timeout=5)
 
-    async def _running(self) -> list[Any]:
+    async def _ensure_running(self) -> list[Any]:
         async with self._lock:
-            if self._gone and self._task is not None:
+            if self._dead and self._task is not None:
                 await asyncio.wait({self._task})
             if self._task is None or self._task.done():
-                self._gone = False
-                self._questions = asyncio.Queue()
+                self._dead = False
+                self._requests = asyncio.Queue()
                 self._ready = asyncio.get_running_loop().create_future()
-                self._task = asyncio.create_task(self._live(self._ready, self._questions), name=f"mcp {self.spec.name}")
+                self._task = asyncio.create_task(self._run(self._ready, self._requests), name=f"mcp {self.spec.name}")
             assert self._ready is not None
             ready = self._ready
         await asyncio.wait({ready})
         return ready.result()
 
-    async def _live(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None]) -> None:
-        """The server's whole life in one task; calls run side by side within it."""
+    async def _run(self, ready: asyncio.Future[list[Any]], requests: asyncio.Queue[_Call | None]) -> None:
+        """Run the server in one task from start to end; calls run concurrently within it."""
         with self._errors() as errors:
-            await self._lived(ready, questions, errors)
+            await self._serve(ready, requests, errors)
 
-    async def _lived(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None],
+    async def _serve(self, ready: asyncio.Future[list[Any]], requests: asyncio.Queue[_Call | None],
                      errors: io.TextIOBase) -> None:
-        began = errors.seek(0, io.SEEK_END)
+        start = errors.seek(0, io.SEEK_END)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(START_SECONDS):
@@ -159,36 +159,36 @@ class McpServer:
                     listed = await client.list_tools()
                 ready.set_result(list(listed.tools))
                 async with asyncio.TaskGroup() as group:
-                    while (question := await questions.get()) is not None:
-                        group.create_task(self._one(client, question, asyncio.current_task()))
+                    while (request := await requests.get()) is not None:
+                        group.create_task(self._handle(client, request, asyncio.current_task()))
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
-                                             f"{_said(error)}{_last_words(errors, began)}"))
+                                             f"{_describe(error)}{_last_stderr_line(errors, start)}"))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _one(self, client: Any, question: _Question, life: asyncio.Task[Any] | None) -> None:
+    async def _handle(self, client: Any, request: _Call, server_task: asyncio.Task[Any] | None) -> None:
         try:
-            result = await client.call_tool(question.tool, question.arguments, read_timeout_seconds=CALL_SECONDS)
+            result = await client.call_tool(request.tool, request.arguments, read_timeout_seconds=CALL_SECONDS)
             answer = _value(result)
         except Exception as error:
-            if not question.answer.done():
-                question.answer.set_exception(McpError(f"{self.spec.name}.{question.tool}: {_said(error)}"))
-            if _is_gone(error) and life is not None:
-                self._gone = True
-                life.cancel()  # the next call starts the server anew
+            if not request.answer.done():
+                request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {_describe(error)}"))
+            if _is_closed(error) and server_task is not None:
+                self._dead = True
+                server_task.cancel()  # the next call restarts the server
             return
-        if question.answer.done():
+        if request.answer.done():
             return
         if result.is_error:
-            question.answer.set_exception(McpError(f"{self.spec.name}.{question.tool}: {answer!s:.500}"))
+            request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {answer!s:.500}"))
         else:
-            question.answer.set_result(answer)
+            request.answer.set_result(answer)
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Where the server's stderr goes: a file from which its last words can be read."""
+        """Open the file that receives the server's stderr."""
         if self._log is None:
             with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as file:
                 yield file
@@ -198,7 +198,7 @@ class McpServer:
 
 
 def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
-    logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it would print is in the McpError
+    logging.getLogger("mcp").addHandler(logging.NullHandler())  # its message is in the McpError
     logging.getLogger("mcp").propagate = False
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -222,29 +222,29 @@ def _value(result: Any) -> Any:
         return text
 
 
-def _is_gone(error: BaseException) -> bool:
+def _is_closed(error: BaseException) -> bool:
     return "closed" in str(error).lower() or type(error).__name__ in ("ClosedResourceError", "BrokenResourceError")
 
 
-def _last_words(errors: io.TextIOBase, began: int) -> str:
-    """The last line that a server which did not start wrote on stderr, which mostly tells why; '' for none."""
-    errors.seek(max(began, errors.seek(0, io.SEEK_END) - 4000))
+def _last_stderr_line(errors: io.TextIOBase, start: int) -> str:
+    """Return the last stderr line of a server that did not start, which usually says why; '' for none."""
+    errors.seek(max(start, errors.seek(0, io.SEEK_END) - 4000))
     lines = [" ".join(line.split()) for line in errors.read().splitlines()]
     last = next((line for line in reversed(lines) if line), "")
-    return f"; it said: {last:.300}" if last else ""
+    return f"; its last output: {last:.300}" if last else ""
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return _said(error.exceptions[0])
+        return _describe(error.exceptions[0])
     if isinstance(error, TimeoutError):
         return f"no answer within {START_SECONDS:g} s"
-    said = " ".join(str(error).split())
-    return (said if len(said) <= 240 else f"{said[:240]}…") or type(error).__name__
+    message = " ".join(str(error).split())
+    return (message if len(message) <= 240 else f"{message[:240]}…") or type(error).__name__
 
 
 class McpTools(Mapping[str, Any]):
-    """The tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
+    """Tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
 
     def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None) -> None:
         self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
@@ -269,12 +269,12 @@ class McpTools(Mapping[str, Any]):
         async def call(**arguments: Any) -> Any:
             return await server.call(tool.name, arguments)
         call.__doc__ = tool.description or ""
-        call.listed = tool  # type: ignore[attr-defined]  # what the server says of it: `fitting`, `plan`
+        call.listed = tool  # type: ignore[attr-defined]  # schema for `validation` and `planner`
         self._tools[f"{name}.{tool.name}"] = call
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._tools:
-            raise ToolNotFoundError(f"no tool {key!r:.80}; there are {', '.join(self._tools) or 'none'}")
+            raise ToolNotFoundError(f"no tool {key!r:.80}; available: {', '.join(self._tools) or 'none'}")
         return self._tools[key]
 
     def __iter__(self) -> Any:

@@ -1,6 +1,6 @@
-"""A workflow as data: steps, state, result. Pure.
+"""Workflow data: steps, state, result. Pure.
 
-Field names are the seed's. A step's result and its arguments are JSON's shapes, so that they can be kept.
+Field names are the seed's. Arguments and results of steps are JSON data, so that they can be stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from garrison.workflow.errors import WorkflowValidationError
 
 
 class StepStatus(Enum):
-    """Where a step is."""
+    """Status of a step."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -25,9 +25,10 @@ class StepStatus(Enum):
 
 @dataclass
 class WorkflowStep:
-    """One call of a tool. `timeout` in seconds; `retry_count` further tries after a failure that may pass.
+    """One tool call. `timeout` in seconds; `retry_count` retries after a transient failure.
 
-    A `critical` step that fails stops the workflow; another one's failure is kept, and what refers to it is skipped.
+    A `critical` step that fails stops the workflow. The failure of any other step is recorded, and steps that refer to
+    its result are skipped.
     """
 
     name: str
@@ -42,25 +43,25 @@ class WorkflowStep:
 
 @dataclass
 class Workflow:
-    """Steps that depend on one another; those that do not, run at the same time."""
+    """Steps and their dependencies; independent steps run at the same time."""
 
     name: str
     description: str = ""
     steps: list[WorkflowStep] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
-    """What `${inputs.NAME}` means."""
+    """Values of `${inputs.NAME}`."""
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON's shapes."""
+        """Return it as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Any) -> Workflow:
-        """The inverse of `to_data`; WorkflowValidationError that names the field for anything else."""
-        body = _fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
-        steps = [WorkflowStep(**_fields(one, f"step {number}", _STEP, ("name", "tool")))
-                 for number, one in enumerate(body.pop("steps"), 1)]
+        """Return the workflow that `to_data` wrote; WorkflowValidationError names the invalid field."""
+        body = _check_fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
+        steps = [WorkflowStep(**_check_fields(step, f"step {number}", _STEP, ("name", "tool")))
+                 for number, step in enumerate(body.pop("steps"), 1)]
         return cls(**body, steps=steps)
 
 
@@ -70,47 +71,47 @@ _STEP: dict[str, Any] = {"name": str, "tool": str, "arguments": dict, "critical"
 
 
 def check_types(workflow: Any) -> None:
-    """WorkflowValidationError, naming the field, for a workflow that was made in Python of the wrong types."""
+    """Raise WorkflowValidationError, naming the field, if a workflow made in Python has values of the wrong type."""
     if not isinstance(workflow, Workflow):
-        raise WorkflowValidationError(f"a workflow is a Workflow, not {type(workflow).__name__}")
-    _fields({key: getattr(workflow, key) for key in _WORKFLOW}, "the workflow", _WORKFLOW, tuple(_WORKFLOW))
+        raise WorkflowValidationError(f"a workflow must be a Workflow, not {type(workflow).__name__}")
+    _check_fields({key: getattr(workflow, key) for key in _WORKFLOW}, "the workflow", _WORKFLOW, tuple(_WORKFLOW))
     for number, step in enumerate(workflow.steps, 1):
         if not isinstance(step, WorkflowStep):
-            raise WorkflowValidationError(f"step {number} should be a WorkflowStep, not {type(step).__name__}")
-        _fields({key: getattr(step, key) for key in _STEP}, f"step {number}", _STEP,
+            raise WorkflowValidationError(f"step {number} must be a WorkflowStep, not {type(step).__name__}")
+        _check_fields({key: getattr(step, key) for key in _STEP}, f"step {number}", _STEP,
                 tuple(key for key in _STEP if key != "description"))
 
 
-WORDS: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
-                          list: "a list", dict: "a table"}
-"""Types in a person's words."""
+TYPE_NAMES: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
+                          list: "a list", dict: "a mapping"}
+"""Types as messages name them."""
 
 
-def _word(kind: Any) -> str:
-    return WORDS[float if isinstance(kind, tuple) else kind]
+def _type_name(kind: Any) -> str:
+    return TYPE_NAMES[float if isinstance(kind, tuple) else kind]
 
 
-def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
+def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise WorkflowValidationError(f"{what} should be a table of fields, not {type(data).__name__}")
+        raise WorkflowValidationError(f"{what} must be a mapping of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
     for key in needed:
         if data.get(key) is None:
             raise WorkflowValidationError(f"{what} has no {key}")
     for key, value in data.items():
         if key not in kinds:
-            raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; there are {', '.join(kinds)}")
+            raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; known fields: {', '.join(kinds)}")
         wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
         if wrong and value is not None:
-            raise WorkflowValidationError(f"{what}: {key} should be {_word(kinds[key])}, not {value!r:.60}")
-        if key == "depends_on" and value is not None and not all(isinstance(one, str) for one in value):
-            raise WorkflowValidationError(f"{what}: depends_on should be a list of steps' names, not {value!r:.60}")
+            raise WorkflowValidationError(f"{what}: {key} must be {_type_name(kinds[key])}, not {value!r:.60}")
+        if key == "depends_on" and value is not None and not all(isinstance(name, str) for name in value):
+            raise WorkflowValidationError(f"{what}: depends_on must be a list of step names, not {value!r:.60}")
     return {key: value for key, value in data.items() if value is not None}
 
 
 @dataclass
 class WorkflowState:
-    """Where a session is. `current_step` is the index of the first step that is not over."""
+    """Progress of a session. `current_step` is the index of the first unfinished step."""
 
     session_id: str
     workflow: Workflow | None = None
@@ -127,7 +128,7 @@ class WorkflowState:
 
 @dataclass
 class WorkflowResult:
-    """How a workflow ended: `results` of every step that has one, also when it failed."""
+    """Result of a workflow: `results` has every step's that returned one, even if the workflow failed."""
 
     success: bool
     results: dict[str, Any]

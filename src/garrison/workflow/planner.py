@@ -1,4 +1,4 @@
-"""From a command in words to a workflow: what an agent is asked, and what is made of its answer. Pure."""
+"""Plan a workflow from a command in words: the agent's prompt, and the parsing of its answer. Pure."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _FORM = """{"name": "short-name", "description": "...", "inputs": {}, "steps": [
 "arguments": {}, "critical": true, "timeout": 60, "retry_count": 0, "depends_on": [], "description": "why"}]}"""
 
 
-def described(name: str, tool: Any) -> str:
-    """A tool as a line for the agent: its name, its arguments, what it does."""
+def describe_tool(name: str, tool: Any) -> str:
+    """Return a tool as one line for the agent: name, parameters, description."""
     schema = getattr(getattr(tool, "listed", None), "input_schema", None)
     takes = inspect.signature(tool) if schema is None else f"({', '.join(schema.get('properties', {}))})"
     return f"- {name}{takes}: {' '.join((tool.__doc__ or '').split())}"
 
 
-def question(command: str, tools: Mapping[str, Any]) -> str:
-    """What the agent is asked."""
-    known = "\n".join(described(name, tools[name]) for name in tools)
+def plan_prompt(command: str, tools: Mapping[str, Any]) -> str:
+    """Return the prompt that asks for a plan."""
+    tool_list = "\n".join(describe_tool(name, tools[name]) for name in tools)
     return ("Break this command into a workflow of tool calls:\n\n"
-            f"<command>\n{command}\n</command>\n\nTools:\n{known}\n\n"
+            f"<command>\n{command}\n</command>\n\nTools:\n{tool_list}\n\n"
             "A step may refer to an earlier step's result anywhere in its arguments: ${STEP.KEY}, ${STEP.LIST[0].KEY}; "
             "alone it keeps its type. Steps that do not depend on one another run at the same time. Use only these "
             f"tools, as few steps as do it. Answer with one JSON object and nothing else:\n{_FORM}")
 
 
-def again(error: str) -> str:
-    """What the agent is told when its answer is no sound workflow."""
-    return f"That is no sound workflow: {error}\nAnswer once more, with the whole JSON object alone."
+def retry_prompt(error: str) -> str:
+    """Return the prompt for another answer, after one that is not a valid workflow."""
+    return f"That is not a valid workflow: {error}\nAnswer again, with the complete JSON object alone."
 
 
-def read(said: str, tools: Mapping[str, Any]) -> Workflow:
-    """The workflow in the agent's words; GarrisonError that says what is wrong with it."""
-    found = _OBJECT.search(said)
-    if found is None:
-        raise WorkflowValidationError("there is no JSON object in it")
+def parse_plan(answer: str, tools: Mapping[str, Any]) -> Workflow:
+    """Return the workflow in the agent's answer; GarrisonError says what is wrong with it."""
+    match = _OBJECT.search(answer)
+    if match is None:
+        raise WorkflowValidationError("it contains no JSON object")
     try:
-        workflow = Workflow.from_data(extract_object(said, "steps") or json.loads(found.group(0)))
+        workflow = Workflow.from_data(extract_object(answer, "steps") or json.loads(match.group(0)))
     except ValueError as error:
-        raise WorkflowValidationError(f"it is no JSON: {error}") from error
+        raise WorkflowValidationError(f"it is not valid JSON: {error}") from error
     validate(workflow, tools)
     return workflow
 
 
-def refused(error: Exception) -> str:
-    """An error as the line for the agent."""
+def describe_error(error: Exception) -> str:
+    """Return an error as one line for the agent."""
     return " ".join(str(error).split()) if isinstance(error, GarrisonError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""Python functions as tools, by where they stand: `package.module:function`, or `path/to/file.py:function`.
+"""Python functions as tools: `package.module:function`, or `path/to/file.py:function`.
 
-The rule of this room: a module is looked for beside the workflow's file first, then where Python looks; a file's path
-is relative to the workflow's file. Whatever is not there, or fails while it is loaded, is one line that names the tool.
+A module is searched for beside the workflow's file first, then on `sys.path`; a file's path is relative to the
+workflow's file. A missing tool, or one that fails to load, is a one-line error that names the tool.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from typing import Any
 from garrison.workflow.errors import ToolNotFoundError
 from garrison.workflow.models import Workflow
 
-MARK = ":"
+SEPARATOR = ":"
 
 
 def python_tools(workflow: Workflow, base: Path) -> dict[str, Callable[..., Any]]:
-    """The functions that the workflow's steps name; ToolNotFoundError for one that cannot be had."""
-    names = dict.fromkeys(step.tool for step in workflow.steps if MARK in step.tool)
-    return {name: load(name, base) for name in names}
+    """Return the functions that the workflow's steps name; ToolNotFoundError for one that cannot be loaded."""
+    names = dict.fromkeys(step.tool for step in workflow.steps if SEPARATOR in step.tool)
+    return {name: load_tool(name, base) for name in names}
 
 
-def load(name: str, base: Path) -> Callable[..., Any]:
-    """The function that `name` means, for a workflow whose file lies in `base`."""
-    where, _, attribute = name.rpartition(MARK)
+def load_tool(name: str, base: Path) -> Callable[..., Any]:
+    """Return the function that `name` refers to, for a workflow whose file is in `base`."""
+    location, _, attribute = name.rpartition(SEPARATOR)
     try:
-        module = _from_file(base / where) if where.endswith(".py") else _imported(where, base)
+        module = _load_file(base / location) if location.endswith(".py") else _import_module(location, base)
     except ToolNotFoundError as error:
         raise ToolNotFoundError(f"the tool {name!r:.120}: {error}") from error
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:300]
-        raise ToolNotFoundError(f"the tool {name!r:.120}: {where} fails while it is loaded ({type(error).__name__}: "
-                                f"{said})") from error
-    found: Any = module
+        message = " ".join(str(error).split())[:300]
+        raise ToolNotFoundError(f"the tool {name!r:.120}: {location} fails to load ({type(error).__name__}: "
+                                f"{message})") from error
+    function: Any = module
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        have = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        function = getattr(function, part, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
                 and getattr(value, "__module__", None) == module.__name__]
-        near = get_close_matches(attribute, have, 1, 0.6)
-        there = f"did you mean {near[0]}?" if near else f"it has {', '.join(have[:8]) or 'none'}"
-        raise ToolNotFoundError(f"the tool {name!r:.120}: {where} has no function {attribute!r:.60}; {there}")
-    return found  # type: ignore[no-any-return]
+        near = get_close_matches(attribute, names, 1, 0.6)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8]) or 'none'}"
+        raise ToolNotFoundError(f"the tool {name!r:.120}: {location} has no function {attribute!r:.60}; {hint}")
+    return function  # type: ignore[no-any-return]
 
 
-def _imported(where: str, base: Path) -> ModuleType:
-    with _looking_in(base):
+def _import_module(name: str, base: Path) -> ModuleType:
+    with _on_path(base):
         importlib.invalidate_caches()
         try:
-            return importlib.import_module(where)
+            return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name is not None and (where == error.name or where.startswith(f"{error.name}.")):
-                raise ToolNotFoundError(f"there is no module {error.name}, neither in {base} nor where Python looks"
+            if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+                raise ToolNotFoundError(f"no module {error.name}, neither in {base} nor on Python's path"
                                         ) from error
             raise
         except (TypeError, ValueError) as error:
-            raise ToolNotFoundError(f"{where!r:.60} is no module; write package.module:function") from error
+            raise ToolNotFoundError(f"{name!r:.60} is no module; write package.module:function") from error
 
 
 @contextmanager
-def _looking_in(base: Path) -> Any:
+def _on_path(base: Path) -> Any:
     sys.path.insert(0, str(base))
     try:
         yield
@@ -74,15 +74,15 @@ def _looking_in(base: Path) -> Any:
         sys.path.remove(str(base))
 
 
-def _from_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ToolNotFoundError(f"there is no file {path}")
+        raise ToolNotFoundError(f"no file {path}")
     name = f"garrison_tool_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles of the file's look it up
-    with _looking_in(path.parent):
+    sys.modules[name] = module  # dataclasses and pickle look the module up by name
+    with _on_path(path.parent):
         spec.loader.exec_module(module)
     return module

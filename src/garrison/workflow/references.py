@@ -1,9 +1,9 @@
 """References from a step's arguments to earlier results: `${step}`, `${step.key}`, `${step.items[0].name}`. Pure.
 
-A value that is a reference and nothing else keeps the type of what it names; within other text it becomes text (JSON,
-for what is no text). A key with a dot or a bracket of its own stands in quotes: `${step["a.b"]}`. `$${` is `${` itself.
-`${inputs.NAME}` names an input of the workflow, `${env.NAME}` a variable of the environment of whoever runs it (unless
-a step is called env).
+A value that consists of one reference keeps the type of the referenced value; within other text a reference becomes
+text (JSON, if it is not text). A key that contains a dot or a bracket is quoted: `${step["a.b"]}`. `$${` is a literal
+`${`. `${inputs.NAME}` is an input of the workflow, `${env.NAME}` an environment variable of the process that runs it
+(unless a step is called env).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from garrison.workflow.errors import LostReference, MissingReference, WorkflowValidationError
+from garrison.workflow.errors import MissingReference, UnavailableResult, WorkflowValidationError
 
 INPUTS, ENVIRONMENT = "inputs", "env"
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
@@ -22,85 +22,85 @@ _PART = re.compile(r"""\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)')\]|\.?([^.\[\]]+)"""
 
 
 def references(value: Any) -> Iterator[str]:
-    """Every reference in a value of JSON's shapes, without its `${}`."""
+    """Yield every reference in JSON data, without its `${}`."""
     if isinstance(value, str):
         for match in _REFERENCE.finditer(value):
             if match.group(2) is not None:
                 yield match.group(2).strip()
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from references(one)
+        for item in value.values():
+            yield from references(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from references(one)
+        for item in value:
+            yield from references(item)
 
 
-def unclosed(value: Any) -> str:
-    """A `${` that no brace closes, with what follows it, in a value of JSON's shapes; '' if there is none."""
+def find_unclosed(value: Any) -> str:
+    """Return a `${` without a closing brace, with the text that follows it; '' if there is none."""
     if isinstance(value, str):
         rest = _REFERENCE.sub(lambda match: " " * len(match[0]), value)
         at = rest.find("${")
         return value[at:at + 40] if at >= 0 else ""
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((found for one in parts if (found := unclosed(one))), "")
+    return next((found for one in parts if (found := find_unclosed(one))), "")
 
 
 def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
-    """(the step or `inputs`, the path into it); WorkflowValidationError if it cannot be read or names nobody.
+    """Return (the step or `inputs`, the path into it); WorkflowValidationError if it names no step or cannot be parsed.
 
-    A step's name may have dots and spaces: the longest name that fits is meant.
+    A step's name may contain dots and spaces: the longest matching name wins.
     """
     places = [match.start() for match in re.finditer(r"[.\[]", reference)] + [len(reference)]
     for place in sorted(places, reverse=True):
         name = reference[:place]
         if name in steps or name in (INPUTS, ENVIRONMENT):
             return name, _path(reference[place:], reference)
-    raise WorkflowValidationError(f"${{{reference:.80}}} names no step; {_meant(reference, steps)}")
+    raise WorkflowValidationError(f"${{{reference:.80}}} names no step; {_suggest(reference, steps)}")
 
 
-def _meant(reference: str, steps: Container[str]) -> str:
-    """The step that was probably meant."""
+def _suggest(reference: str, steps: Container[str]) -> str:
+    """Return a hint: the step with the most similar name, or the syntax."""
     names = list(steps) if isinstance(steps, Iterable) else []
     near = get_close_matches(re.split(r"[.\[]", reference)[0], [str(one) for one in names], 1, 0.6)
     return f"did you mean ${{{near[0]}}}?" if near else "write ${STEP.KEY}, ${inputs.NAME} or ${env.NAME}"
 
 
 def _path(rest: str, reference: str) -> list[str | int]:
-    found: list[str | int] = []
+    path: list[str | int] = []
     place = 0
     while place < len(rest):
         match = _PART.match(rest, place)
         if match is None or match.end() == place:
-            raise WorkflowValidationError(f"${{{reference:.80}}} cannot be read; write ${{STEP.KEY}} or "
+            raise WorkflowValidationError(f"${{{reference:.80}}} cannot be parsed; write ${{STEP.KEY}} or "
                                           "${STEP[0].KEY}")
-        found.append(int(match[1]) if match[1] is not None else match[match.lastindex or 0])
+        path.append(int(match[1]) if match[1] is not None else match[match.lastindex or 0])
         place = match.end()
-    return found
+    return path
 
 
-def resolve(value: Any, results: Mapping[str, Any], lost: Mapping[str, str]) -> Any:
-    """The value with its references replaced; `lost` says why a step has no result.
+def resolve(value: Any, results: Mapping[str, Any], unavailable: Mapping[str, str]) -> Any:
+    """Return the value with its references replaced; `lost` says why a step has no result.
 
-    LostReference for one of those, MissingReference for a key or index that is not there.
+    Raises UnavailableResult for a reference to such a step, MissingReference for a key or index that does not exist.
     """
     if isinstance(value, str):
         whole = _REFERENCE.fullmatch(value)
         if whole is not None and whole.group(2) is not None:
-            return look_up(whole.group(2).strip(), results, lost)
+            return resolve_reference(whole.group(2).strip(), results, unavailable)
         return _REFERENCE.sub(lambda match: "${" if match.group(1) else _text(
-            look_up(match.group(2).strip(), results, lost)), value)
+            resolve_reference(match.group(2).strip(), results, unavailable)), value)
     if isinstance(value, Mapping):
-        return {key: resolve(one, results, lost) for key, one in value.items()}
+        return {key: resolve(one, results, unavailable) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [resolve(one, results, lost) for one in value]
+        return [resolve(one, results, unavailable) for one in value]
     return value
 
 
-def look_up(reference: str, results: Mapping[str, Any], lost: Mapping[str, str]) -> Any:
-    """What one reference names."""
-    step, path = split(reference, {*results, *lost})
-    if step in lost and step not in results:
-        raise LostReference(f"${{{reference}}}: {step} {lost[step]}")
+def resolve_reference(reference: str, results: Mapping[str, Any], unavailable: Mapping[str, str]) -> Any:
+    """Return the value of one reference."""
+    step, path = split(reference, {*results, *unavailable})
+    if step in unavailable and step not in results:
+        raise UnavailableResult(f"${{{reference}}}: {step} {unavailable[step]}")
     found = results.get(step, {})
     done = step
     for part in path:
@@ -119,7 +119,7 @@ def _enter(found: Any, part: str | int, reference: str, done: str) -> Any:
         raise MissingReference(f"${{{reference}}}: {done} has no {part}; it has {has}")
     if isinstance(found, list):
         raise MissingReference(f"${{{reference}}}: {done} has no {part}; it is a list of {len(found)}")
-    raise MissingReference(f"${{{reference}}}: {done} is {found!r:.60}, which has nothing within")
+    raise MissingReference(f"${{{reference}}}: {done} is {found!r:.60}, which has no parts")
 
 
 def _text(value: Any) -> str:

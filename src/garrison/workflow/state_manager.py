@@ -1,10 +1,10 @@
-"""A session's state on disk: `ID.json`, a snapshot with the seed's fields, beside the engine's journal and the log.
+"""Workflow sessions on disk: `ID.json`, a snapshot with the seed's fields, beside the engine's journal and the log.
 
-    ID.json          what is told: status, current step, results, errors, and the workflow itself
+    ID.json          snapshot: status, current step, results, errors, and the workflow itself
     runs/ID/         the engine's run directory; its journal is the truth
-    logs/ID.log      when what was called, with what, and what came of it
+    logs/ID.log      every call with its arguments and outcome
 
-The rule of this room: the snapshot is written whole or not at all, after the journal; nobody but `load_state` reads it.
+The snapshot is written atomically, after the journal; only `load_state` reads it.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 
 class StateManager:
-    """The sessions of one directory."""
+    """Sessions of one directory."""
 
     def __init__(self, state_dir: Path | str | None = None) -> None:
-        """By default in `workflows` of the garrison's home."""
+        """Use `state_dir`; by default `workflows` in the garrison's home."""
         self.state_dir = Path(state_dir) if state_dir is not None else find_home(None) / "workflows"
         self._written: dict[str, tuple[Workflow, str]] = {}
 
     def path(self, session_id: str) -> Path:
-        """The snapshot's file; StateLoadError for what cannot be an id."""
+        """Return the snapshot's file; StateLoadError for an invalid id."""
         if not _ID.match(session_id):
-            raise StateLoadError(f"{session_id!r:.80} is no session id; use 1 to 64 of A-Z a-z 0-9 _ -")
+            raise StateLoadError(f"{session_id!r:.80} is not a session id; use 1 to 64 of A-Z a-z 0-9 _ -")
         return self.state_dir / f"{session_id}.json"
 
     def run_dir(self, session_id: str) -> Path:
-        """The engine's run directory."""
+        """Return the engine's run directory."""
         return self.path(session_id).parent / "runs" / session_id
 
     def log(self, session_id: str) -> Path:
-        """The log's file."""
+        """Return the log's file."""
         return self.path(session_id).parent / "logs" / f"{session_id}.log"
 
     async def save_state(self, state: WorkflowState) -> None:
-        """Write the snapshot, whole or not at all."""
+        """Write the snapshot atomically."""
         self.write(state)
 
     def write(self, state: WorkflowState, *, named: bool = True) -> None:
-        """The same, from code that does not wait; `named` as `atomic.write` has it."""
+        """Write the snapshot without awaiting; `named` as for `atomic.write`."""
         if state.workflow is None:
             raise AgentError(f"the state of session {state.session_id} has no workflow; it could not be resumed")
         body = {"schema": SCHEMA, "session_id": state.session_id, "workflow_name": state.workflow.name,
                 "status": state.status, "current_step": state.current_step,
                 "completed_steps": state.completed_steps, "step_results": state.step_results, "errors": state.errors,
                 "started_at": state.started_at.isoformat(), "updated_at": datetime.now(UTC).isoformat(),
-                "step_status": {name: one.value for name, one in state.step_status.items()},
+                "step_status": {name: status.value for name, status in state.step_status.items()},
                 "attempts": state.attempts, "suggestions": state.suggestions}
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items()]
         lines.append(f'"workflow": {self._workflow(state)}')
@@ -69,20 +69,20 @@ class StateManager:
         atomic.write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace"), named=named)
 
     def _workflow(self, state: WorkflowState) -> str:
-        """The workflow as JSON, made once for the many snapshots of one execution."""
-        known = self._written.get(state.session_id)
-        if known is None or known[0] is not state.workflow:
+        """Return the workflow as JSON, encoded once for the many snapshots of one execution."""
+        cached = self._written.get(state.session_id)
+        if cached is None or cached[0] is not state.workflow:
             assert state.workflow is not None
-            known = state.workflow, json.dumps(state.workflow.to_data(), ensure_ascii=False)
-            self._written = {state.session_id: known}
-        return known[1]
+            cached = state.workflow, json.dumps(state.workflow.to_data(), ensure_ascii=False)
+            self._written = {state.session_id: cached}
+        return cached[1]
 
     async def load_state(self, session_id: str) -> WorkflowState | None:
-        """The state with its workflow; None if there is no such session, StateLoadError if it cannot be read."""
+        """Return the state with its workflow; None if there is no such session, StateLoadError if it is damaged."""
         return self.read(session_id)
 
     def read(self, session_id: str) -> WorkflowState | None:
-        """The same, from code that does not wait."""
+        """Return the state without awaiting, as `load_state`."""
         path = self.path(session_id)
         raw = atomic.read(path)
         if raw is None:
@@ -101,19 +101,19 @@ class StateManager:
             raise StateLoadError(f"{path} cannot be read ({error}); it was left in place") from error
 
     async def cleanup_state(self, session_id: str) -> None:
-        """Remove a session's snapshot and run; the log stays. Without a session nothing happens."""
+        """Remove a session's snapshot and run, if any; the log stays."""
         self.path(session_id).unlink(missing_ok=True)
         shutil.rmtree(self.run_dir(session_id), ignore_errors=True)
 
     async def list_sessions(self) -> list[dict[str, Any]]:
-        """Every session, the latest first; one that cannot be read is told with status `corrupt`."""
-        found = []
+        """Return all sessions, the latest first; an unreadable one has status `corrupt`."""
+        sessions = []
         for path in self.state_dir.glob("*.json"):
             try:
                 body = json.loads(path.read_bytes())
-                found.append({key: body[key] for key in ("session_id", "workflow_name", "status", "current_step",
+                sessions.append({key: body[key] for key in ("session_id", "workflow_name", "status", "current_step",
                                                          "started_at", "updated_at")})
             except (OSError, ValueError, KeyError, TypeError):
-                found.append({"session_id": path.stem, "workflow_name": "", "status": "corrupt", "current_step": 0,
+                sessions.append({"session_id": path.stem, "workflow_name": "", "status": "corrupt", "current_step": 0,
                               "started_at": "", "updated_at": ""})
-        return sorted(found, key=lambda one: (one["updated_at"], one["session_id"]), reverse=True)
+        return sorted(sessions, key=lambda session: (session["updated_at"], session["session_id"]), reverse=True)

@@ -1,8 +1,8 @@
-"""One call of a tool: where it runs, how it may end, and its result in shapes that can be kept.
+"""Call a tool: enforce its timeout, contain its failures, convert its result to JSON data.
 
-The rules of this room: a call is over when its step's timeout says so. A function that blocks has a thread of its own,
-which nobody waits for at the end: neither does one that never returns hold up the others' turn or the program's end.
-Whatever a tool does to end itself (`sys.exit`, a cancellation of its own) is a failure of its step and of nothing else.
+A call ends when its step's timeout expires. A blocking function runs in a daemon thread of its own that is never
+joined, so one that never returns delays neither other calls nor the end of the program. A tool that ends itself
+(`sys.exit`, a cancellation of its own) fails its step and nothing else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.outcome import check_json
-from garrison.workflow.errors import AgentError, UnkeptResult
+from garrison.workflow.errors import AgentError, UnserializableResult
 
-AT_ONCE = 64
-"""Threads that a session has at once; the clock of a step that waits for one has not begun."""
+MAX_THREADS = 64
+"""Concurrent threads of a session; a step that waits for a thread does not use up its timeout."""
 
 
 class ToolEnded(AgentError):
@@ -29,40 +29,40 @@ class ToolEnded(AgentError):
 
 
 class Caller:
-    """Calls the tools of one session."""
+    """Call the tools of one session."""
 
     def __init__(self) -> None:
-        self._threads = asyncio.Semaphore(AT_ONCE)
+        self._threads = asyncio.Semaphore(MAX_THREADS)
 
     async def call(self, tool: Callable[..., Any], arguments: Mapping[str, Any], timeout: float) -> Any:
-        """What the tool gives within `timeout` seconds; TimeoutError, or what the tool raises, as an Exception."""
+        """Return the tool's result; TimeoutError after `timeout` seconds, or the tool's own exception."""
         if _is_async(tool):
-            return await _timed(_guarded(tool(**arguments)), timeout)
+            return await _with_timeout(_contain_exit(tool(**arguments)), timeout)
         async with self._threads:
-            return await _timed(_guarded(_settled(_in_thread(lambda: tool(**arguments)))), timeout)
+            return await _with_timeout(_contain_exit(_await_result(_in_thread(lambda: tool(**arguments)))), timeout)
 
 
-def plain(result: Any, tool: str) -> Any:
-    """A tool's result as JSON's shapes; UnkeptResult that says what to return if it cannot be kept."""
+def to_json(result: Any, tool: str) -> Any:
+    """Return a tool's result as JSON data; UnserializableResult says what to return instead."""
     try:
-        found = _shapes(result)
-        check_json({"result": found}, "result")
-        return json.loads(json.dumps(found))
+        plain = _to_plain(result)
+        check_json({"result": plain}, "result")
+        return json.loads(json.dumps(plain))
     except (TypeError, ValueError, RecursionError, GarrisonError) as error:
-        raise UnkeptResult(f"the tool {tool} returned something of type {type(result).__name__}, which cannot be "
-                           "kept; return text, numbers, lists and tables") from error
+        raise UnserializableResult(f"the tool {tool} returned a value of type {type(result).__name__}, which cannot be "
+                                   "stored; return text, numbers, lists and mappings") from error
 
 
-def _shapes(value: Any) -> Any:
-    """Models, dataclasses and tuples as tables and lists, however deep."""
+def _to_plain(value: Any) -> Any:
+    """Convert models, dataclasses and tuples to mappings and lists, at any depth."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _shapes(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: _to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _shapes(one) for key, one in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_shapes(one) for one in value]
+        return [_to_plain(item) for item in value]
     return value
 
 
@@ -70,7 +70,7 @@ def _is_async(tool: Any) -> bool:
     return inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))  # noqa: B004
 
 
-async def _timed(call: Awaitable[Any], timeout: float) -> Any:
+async def _with_timeout(call: Awaitable[Any], timeout: float) -> Any:
     try:
         async with asyncio.timeout(timeout):
             return await call
@@ -78,14 +78,14 @@ async def _timed(call: Awaitable[Any], timeout: float) -> Any:
         raise TimeoutError(str(error) or f"no answer within {timeout:g} s") from error
 
 
-async def _settled(call: Awaitable[Any]) -> Any:
-    """A plain function may give something to wait for."""
+async def _await_result(call: Awaitable[Any]) -> Any:
+    """Await the result of a plain function that returned an awaitable."""
     result = await call
     return await result if isinstance(result, Awaitable) else result
 
 
-async def _guarded(call: Awaitable[Any]) -> Any:
-    """ToolEnded for an end that would be the whole program's, unless somebody else asked for it."""
+async def _contain_exit(call: Awaitable[Any]) -> Any:
+    """Turn an exit of the whole program, or an unrequested cancellation, into ToolEnded."""
     try:
         return await call
     except (SystemExit, KeyboardInterrupt) as error:
@@ -98,7 +98,7 @@ async def _guarded(call: Awaitable[Any]) -> Any:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """The same as `asyncio.to_thread`, in a thread that is nobody's to wait for."""
+    """Run `function` like `asyncio.to_thread`, in a daemon thread that is never joined."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
@@ -116,7 +116,7 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
         try:
             loop.call_soon_threadsafe(settle, result, failure)
         except RuntimeError:
-            return  # the program ended meanwhile
+            return  # the event loop is closed: the program has ended
 
     threading.Thread(target=work, name="workflow tool", daemon=True).start()
     result, error = await future

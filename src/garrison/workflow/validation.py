@@ -15,27 +15,27 @@ from typing import Any, Union, get_args, get_origin
 
 from garrison.pipeline.outcome import check_json
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
-from garrison.workflow.models import WORDS, Workflow, WorkflowState, WorkflowStep, check_types
-from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split, unclosed
+from garrison.workflow.models import TYPE_NAMES, Workflow, WorkflowState, WorkflowStep, check_types
+from garrison.workflow.references import ENVIRONMENT, INPUTS, find_unclosed, references, split
 
 MAX_STEPS = 5_000
 
 
 def dependencies(workflow: Workflow) -> dict[str, list[str]]:
-    """Step → the steps it waits for: those it names and those its arguments refer to, in the workflow's order."""
+    """Return step → the steps it depends on: named ones and those its arguments refer to, in the workflow's order."""
     names = {step.name: place for place, step in enumerate(workflow.steps)}
-    found = {}
+    result = {}
     for step in workflow.steps:
-        wanted = {*step.depends_on, *referred(step, names)}
-        unknown = sorted(wanted - names.keys())
+        needed = {*step.depends_on, *referenced_steps(step, names)}
+        unknown = sorted(needed - names.keys())
         if unknown:
-            raise WorkflowValidationError(f"step {step.name!r} depends on {unknown[0]!r:.60}, which is no step")
-        found[step.name] = sorted(wanted, key=names.__getitem__)
-    return found
+            raise WorkflowValidationError(f"step {step.name!r} depends on {unknown[0]!r:.60}, which is not a step")
+        result[step.name] = sorted(needed, key=names.__getitem__)
+    return result
 
 
-def referred(step: WorkflowStep, names: Container[str]) -> list[str]:
-    """The steps that a step's arguments refer to."""
+def referenced_steps(step: WorkflowStep, names: Container[str]) -> list[str]:
+    """Return the steps that a step's arguments refer to."""
     try:
         found = [split(one, names)[0] for one in references(step.arguments)]
     except WorkflowValidationError as error:
@@ -45,9 +45,9 @@ def referred(step: WorkflowStep, names: Container[str]) -> list[str]:
 
 def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
              environment: Container[str] | None = None) -> dict[str, list[str]]:
-    """The dependencies of a sound workflow; WorkflowValidationError or ToolNotFoundError that names the step if not.
+    """Return the dependencies of a valid workflow; WorkflowValidationError or ToolNotFoundError names the step if not.
 
-    With `tools` each step's tool is there and takes its arguments; with `environment` the variables are set.
+    With `tools` each step's tool must exist and accept its arguments; with `environment` the variables must be set.
     """
     check_types(workflow)
     if not workflow.name.strip() or not workflow.steps:
@@ -58,153 +58,158 @@ def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
     check_json(workflow.metadata, "metadata")
     seen: set[str] = set()
     for step in workflow.steps:
-        _step(step, seen)
+        _check_step(step, seen)
         if tools is not None:
-            _tool(step, tools)
-    found = dependencies(workflow)
-    _roots(workflow, environment)
+            _check_tool(step, tools)
+    result = dependencies(workflow)
+    _check_inputs(workflow, environment)
     try:
-        TopologicalSorter(found).prepare()
+        TopologicalSorter(result).prepare()
     except CycleError as error:
-        raise WorkflowValidationError("these steps wait for each other: " + " -> ".join(error.args[1][:8])) from error
+        raise WorkflowValidationError("these steps depend on each other: " + " -> ".join(error.args[1][:8])) from error
     if tools is not None:
         for step in workflow.steps:
-            _arguments(step, tools[step.tool])
-    return found
+            _check_arguments(step, tools[step.tool])
+    return result
 
 
 def check_same(workflow: Workflow, state: WorkflowState) -> None:
-    """WorkflowValidationError unless a session can go on with `workflow`: what is left to do may be corrected, in its
-    tools, arguments and timeouts; what is done, and who waits for whom, is as it was."""
-    past = state.workflow
-    if past is None or past == workflow:
+    """Raise WorkflowValidationError unless a session can continue with `workflow`: tools, arguments and timeouts of
+    unfinished steps may change; finished steps and dependencies may not.
+    """
+    previous = state.workflow
+    if previous is None or previous == workflow:
         return
-    changed = [new.name for new, old in zip(workflow.steps, past.steps, strict=False)
+    changed = [new.name for new, old in zip(workflow.steps, previous.steps, strict=False)
                if new != old and (new.name in state.completed_steps or _shape(new) != _shape(old))]
-    what = ("its steps" if len(workflow.steps) != len(past.steps) or dependencies(workflow) != dependencies(past)
+    same_graph = len(workflow.steps) == len(previous.steps) and dependencies(workflow) == dependencies(previous)
+    what = ("its steps" if not same_graph
             else f"step {changed[0]!r:.60}" if changed
-            else "its inputs" if workflow.inputs != past.inputs and state.completed_steps else "")
+            else "its inputs" if workflow.inputs != previous.inputs and state.completed_steps else "")
     if what:
-        raise WorkflowValidationError(f"session {state.session_id} began with another workflow ({what} differed); take "
-                                      "another session id, or go on with resume")
+        raise WorkflowValidationError(f"session {state.session_id} started with another workflow ({what} changed); use "
+                                      "another session id, or continue it with resume")
 
 
 def _shape(step: WorkflowStep) -> tuple[object, ...]:
     return step.name, step.critical, step.retry_count
 
 
-def _tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
+def _check_tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
     if step.tool not in tools:
         near = get_close_matches(step.tool, list(tools), 1, 0.6)
-        raise ToolNotFoundError(f"step {step.name!r} wants the tool {step.tool!r:.80}, which is not there; " + (
+        raise ToolNotFoundError(f"step {step.name!r} uses the tool {step.tool!r:.80}, which does not exist; " + (
             f"did you mean {near[0]}?" if near else "`garrison workflow tools` lists them"))
     if not callable(tools[step.tool]):
         raise ToolNotFoundError(f"step {step.name!r}: the tool {step.tool!r:.80} is {type(tools[step.tool]).__name__}, "
                                 "which cannot be called")
 
 
-def _arguments(step: WorkflowStep, tool: Any) -> None:
-    wrong = misfit(step.arguments, tool)
-    if wrong:
-        raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {wrong}")
+def _check_arguments(step: WorkflowStep, tool: Any) -> None:
+    if problem := argument_error(step.arguments, tool):
+        raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {problem}")
 
 
-def _step(step: WorkflowStep, seen: set[str]) -> None:
+def _check_step(step: WorkflowStep, seen: set[str]) -> None:
     if not step.name.strip() or not step.name.isprintable() or step.name == INPUTS:
         raise WorkflowValidationError(f"{step.name!r:.60} cannot name a step; use one line of printable characters")
     if step.name in seen:
-        raise WorkflowValidationError(f"two steps are called {step.name!r:.60}; give each its own name")
+        raise WorkflowValidationError(f"two steps are named {step.name!r:.60}; step names must be unique")
     seen.add(step.name)
     if not 0 < step.timeout < 1e7:
-        raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
+        raise WorkflowValidationError(f"step {step.name!r}: timeout must be above 0 seconds")
     if not 0 <= step.retry_count <= 100:
-        raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+        raise WorkflowValidationError(f"step {step.name!r}: retry_count must be from 0 to 100")
     check_json(step.arguments, f"the arguments of step {step.name!r}")
-    if open_ := unclosed(step.arguments):
-        raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is a reference that is never closed; close it, "
-                                      "or write $${ for ${ itself")
+    if open_ := find_unclosed(step.arguments):
+        raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is an unclosed reference; close it, or write "
+                                      "$${ for a literal ${")
 
 
-def _roots(workflow: Workflow, environment: Container[str] | None) -> None:
-    """Inputs that are given, variables that are set."""
+def _check_inputs(workflow: Workflow, environment: Container[str] | None) -> None:
+    """Check that referenced inputs are given and variables are set."""
     names = {step.name for step in workflow.steps}
     for step in workflow.steps:
-        for one in references(step.arguments):
-            which, path = split(one, names)
-            if which == ENVIRONMENT and which not in names and environment is not None and (
+        for reference in references(step.arguments):
+            root, path = split(reference, names)
+            if root == ENVIRONMENT and root not in names and environment is not None and (
                     len(path) != 1 or str(path[0]) not in environment):
-                raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}, which is not set here; export it, "
+                raise WorkflowValidationError(f"step {step.name!r} uses ${{{reference}}}, which is not set; export it, "
                                               "then run again")
-            if which == INPUTS and (not path or str(path[0]) not in workflow.inputs):
-                known = ", ".join(workflow.inputs) or "none"
-                raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}; give it with --set "
-                                              f"{path[0] if path else 'NAME'}=VALUE (inputs: {known})")
+            if root == INPUTS and (not path or str(path[0]) not in workflow.inputs):
+                existing = ", ".join(workflow.inputs) or "none"
+                raise WorkflowValidationError(f"step {step.name!r} uses ${{{reference}}}; give it with --set "
+                                              f"{path[0] if path else 'NAME'}=VALUE (inputs: {existing})")
 
 
 _JSON: Mapping[str, type] = {"string": str, "boolean": bool, "integer": int, "number": float, "array": list,
                              "object": dict}
-Kinds = tuple[type, ...]
-"""The types that an argument may have; none: whatever."""
+Types = tuple[type, ...]
+"""Types that an argument may have; empty: any."""
 
 
-def misfit(arguments: Mapping[str, Any], tool: Any) -> str:
-    """Why the arguments do not fit the tool; '' if they do, as far as can be seen before it runs."""
-    known, needed, open_ = _listed(tool.listed) if hasattr(tool, "listed") else _signed(tool)
-    unknown = [] if open_ else [name for name in arguments if name not in known]
+def argument_error(arguments: Mapping[str, Any], tool: Any) -> str:
+    """Return why the arguments do not fit the tool; '' if they do, as far as can be checked before it runs."""
+    parameters, required, accepts_any = (
+        _schema_parameters(tool.listed) if hasattr(tool, "listed") else _signature_parameters(tool))
+    unknown = [] if accepts_any else [name for name in arguments if name not in parameters]
     if unknown:
-        near = get_close_matches(unknown[0], known.keys() - arguments.keys(), 1, 0.6)
-        meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known)) or 'nothing'}"
-        return f"takes no {unknown[0]}; {meant}"
-    if missing := sorted(needed - set(arguments)):
+        near = get_close_matches(unknown[0], parameters.keys() - arguments.keys(), 1, 0.6)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(parameters)) or 'nothing'}"
+        return f"has no parameter {unknown[0]}; {hint}"
+    if missing := sorted(required - set(arguments)):
         return f"needs {missing[0]}"
-    wrong = next((name for name, value in arguments.items() if not _may_be(value, known.get(name, ()))), None)
-    return f"takes {words(known[wrong])} as {wrong}, not {arguments[wrong]!r:.60}" if wrong is not None else ""
+    wrong = next((name for name, value in arguments.items() if not _is_compatible(value, parameters.get(name, ()))),
+                 None)
+    if wrong is None:
+        return ""
+    return f"takes {type_names(parameters[wrong])} as {wrong}, not {arguments[wrong]!r:.60}"
 
 
-def words(kinds: Kinds) -> str:
-    """Types in a person's words."""
-    return " or ".join(WORDS[kind] for kind in kinds)
+def type_names(kinds: Types) -> str:
+    """Return the names of types for a message."""
+    return " or ".join(TYPE_NAMES[kind] for kind in kinds)
 
 
-def _listed(tool: Any) -> tuple[dict[str, Kinds], set[str], bool]:
-    """Of a server's tool: its arguments with their types, those it needs, whether it takes others."""
+def _schema_parameters(tool: Any) -> tuple[dict[str, Types], set[str], bool]:
+    """Return the parameters of a server's tool with their types, the required ones, and whether it accepts others."""
     schema = getattr(tool, "input_schema", None) or {}
     properties = schema.get("properties", {})
-    known = {name: _of_schema(one) for name, one in properties.items()}
-    return known, set(schema.get("required", ())), schema.get("additionalProperties", True) is not False and not known
+    types = {name: _schema_types(schema) for name, schema in properties.items()}
+    return types, set(schema.get("required", ())), schema.get("additionalProperties", True) is not False and not types
 
 
-def _of_schema(one: Any) -> Kinds:
-    kind = _JSON.get(str(one.get("type"))) if isinstance(one, Mapping) else None
+def _schema_types(schema: Any) -> Types:
+    kind = _JSON.get(str(schema.get("type"))) if isinstance(schema, Mapping) else None
     return (kind,) if kind else ()
 
 
-def _signed(tool: Callable[..., Any]) -> tuple[dict[str, Kinds], set[str], bool]:
-    """Of a function, the same."""
+def _signature_parameters(tool: Callable[..., Any]) -> tuple[dict[str, Types], set[str], bool]:
+    """Return the same for a function."""
     try:
         parameters = list(_signature(tool).parameters.values())
-    except (TypeError, ValueError):  # written in C, and says nothing of itself
+    except (TypeError, ValueError):  # written in C, without a signature
         return {}, set(), True
-    named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    return ({one.name: _of_annotation(one.annotation) for one in named},
-            {one.name for one in named if one.default is one.empty},
-            any(one.kind is one.VAR_KEYWORD for one in parameters))
+    named = [item for item in parameters if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
+    return ({item.name: _annotation_types(item.annotation) for item in named},
+            {item.name for item in named if item.default is item.empty},
+            any(item.kind is item.VAR_KEYWORD for item in parameters))
 
 
 def _signature(tool: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(tool, eval_str=True)
-    except (NameError, SyntaxError, AttributeError):  # an annotation that names what only a type checker loads
+    except (NameError, SyntaxError, AttributeError):  # an annotation names something that only a type checker imports
         return inspect.signature(tool)
 
 
-def _of_annotation(annotation: Any) -> Kinds:
+def _annotation_types(annotation: Any) -> Types:
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [get_origin(part) or part for part in parts if part is not NoneType]
-    return tuple(kinds) if all(kind in WORDS for kind in kinds) else ()
+    return tuple(kinds) if all(kind in TYPE_NAMES for kind in kinds) else ()
 
 
-def _may_be(value: Any, kinds: Kinds) -> bool:
+def _is_compatible(value: Any, kinds: Types) -> bool:
     if not kinds or value is None or (isinstance(value, str) and any(references(value))):
         return True
     if isinstance(value, bool):

@@ -25,13 +25,15 @@ from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
 from garrison.workflow.references import INPUTS, references
 
-BASE = "base"
-"""In a workflow's metadata: the directory of its file, where its Python tools are looked for."""
+BASE_DIR = "base"
+"""Metadata key: the directory of the workflow's file, where its Python tools are searched for."""
 
 
 def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
-    """The workflow of a file with `given` put over its inputs, and its servers; refused in one line with the place."""
-    body = _body(path)
+    """Return the workflow of a file, with `given` overriding its inputs, and its servers; an error is one line with
+    the place.
+    """
+    body = _load(path)
     specs, servers = _servers(path, body)
     try:
         workflow = Workflow.from_data(body)
@@ -39,30 +41,32 @@ def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[W
         raise WorkflowValidationError(f"{path}: {error}") from error
     _check_given(path, workflow, given or {})
     workflow.inputs = {**workflow.inputs, **(given or {})}
-    workflow.metadata = {**workflow.metadata, BASE: str(path.absolute().parent)}
+    workflow.metadata = {**workflow.metadata, BASE_DIR: str(path.absolute().parent)}
     if specs:
         workflow.metadata = {**workflow.metadata, "servers": servers}
     return workflow, specs
 
 
 def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> None:
-    """Refuse a value for an input that the workflow neither has nor refers to: it is a slip, and would do nothing."""
-    asked = {re.split(r"[.\[]", one)[1] for step in workflow.steps for one in references(step.arguments)
-             if one.startswith(f"{INPUTS}.")}
-    known = [*workflow.inputs, *sorted(asked - workflow.inputs.keys())]
+    """Refuse a value for an input that the workflow neither declares nor uses: a typo would otherwise have no
+    effect.
+    """
+    used = {re.split(r"[.\[]", reference)[1] for step in workflow.steps for reference in references(step.arguments)
+            if reference.startswith(f"{INPUTS}.")}
+    known = [*workflow.inputs, *sorted(used - workflow.inputs.keys())]
     unknown = [name for name in given if name not in known]
     if unknown:
         near = get_close_matches(unknown[0], known, 1, 0.6)
-        raise WorkflowValidationError(f"{path}: there is no input {unknown[0]!r:.60}; " + (
-            f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"))
+        raise WorkflowValidationError(f"{path}: unknown input {unknown[0]!r:.60}; " + (
+            f"did you mean {near[0]}?" if near else f"inputs: {', '.join(known) or 'none'}"))
 
 
 def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
-    """The servers of a workflow file alone, and as they are written."""
-    return _servers(path, _body(path))
+    """Return the servers of a workflow file, parsed and as written."""
+    return _servers(path, _load(path))
 
 
-def _body(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
@@ -70,17 +74,17 @@ def _body(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise NotFound(f"no workflow at {path}") from error
     except yaml.MarkedYAMLError as error:
-        raise WorkflowValidationError(f"{path}{_place(error)}: {error.problem}"
+        raise WorkflowValidationError(f"{path}{_location(error)}: {error.problem}"
                                       f"{f' ({error.context})' if error.context else ''}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise WorkflowValidationError(f"{path}: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(body, dict):
-        raise WorkflowValidationError(f"{path}: a workflow is a table with name and steps")
+        raise WorkflowValidationError(f"{path}: a workflow is a mapping with name and steps")
     return body
 
 
 def _loader() -> Any:
-    """YAML's safe loader, which lets the last of two equal keys win without a word; this one refuses them."""
+    """Return YAML's safe loader, made to refuse duplicate keys; the plain one silently keeps the last."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -90,7 +94,7 @@ def _loader() -> Any:
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r:.60} is said twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r:.60} appears twice", key.start_mark)
             seen.add(key.value)
         return loader.construct_yaml_map(node)
 
@@ -98,8 +102,8 @@ def _loader() -> Any:
     return Loader
 
 
-def _place(error: Any) -> str:
-    """Where YAML stopped: the beginning of what is not closed, else the place itself."""
+def _location(error: Any) -> str:
+    """Return where YAML stopped: the start of an unclosed construct, else the place itself."""
     mark = error.context_mark or error.problem_mark
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
@@ -107,15 +111,15 @@ def _place(error: Any) -> str:
 def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
     servers = body.pop("servers", None) or {}
     if not isinstance(servers, dict):
-        raise WorkflowValidationError(f"{path}: servers is a table of NAME: {{command or url}}")
+        raise WorkflowValidationError(f"{path}: servers is a mapping of NAME: {{command or url}}")
     try:
-        return {str(name): ServerSpec.from_data(str(name), one) for name, one in servers.items()}, servers
+        return {str(name): ServerSpec.from_data(str(name), body) for name, body in servers.items()}, servers
     except WorkflowValidationError as error:
         raise WorkflowValidationError(f"{path}: {error}") from error
 
 
 def read_value(text: str) -> Any:
-    """What `--set KEY=TEXT` means: JSON where it is JSON, else the text."""
+    """Return the value of `--set KEY=TEXT`: JSON if it parses as JSON, else the text."""
     try:
         return json.loads(text)
     except ValueError:

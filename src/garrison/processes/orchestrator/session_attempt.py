@@ -43,10 +43,10 @@ from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
-from garrison.session.adapters import Dispatch, remembering
+from garrison.session.adapters import ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
-from garrison.session.trust import Tier, read_tiers, working_tier
+from garrison.session.trust import Tier, read_tiers, require_working_tier
 from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
 from garrison.workflow.builtin_tools import Toolbox
@@ -106,7 +106,7 @@ class SessionProgram:
         self.order: dict[str, Any] = read_json(prompt.parent / ORDER)
         self.files = AttemptFiles(prompt.parent)
         self.files.make()
-        tier = working_tier(self.order["tier"], read_tiers())
+        tier = require_working_tier(self.order["tier"], read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
         self._usage_log = budget.UsageLog(self.files.usage, uuid.uuid4().hex)
@@ -155,13 +155,13 @@ class SessionProgram:
         if self.settings is None:
             steps = scripted.script_for(self.order["node"], dict(os.environ))
             script = Script(self.order["node"], steps, self.order["life"])
-            dispatch = Dispatch({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
-            return {**remembering(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
+            dispatch = ToolDispatcher({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
+            return {**plain_adapters(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
         functions = {**tools_of(Path(self.order["tree"]), self.tier), **self._own_tools()}
         metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"])
         adapters = await stack.enter_async_context(claude_adapters(
-            self.settings.model, metadata, functions, system=self.order["system"], hear=self._record))
-        dispatch = Dispatch(functions, on_call=_show_call, on_result=_show_result)
+            self.settings.model, metadata, functions, system=self.order["system"], on_event=self._record))
+        dispatch = ToolDispatcher(functions, on_call=_show_call, on_result=_show_result)
         return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
                 "tool_dispatch": self._with_questions(dispatch)}
 
@@ -172,7 +172,7 @@ class SessionProgram:
         own = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])), tools.ask_guardian(None))
         return {function.name: function for function in own}
 
-    def _with_questions(self, dispatch: Dispatch) -> Callable[..., Any]:
+    def _with_questions(self, dispatch: ToolDispatcher) -> Callable[..., Any]:
         """Wrap the dispatch: questions of a batch come before its other calls, so that those are done only once."""
         async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
             answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}

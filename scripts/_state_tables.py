@@ -113,7 +113,7 @@ def restarts() -> str:
         ("parked, cool-down over", decide(crashed, gone, deaths_before(6, policy.probe_after), parked_long_ago)),
         ("its probe died early", decide(crashed, gone, deaths_before(1, 0.0), probing)),
         (f"its probe is alive after {policy.healthy:g} s", decide(alive, OBSERVED, (), healthy)),
-        ("it ended in order", decide(replace(crashed, status="terminated"), gone)),
+        ("it ended gracefully", decide(replace(crashed, status="terminated"), gone)),
     ]
     dead = ChildState(CHILD, judge(CHILD, gone), gone)
     recorded = ChildState(crashed, judge(crashed, gone), gone)

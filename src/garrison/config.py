@@ -89,7 +89,7 @@ def _seconds(name: str, text: str) -> float:
     return value
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- directories ------------------------------------------------------------------------------------------------------
 
 
 def checkout() -> Path | None:
@@ -220,7 +220,7 @@ def parse_notify(where: str, table: Any) -> NotifyConfig:
         raise UsageError(f"{where}: {unknown[0]} is not known; there are command, on and timeout")
     command = string_list(where, "command", table.get("command", []))
     occasions = string_list(where, "on", table.get("on", list(NotifyConfig.on)))
-    if wrong := [one for one in occasions if one not in OCCASIONS]:
+    if wrong := [occasion for occasion in occasions if occasion not in OCCASIONS]:
         raise UsageError(f"{where}: on names {wrong[0]!r}; there are {', '.join(OCCASIONS)}")
     timeout = table.get("timeout", NotifyConfig.timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:

@@ -35,7 +35,7 @@ class NotFound(GarrisonError):
 
 
 class RecordError(GarrisonError):
-    """A record on disk that garrison cannot use; it is left as it is, byte for byte. The others are still good."""
+    """A record on disk that garrison cannot use; it is left as it is, byte for byte, and others are still used."""
 
 
 class PreflightRed(Refused):
@@ -56,7 +56,7 @@ class RecordCorrupt(RecordError):
 
 
 class RecordUnreadable(RecordError):
-    """A record or its folder is something else than a file or folder, or may not be read; it is not corrupt."""
+    """A record or its folder is not a file or folder, or may not be read; it is not corrupt."""
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"cannot use {path}: {why}; it was left in place, move it away or mend its access to go on")

@@ -238,17 +238,17 @@ def test_dirty_commit_all_and_who_did_it(repo, ours, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     nameless = Git(repo)
-    assert not nameless.dirty(repo)
+    assert not nameless.is_dirty(repo)
     assert nameless.commit_all(repo, "nothing") is None
     (repo / "new").write_text("n\n")
     (repo / "ignored").write_text("i\n")
     hook = repo / ".git/hooks/pre-commit"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    assert nameless.dirty(repo)
+    assert nameless.is_dirty(repo)
     made = nameless.commit_all(repo, "left-overs")
     assert git(repo, "show", "-s", "--format=%an <%ae>", made) == "garrison <garrison@localhost>"
-    assert not nameless.dirty(repo)
+    assert not nameless.is_dirty(repo)
     git(repo, "config", "user.name", "U")
     git(repo, "config", "user.email", "u@x")
     (repo / "new").write_text("n2\n")
@@ -262,19 +262,18 @@ def test_a_snapshot_keeps_everything_and_touches_nothing(repo, ours):
     (repo / "untracked").write_text("u\n")
     (repo / "ignored").write_text("i\n")
     before = (git(repo, "status", "--porcelain"), (repo / ".git/index").read_bytes(), git(repo, "rev-parse", "HEAD"))
-    kept = ours.snapshot(repo, "refs/garrison/rescue/x", "rescued")
+    kept = git(repo, "rev-parse", ours.save_work(repo, "refs/garrison/rescue/x", "rescued"))
     assert (git(repo, "status", "--porcelain"), (repo / ".git/index").read_bytes(), git(repo, "rev-parse", "HEAD")) == \
         before
-    assert git(repo, "rev-parse", "refs/garrison/rescue/x") == kept
     assert git(repo, "show", f"{kept}:untracked") == "u"
     assert git(repo, "show", f"{kept}:a.txt") == "edited"
     assert "ignored" not in git(repo, "ls-tree", "--name-only", kept).split()
     assert not list((repo / ".git").glob("garrison-*"))
     git(repo, "stash", "-uq")
-    assert ours.snapshot(repo, "refs/garrison/rescue/y", "clean") == git(repo, "rev-parse", "HEAD")
+    assert ours.create_snapshot(repo, "clean") == git(repo, "rev-parse", "HEAD")
     (repo / ".git/index").write_bytes(b"torn")
     (repo / "untracked").write_text("again\n")
-    assert git(repo, "show", f"{ours.snapshot(repo, 'refs/garrison/rescue/z', 'torn')}:untracked") == "again"
+    assert git(repo, "show", f"{ours.create_snapshot(repo, 'torn')}:untracked") == "again"
 
 
 def test_locks_of_a_dead_life_are_cleared_in_its_worktree_only(repo, ours, tmp_path):

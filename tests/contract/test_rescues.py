@@ -39,20 +39,20 @@ def all_rescues(repo: Path) -> list[str]:
 def test_other_work_is_never_overwritten_and_the_same_is_kept_once(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     (tree / "a").write_text("1\n")
-    assert ours.keep_work(tree, STEM, "garrison: what n left") == STEM
-    assert ours.keep_work(tree, STEM, "garrison: what n left") == STEM
+    assert ours.save_work(tree, STEM, "garrison: what n left") == STEM
+    assert ours.save_work(tree, STEM, "garrison: what n left") == STEM
     (tree / "a").write_text("2\n")
-    assert ours.keep_work(tree, STEM, "again") == f"{STEM}-2"
+    assert ours.save_work(tree, STEM, "again") == f"{STEM}-2"
     (tree / "a").write_text("3\n")
-    assert ours.keep_work(tree, STEM, "again") == f"{STEM}-3"
+    assert ours.save_work(tree, STEM, "again") == f"{STEM}-3"
     (tree / "a").write_text("1\n")
-    assert ours.keep_work(tree, STEM, "again") == STEM
+    assert ours.save_work(tree, STEM, "again") == STEM
     assert [git(repo, "show", f"{ref}:a") for ref in all_rescues(repo)] == ["1", "2", "3"]
 
 
 def test_intervals_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path) -> None:
     ours, stem = Git(repo), rescue_stem("r1", "n", 1, "live")
-    assert ours.keep_live(tree, stem, "m", "main", timeout=60) == "", "nothing is there yet that main has not"
+    assert ours.save_interval_snapshot(tree, stem, "m", "main", timeout=60) == "", "everything is on main already"
     (tree / "staged").write_text("s\n")
     git(tree, "add", "staged")
     own = ours.git_dir(tree)
@@ -60,13 +60,13 @@ def test_intervals_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path)
     index = (own / "index").read_bytes()
     for number in range(LIVE_KEPT + 2):
         (tree / "work").write_text(f"{number}\n")
-        assert ours.keep_live(tree, stem, "m", "main", timeout=60) == f"{stem}-{number + 1}"
-        assert ours.keep_live(tree, stem, "m", "main", timeout=60) == "", "nothing has changed since"
+        assert ours.save_interval_snapshot(tree, stem, "m", "main", timeout=60) == f"{stem}-{number + 1}"
+        assert ours.save_interval_snapshot(tree, stem, "m", "main", timeout=60) == "", "nothing has changed since"
     assert (own / "index").read_bytes() == index
     assert not list(own.glob("garrison-snapshot-*"))
     assert [git(repo, "show", f"{ref}:work") for ref in all_rescues(repo)] == ["2", "3", "4"]
     assert git(repo, "show", f"{stem}-5:staged") == "s"
-    ours.forget_rescues(all_rescues(repo))
+    ours.delete_rescues(all_rescues(repo))
     assert all_rescues(repo) == []
 
 
@@ -76,7 +76,7 @@ def test_a_snapshot_that_takes_too_long_is_given_up_and_leaves_nothing(repo: Pat
     (tree / ".gitattributes").write_text("*.slow filter=slow\n")
     (tree / "x.slow").write_text("x\n")
     with pytest.raises(GitError, match=r"did not end within 0\.5 s"):
-        ours.keep_live(tree, STEM + "-live", "m", "main", timeout=0.5)
+        ours.save_interval_snapshot(tree, STEM + "-live", "m", "main", timeout=0.5)
     assert not list(ours.git_dir(tree).glob("garrison-snapshot-*"))
     assert all_rescues(repo) == []
 
@@ -87,7 +87,7 @@ def test_what_a_killed_snapshot_left_goes_with_the_next_and_a_living_ones_stays(
     for name in ("garrison-snapshot-4194303", "garrison-snapshot-4194303.lock", f"garrison-snapshot-{os.getppid()}"):
         (own / name).touch()
     (tree / "a").write_text("1\n")
-    ours.keep_work(tree, STEM, "m")
+    ours.save_work(tree, STEM, "m")
     assert [path.name for path in own.glob("garrison-snapshot-*")] == [f"garrison-snapshot-{os.getppid()}"]
 
 
@@ -103,7 +103,7 @@ def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, 
             git(inner, "-c", "user.name=A", "-c", "user.email=a@x", "commit", "-qm", "inside")
     (tree / "outside").write_text("o\n")
     ours = Git(repo)
-    ref = ours.keep_work(tree, STEM, "m")
+    ref = ours.save_work(tree, STEM, "m")
     ours.remove_worktree(tree)
     assert git(repo, "show", f"{ref}:outside") == "o"
     for name in ("unborn", "sub/born"):
@@ -112,7 +112,7 @@ def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, 
     assert git(repo, "fsck", "--connectivity-only", "--no-dangling") == ""
     told = rescue_refs.restore_worktree(ours, git(repo, "rev-parse", ref), tmp_path / "again")
     assert sorted(note.partition(" ")[0] for note in told) == ["sub/born", "unborn"]
-    ours.forget_rescues([ref])
+    ours.delete_rescues([ref])
     assert git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison/parts") == ""
 
 
@@ -130,7 +130,7 @@ def test_what_has_landed_since_is_told(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     place = RescueRepository(ours, {"r1": "main"})
     (tree / "a").write_text("1\n")
-    name = parse_rescue(ours.keep_work(tree, STEM, "garrison: what n left when it failed"))
+    name = parse_rescue(ours.save_work(tree, STEM, "garrison: what n left when it failed"))
     found = rescue_refs.inspect_rescue(place, name)
     assert (found.landed, found.files, found.size, found.why) == (False, 1, 2, "left when it failed")
     (repo / "a").write_text("1\n")
@@ -167,7 +167,7 @@ def test_choosing_one(repo: Path) -> None:
 def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_path: Path) -> None:
     ours = Git(repo)
     (tree / "a").write_text("1\n")
-    commit = git(repo, "rev-parse", ours.keep_work(tree, STEM, "m"))
+    commit = git(repo, "rev-parse", ours.save_work(tree, STEM, "m"))
     rescue_refs.restore_branch(ours, commit, "again")
     assert git(repo, "show", "again:a") == "1"
     for taken in ("again", "main", "again/below"):
@@ -196,10 +196,10 @@ def test_sha256_repositories_have_rescues_too(tmp_path: Path) -> None:
     ours = Git(repo)
     ours.add_worktree(tmp_path / "t", "b", "main")
     (tmp_path / "t" / "a").write_text("1\n")
-    ref = ours.keep_work(tmp_path / "t", STEM, "garrison: what n left")
+    ref = ours.save_work(tmp_path / "t", STEM, "garrison: what n left")
     found = rescue_refs.inspect_rescue(RescueRepository(ours, {}), parse_rescue(ref))
     assert (len(found.commit), found.files, found.landed) == (64, 1, False)
-    assert ours.keep_live(tmp_path / "t", STEM + "-live", "m", "main", timeout=60)
+    assert ours.save_interval_snapshot(tmp_path / "t", STEM + "-live", "m", "main", timeout=60)
 
 
 def test_commits_that_only_a_detached_head_has_are_work(repo: Path, tree: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_fresh_attempt_keeps_what_only_the_branch_had(repo: Path, tree: Path, 
     git(tree, "commit", "-q", "--allow-empty", "-m", "on its branch")
     tip = git(tree, "rev-parse", "HEAD")
     git(tree, "checkout", "-q", "--detach", "main")
-    ours.keep_work(tree, STEM, "m")
+    ours.save_work(tree, STEM, "m")
     ours.remove_worktree(tree)
     create_worktree(ours, Task("r1", "n", 2), tree, "garrison/r1/n", ours.rev("main") or "", tmp_path / "told")
     assert git(repo, "rev-parse", f"{STEM}-branch") == tip

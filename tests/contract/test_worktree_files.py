@@ -117,10 +117,10 @@ def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(
     git(tree, "config", "diff.ignoreSubmodules", "all")
     (tree / "lib/made.txt").write_text("made\n")
     (tree / "lib/deep/made.txt").write_text("made deep\n")
-    assert ours.dirty(tree)
+    assert ours.is_dirty(tree)
     made = ours.commit_all(tree, "what the agent left")
     assert made is not None
-    assert not ours.dirty(tree)
+    assert not ours.is_dirty(tree)
     complete_worktree(ours, tree)  # a life after finds it as it was
     assert (tree / "lib/deep/made.txt").is_file()
     ours.remove_worktree(tree)
@@ -142,7 +142,7 @@ def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
     complete_worktree(ours, tree)
     (tree / "lib/half.txt").write_text("half\n")
     (tree / "lib/deep/half.txt").write_text("half deep\n")
-    ours.snapshot(tree, "refs/garrison/rescue/r/n/1", "kept")
+    assert ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept") == "refs/garrison/rescue/r/n/1"
     assert git(tree / "lib", "status", "--porcelain", "--ignore-submodules").splitlines() == ["?? half.txt"]
     ours.remove_worktree(tree)
     lib = parent / ".git/modules/lib"
@@ -161,13 +161,13 @@ def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Pa
             alternates.write_text(alternates.read_text().replace(str(before), str(after)))
     (tree / "lib/half.txt").write_text("half\n")
     (tree / "lib/deep/half.txt").write_text("half deep\n")
-    ref = ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept")
-    assert ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept") == ref, "the same work is kept once"
+    ref = ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept")
+    assert ours.save_work(tree, "refs/garrison/rescue/r/n/1", "kept") == ref, "the same work is kept once"
     ours.remove_worktree(tree)
     restore_worktree(ours, git(parent, "rev-parse", ref), tmp_path / "again")
     assert (tmp_path / "again/lib/half.txt").read_text() == "half\n"
     assert (tmp_path / "again/lib/deep/half.txt").read_text() == "half deep\n"
-    ours.forget_rescues([ref])
+    ours.delete_rescues([ref])
     if users:
         assert git(parent / ".git/modules/lib", "for-each-ref", "--format=%(refname)", "refs/garrison/rescue") == ""
 
@@ -195,10 +195,10 @@ def test_a_submodule_nobody_has_fetched_is_fetched_or_told(parent: Path, tmp_pat
 
 def test_relative_addresses_are_read_as_git_reads_them(repo: Path) -> None:
     ours = Git(repo)
-    assert ours.address("https://a/b.git") == "https://a/b.git"
-    assert ours.address("../lib") == str(repo.parent / "lib")
+    assert ours.resolve_url("https://a/b.git") == "https://a/b.git"
+    assert ours.resolve_url("../lib") == str(repo.parent / "lib")
     git(repo, "remote", "add", "origin", "ssh://host/group/repo.git")
-    assert (ours.address("../lib.git"), ours.address("./sub/x")) == ("ssh://host/group/lib.git",
+    assert (ours.resolve_url("../lib.git"), ours.resolve_url("./sub/x")) == ("ssh://host/group/lib.git",
                                                                    "ssh://host/group/repo.git/sub/x")
 
 

@@ -318,8 +318,8 @@ def test_clean_removes_finished_runs_and_keeps_what_did_not_land(home: Home) -> 
     for run in ("over", "rests"):
         home.identity("runner", "a", run, status="terminated")
         (home.tree(run, "a") / "work").write_text("w\n")
-    home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/rescue/over/landed/1")
-    home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/archive/over/old")
+    home.git.save_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/rescue/over/landed/1")
+    home.git.save_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/archive/over/old")
     gates = [home.gate_logs(run) for run in ("over", "rests")]
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")

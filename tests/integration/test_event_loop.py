@@ -253,7 +253,7 @@ def test_without_inotify_the_timer_serves(tmp_path: Path, monkeypatch: pytest.Mo
     no_instance(monkeypatch)
     child = started(tmp_path, "exit 0")
     with EventLoop() as one:
-        assert not one.sees_files
+        assert not one.watches_files
         assert not one.watch_directory(tmp_path)
         assert not one.watch_file(tmp_path / "log")
         one.forget_directory(tmp_path)

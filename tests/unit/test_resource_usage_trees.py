@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.system import resource_usage
-from garrison.system.resource_usage import RESOLUTION, Proc, add_usage, cpu_seconds, find_owners
+from garrison.system.resource_usage import RESOLUTION, ProcessSample, add_usage, cpu_seconds, find_owners
 
 
-def proc(pid: int, ppid: int = 1, *, cpu: float = 0, waited: float = 0, ticks: int = 0) -> Proc:
-    return Proc(pid, ticks or pid, ppid, False, cpu, waited, 0)
+def proc(pid: int, ppid: int = 1, *, cpu: float = 0, waited: float = 0, ticks: int = 0) -> ProcessSample:
+    return ProcessSample(pid, ticks or pid, ppid, False, cpu, waited, 0)
 
 
-def by_id(*procs: Proc) -> dict[resource_usage.ProcessId, Proc]:
+def by_id(*procs: ProcessSample) -> dict[resource_usage.ProcessId, ProcessSample]:
     return {one.id: one for one in procs}
 
 

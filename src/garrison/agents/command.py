@@ -117,7 +117,7 @@ def outcome_of(rule: str, result_file: Path, result: JobResult, output: str) -> 
     except ValueError as error:
         how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
         reason = f"its result file is not what it should be: {error}{how}"
-        return Outcome("fail", reason, result.exit_code, killed=result.struck)
+        return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
     if rule == "result_file":
         return outcome_by_report(report, result)
     outcome = outcome_by_exit_code(result, output)
@@ -134,7 +134,8 @@ def outcome_by_exit_code(result: JobResult, output: str) -> Outcome:
     if result.timed_out:
         return Outcome("fail", f"timed out after {result.seconds:.0f} s: {output}", result.exit_code)
     how = describe_exit(result.exit_code) or "it ended"
-    return Outcome("fail", f"{how}: {output}" if output.strip() else how, result.exit_code, killed=result.struck)
+    reason = f"{how}: {output}" if output.strip() else how
+    return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
 
 
 def outcome_by_report(report: AgentReport, result: JobResult) -> Outcome:
@@ -142,7 +143,7 @@ def outcome_by_report(report: AgentReport, result: JobResult) -> Outcome:
     status = report.get("status")
     if not status:
         return Outcome("fail", report.get("failure_reason") or f"it wrote no status; {describe_exit(result.exit_code)}",
-                       result.exit_code, killed=result.struck, report=report)
+                       result.exit_code, killed=result.ended_by_signal, report=report)
     if status in LANDING and result.ok:
         return Outcome("success", exit_code=0, report=report)
     return Outcome("fail", report.get("failure_reason") or "it did not say success", result.exit_code, report=report)

@@ -96,7 +96,7 @@ def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -
         plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
         target = git.rev(f"refs/heads/{status.launch.base}")
         for prefix, wanted in ((ARCHIVE, options.archives), (RESCUES, options.rescues)):
-            for ref, commit in git.rescues(f"{prefix}/{plan.run}/").items():
+            for ref, commit in git.rescue_refs(f"{prefix}/{plan.run}/").items():
                 removable = wanted and (options.include_unlanded
                                         or (target is not None and has_landed(git, commit, target)))
                 (plan.refs if removable else plan.kept).append(ref)
@@ -159,7 +159,7 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
     for branch in plan.branches:
         archive_branch(git, branch)
     archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
-    git.forget_rescues([ref for ref in plan.refs if ref not in archived])
+    git.delete_rescues([ref for ref in plan.refs if ref not in archived])
 
 
 def archive_branch(git: Git, branch: str) -> str:
@@ -170,7 +170,7 @@ def archive_branch(git: Git, branch: str) -> str:
     tip = git.branch_tip(branch)
     if tip is None or any(worktree.branch == branch for worktree in git.worktrees()):
         return ""
-    ref = git.keep_commit(tip, f"{ARCHIVE}/{branch.removeprefix('garrison/')}")
+    ref = git.save_commit(tip, f"{ARCHIVE}/{branch.removeprefix('garrison/')}")
     git.delete_refs([f"refs/heads/{branch}"])
     return ref
 

@@ -43,7 +43,7 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
         seen.add(device)
         usage = os.statvfs(existing)
         finding = judge_disk(path, usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize,
-                             disk_space.ENOUGH)
+                             disk_space.MIN_BYTES)
         if finding:
             yield finding
     finding = judge_file_system(runtime.home, file_system(_nearest_existing(runtime.home)), _flock_error(runtime.home))

@@ -174,9 +174,9 @@ class CandidateBuilder:
         return commits
 
     def _pin(self, entry: MergeEntry, commit: str) -> None:
-        if self._pinned == commit and self.git.has(commit):
+        if self._pinned == commit and self.git.has_object(commit):
             return
-        if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has(commit):
+        if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
             # git gc collected it: it had listed its refs before the pin was one
             self._forget()
             raise GarrisonError(f"could not pin the candidate of {entry.id}; trying again")

@@ -98,7 +98,7 @@ class Slot:
             keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
-        self.git.show(self.path, commit)
+        self.git.check_out(self.path, commit)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:

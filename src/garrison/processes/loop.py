@@ -148,7 +148,7 @@ def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: Event
         if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
         me.beat()
-        if event_loop.sees_files and process.is_event_driven:
+        if event_loop.watches_files and process.is_event_driven:
             pause = min(check_interval(runtime.timing), end - now)
 
 

@@ -100,7 +100,7 @@ def _open(path: Path) -> Git:
 
 def list_rescue_refs(place: RescueRepository, run: str | None = None) -> list[RescueName]:
     """The rescue refs of a repository, or those of one run, by run, node and attempt."""
-    found = [parse_rescue(ref) for ref in place.git.rescues(f"{RESCUES}/{run}" if run else RESCUES)]
+    found = [parse_rescue(ref) for ref in place.git.rescue_refs(f"{RESCUES}/{run}" if run else RESCUES)]
     return sorted(found, key=lambda one: (one.run, one.node, one.attempt, one.kind, one.number))
 
 
@@ -115,7 +115,8 @@ def inspect_rescue(place: RescueRepository, name: RescueName) -> RescuedWork:
     against = base or parent or git.run("mktree", text="").out.strip()
     changed = changed_files(git, against, commit)
     match = _WHY.match(subject)
-    why = match[1] if match else "at an interval, all of it committed" if name.live else "all of it was committed"
+    why = match[1] if match else ("at an interval, all of it committed" if name.is_interval_snapshot
+                                  else "all of it was committed")
     landed = bool(tip) and tip is not None and has_landed(git, commit, tip)
     return RescuedWork(name, str(git.root), commit, when, why, len(changed), sum(changed.values()), landed, against)
 
@@ -152,7 +153,7 @@ def resolve_rescue(known: Sequence[tuple[RescueRepository, RescueName]], word: s
     found = exact or [(place, one) for place, one in mine if word in (
         one.node, f"{one.run}/{one.node}", f"{one.run}/{one.node}/{one.attempt}")]
     if not exact:
-        lasting = [(place, one) for place, one in found if not one.live]
+        lasting = [(place, one) for place, one in found if not one.is_interval_snapshot]
         newest = {(one.run, one.node): (place, one) for place, one in sorted(
             found, key=lambda pair: (pair[1].attempt, pair[1].number))}
         found = lasting or list(newest.values())
@@ -188,7 +189,7 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
         raise Refused(f"{folder} lies in the checkout {inside or git.root}, which stays as it is; name one outside")
     git.add_worktree(folder, None, commit)
     notes = complete_worktree(git, folder)
-    known = {module.path for module in git.modules(folder)}
+    known = {module.path for module in git.submodules(folder)}
     for line in git.run("ls-tree", "-r", "-z", commit).out.split("\0"):
         head, _, path = line.partition("\t")
         if head.startswith("160000") and path not in known and git.rev(head.split(" ")[2]):

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
     """Save what a worktree holds under a rescue ref; returns the ref. `why` ends the sentence "what NODE …"."""
-    return git.keep_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
+    return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
     """Return whether a worktree holds anything that none of the commits `tips` has."""
     head = git.head(worktree)
-    return git.dirty(worktree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))
+    return git.is_dirty(worktree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))
 
 
 # ---- create and remove -----------------------------------------------------------------------------------------------
@@ -54,8 +54,8 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
         # The earlier attempt's work is under its rescue ref, and this one begins again. The branch may hold more: an
         # agent that checked out another branch left its worktree, and so the rescue, elsewhere.
         before = git.branch_tip(branch)
-        if before is not None and not git.containing(before, but=f"refs/heads/{branch}"):
-            git.keep_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
+        if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
+            git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
         git.update_ref(f"refs/heads/{branch}", tip)
     git.add_worktree(worktree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":
@@ -112,7 +112,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task) -> None:
     if not path.is_dir():
         return
     head = git.head(path)
-    if head is not None and has_unsaved_work(git, path, git.containing(head)):
+    if head is not None and has_unsaved_work(git, path, git.tips_containing(head)):
         save_worktree(git, path, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
     git.remove_worktree(path)
 
@@ -183,7 +183,7 @@ class Worktree:
         """Archive the landed branch, and forget the snapshots of all attempts."""
         stems = [rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE)
                  for attempt in range(1, self.task.attempt + 1)]
-        self.git.forget_rescues([one.ref for stem in stems for one in self.git.lives(stem)])
+        self.git.delete_rescues([one.ref for stem in stems for one in self.git.interval_snapshots(stem)])
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
             archive_landed_branch(self.git, self.task, self.branch, tip)
@@ -214,8 +214,8 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
     """
     ref = f"{ARCHIVE}/{task.run_id}/{task.node}"
     before = git.rev(ref)
-    if before not in (None, tip) and not git.containing(before, but=ref):
-        git.keep_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "archive"))
+    if before not in (None, tip) and not git.tips_containing(before, but=ref):
+        git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "archive"))
     if not git.update_ref(ref, tip):
         raise GarrisonError(f"could not archive {branch} as {ref}")
     git.delete_refs([f"refs/heads/{branch}"])
@@ -272,7 +272,7 @@ def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
     if orphan.what == "directory":
         return any(entry.name != ".git" for entry in orphan.path.iterdir())
     head = git.head(orphan.path)
-    return has_unsaved_work(git, orphan.path, git.containing(head) if head else [])
+    return has_unsaved_work(git, orphan.path, git.tips_containing(head) if head else [])
 
 
 def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
@@ -285,7 +285,7 @@ def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
         if orphan.what == "directory":
             tips = (git.rev(f"refs/heads/garrison/{orphan.run}/{orphan.node}"),
                     git.rev(f"{ARCHIVE}/{orphan.run}/{orphan.node}"), git.rev("HEAD"))
-            ref = git.keep_directory(orphan.path, next((tip for tip in tips if tip), None),
+            ref = git.save_directory(orphan.path, next((tip for tip in tips if tip), None),
                                      rescue_stem(orphan.run, orphan.node, attempt, "left"),
                                      f"garrison: what {orphan.node} left in {orphan.path.name}")
         else:

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-ENOUGH = 65536
-"""Bytes below which a disk counts as full: a record and its temporary need less, an agent's work mostly more."""
-NAMES = 16
-"""Files that may still be made, below which a disk counts as full although it has room for bytes."""
+MIN_BYTES = 65536
+"""Free bytes below which a disk counts as full: a record and its temporary file need less, an agent's work more."""
+MIN_INODES = 16
+"""Free inodes below which a disk counts as full although it has room for bytes."""
+PAUSE = 0.1
+"""Seconds between two attempts of a step that found the disk full."""
+_MESSAGES = ("No space left on device", "Disk quota exceeded")
 
-_LACKING = ("No space left on device", "Disk quota exceeded")
 
-
-def reports_no_space(said: str) -> bool:
-    """Return whether a program's output says that it found no space. Pure."""
-    return any(word in said for word in _LACKING)
+def reports_no_space(output: str) -> bool:
+    """Return whether a program's output reports a full disk. Pure."""
+    return any(message in output for message in _MESSAGES)
 
 
 def is_full(path: Path) -> bool:
@@ -35,27 +36,23 @@ def is_full(path: Path) -> bool:
     An absent path, or a disk that reports no size or no inode count, is not full.
     """
     try:
-        found = os.statvfs(path)
+        stat = os.statvfs(path)
     except OSError:
         return False
-    bytes_gone = found.f_blocks > 0 and found.f_bavail * found.f_frsize < ENOUGH
-    return bytes_gone or (found.f_files > 0 and max(found.f_favail, found.f_ffree) < NAMES)
+    lacks_bytes = stat.f_blocks > 0 and stat.f_bavail * stat.f_frsize < MIN_BYTES
+    return lacks_bytes or (stat.f_files > 0 and max(stat.f_favail, stat.f_ffree) < MIN_INODES)
 
 
 def require_space(path: Path) -> None:
-    """OSError (ENOSPC) if the disk that holds `path` is full: what is begun there would fail for that alone."""
+    """Raise OSError (ENOSPC) if the disk that holds `path` is full: work begun there would fail for that alone."""
     if is_full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-PAUSE = 0.1
-"""Seconds between two tries of what found no room."""
-
-
 def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
-    """Return what `step` returns; after ENOSPC call it again after `wait(seconds)`, until `over()`.
+    """Return the result of `step`; after ENOSPC, repeat it after `wait(seconds)` until `over()`.
 
-    For code that runs before an event loop does this waiting. `step` must be safe to repeat after it failed.
+    For code that runs before the event loop, which waits by itself. `step` must be safe to repeat after it failed.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
 """Environment of child processes: built from an allow-list, never copied.
 
-`child_environment` is what every agent, gate, set-up and layer gets. `list_withheld` lists the names it withheld; they
-are printed when a command exits 127. Values never appear in a message. Pure: the source environment is an argument.
+Every agent, gate, set-up and process of ours gets `child_environment`. `list_withheld` lists the names it withheld;
+they are printed when a command exits 127. Values never appear in a message. The source environment is an argument.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NAMES = frozenset({
 })
 _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
 _PREFIXES = ("LC_", "GARRISON_")
-_OF_ONE_LIFE = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION"})
-"""True of the parent only; a child has its own, or none."""
+_OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION"})
+"""Variables that are the parent's alone; a child has its own, or none."""
 _NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID"})
 _NEVER_PREFIX = "CLAUDE_CODE_"
-"""An agent that sees these believes that it runs inside its caller's session."""
+"""With these, an agent would believe that it runs inside its caller's session."""
 
 
 def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
@@ -39,7 +39,7 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
     wanted = frozenset(extra)
     kept = {name: value for name, value in source.items() if _passes(name, wanted)}
     virtual, tree = source.get("VIRTUAL_ENV", ""), own.get("GARRISON_TREE", "")
-    if tree and virtual and _inside(virtual, tree):
+    if tree and virtual and _is_within(virtual, tree):
         kept["VIRTUAL_ENV"] = virtual
     return {**kept, **own}
 
@@ -51,12 +51,12 @@ def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[
 
 
 def _passes(name: str, wanted: frozenset[str]) -> bool:
-    if name in _NEVER or name.startswith(_NEVER_PREFIX) or name in _OF_ONE_LIFE or name == "VIRTUAL_ENV":
+    if name in _NEVER or name.startswith(_NEVER_PREFIX) or name in _OF_ONE_INCARNATION or name == "VIRTUAL_ENV":
         return False
     return name in wanted or name in _NAMES or name.lower() in _PROXIES or name.startswith(_PREFIXES)
 
 
-def _inside(path: str, tree: str) -> bool:
+def _is_within(path: str, tree: str) -> bool:
     return posixpath.normpath(path).startswith(posixpath.normpath(tree).rstrip("/") + "/")
 
 
@@ -64,7 +64,7 @@ NOT_FOUND = 127
 
 
 def explain_missing_command(names: Sequence[str], log: Path, code: int | None) -> str:
-    """If exit `code` says that a command was not found: name them in its log; what to add to the reason."""
+    """Return a hint if exit `code` says "command not found"; list the withheld `names` in its log."""
     if code != NOT_FOUND or not names:
         return ""
     with log.open("a") as file:

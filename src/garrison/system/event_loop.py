@@ -1,4 +1,4 @@
-"""Event loop: one place where a layer sleeps until a process ends, a file changes, a signal arrives or a timer fires.
+"""Event loop: sleep until a process ends, a file changes, a signal arrives or a timer fires.
 
 Every event is a hint: the caller rescans anyway, so a lost event costs one timer period, never a stall. Process ends
 come through verified pidfds (of non-children too), file changes through inotify, signals through a wake-up fd.
@@ -31,7 +31,7 @@ _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF |
 
 @dataclass(frozen=True)
 class Wakeup:
-    """Why `wait` returned; all empty: the time was up. `signals` in order of arrival, repeated ones included."""
+    """Reason why `wait` returned; all empty: the time was up. `signals` are in order of arrival, with repetitions."""
 
     signals: tuple[int, ...] = ()
     processes: frozenset[ProcessId] = frozenset()
@@ -42,10 +42,10 @@ class Wakeup:
 
 
 class EventLoop:
-    """Wait for process ends, file changes and signals. Create it in the main thread, once per process.
+    """Waits for process ends, file changes and signals. Create it in the main thread, once per process.
 
     `close` restores the signal handlers that it replaced. Where no inotify instance is left (a user has 128 by
-    default), the timer alone notices files, and `sees_files` says so.
+    default), the timer alone notices files, and `watches_files` says so.
     """
 
     def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
@@ -64,39 +64,39 @@ class EventLoop:
         self._old_handlers = {number: signal.signal(number, _on_signal) for number in handled}
 
     @property
-    def sees_files(self) -> bool:
+    def watches_files(self) -> bool:
         """Return whether directories can be watched; if not, only the timer notices their changes."""
         return self._inotify is not None
 
     def watch_process(self, pid: int, ticks: int) -> bool:
-        """Wake when that very process ends. Idempotent. False if it has ended; the first time, `wait` reports it."""
-        one = ProcessId(pid, ticks)
-        if one in self._pidfds:
+        """Wake when that very process ends. Idempotent. Return False if it has ended; `wait` reports that once."""
+        process = ProcessId(pid, ticks)
+        if process in self._pidfds:
             return True
-        if one in self._ended:
+        if process in self._ended:
             return False
         pidfd = processes.open_verified(pid, ticks)
         if pidfd is None:
-            self._ended.add(one)
-            self._unreported.add(one)
+            self._ended.add(process)
+            self._unreported.add(process)
             return False
-        self._pidfds[one] = pidfd
-        self._by_fd[pidfd] = one
+        self._pidfds[process] = pidfd
+        self._by_fd[pidfd] = process
         self._epoll.register(pidfd, select.EPOLLIN)
         return True
 
     def forget_process(self, pid: int, ticks: int) -> None:
         """Stop watching that process, if it is watched."""
-        one = ProcessId(pid, ticks)
-        self._drop(one)
-        self._ended.discard(one)
-        self._unreported.discard(one)
+        process = ProcessId(pid, ticks)
+        self._close_pidfd(process)
+        self._ended.discard(process)
+        self._unreported.discard(process)
 
     def watch_directory(self, path: Path) -> bool:
         """Wake when a file appears, is moved in or written in `path`, or `path` is removed.
 
-        Idempotent, and needed again after the directory was replaced. False if it cannot be watched (absent, no
-        watches left): the timer serves.
+        Idempotent, and needed again after the directory was replaced. Return False if it cannot be watched
+        (absent, or no watches left): then the timer notices changes.
         """
         if self._inotify is None:
             return False
@@ -104,7 +104,7 @@ class EventLoop:
             watch = self._inotify.add_watch(path, _MASK)
         except OSError:
             return False
-        for other in [number for number, known in self._watches.items() if known == path and number != watch]:
+        for other in [number for number, watched in self._watches.items() if watched == path and number != watch]:
             self._unwatch(other)
         self._watches[watch] = path
         return True
@@ -112,7 +112,7 @@ class EventLoop:
     def watch_file(self, path: Path) -> bool:
         """Wake once when the file `path` is written, replaced or removed; call again for the next change.
 
-        False if it cannot be watched (absent, no watches left): the timer serves.
+        Return False if it cannot be watched (absent, or no watches left): then the timer notices changes.
         """
         if self._inotify is None:
             return False
@@ -125,7 +125,7 @@ class EventLoop:
 
     def forget_directory(self, path: Path) -> None:
         """Stop watching `path`, if it is watched."""
-        for watch in [number for number, known in self._watches.items() if known == path]:
+        for watch in [number for number, watched in self._watches.items() if watched == path]:
             self._unwatch(watch)
 
     def wait(self, timeout_s: float) -> Wakeup:
@@ -134,8 +134,8 @@ class EventLoop:
         fds = {fd for fd, _ in ready}
         directories = self._drain_inotify() if self._inotify and self._inotify.fileno() in fds else frozenset()
         ended = {self._by_fd[fd] for fd in fds if fd in self._by_fd}
-        for one in ended:
-            self._drop(one)
+        for process in ended:
+            self._close_pidfd(process)
         self._ended |= ended
         reported, self._unreported = ended | self._unreported, set()
         signals = self._drain_signals()
@@ -148,8 +148,8 @@ class EventLoop:
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for one in list(self._pidfds):
-            self._drop(one)
+        for process in list(self._pidfds):
+            self._close_pidfd(process)
         if self._inotify is not None:
             self._inotify.close()
         self._epoll.close()
@@ -163,8 +163,8 @@ class EventLoop:
                  trace: TracebackType | None) -> None:
         self.close()
 
-    def _drop(self, one: ProcessId) -> None:
-        pidfd = self._pidfds.pop(one, None)
+    def _close_pidfd(self, process: ProcessId) -> None:
+        pidfd = self._pidfds.pop(process, None)
         if pidfd is not None:
             del self._by_fd[pidfd]
             self._epoll.unregister(pidfd)
@@ -211,7 +211,7 @@ _CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
 
 class FolderChanges:
-    """Watches folders, not their subfolders. Without an inotify instance it reports nothing (`fileno` is None)."""
+    """File changes in folders, not in their subfolders. Without an inotify instance, nothing (`fileno` is None)."""
 
     def __init__(self) -> None:
         try:
@@ -225,14 +225,14 @@ class FolderChanges:
         return self._inotify.fileno() if self._inotify is not None else None
 
     def watch(self, folder: Path) -> None:
-        """Watch a folder; again, and one that is not there, is no matter."""
+        """Watch a folder. Idempotent; an absent one is ignored."""
         if self._inotify is not None:
             with suppress(OSError):
                 self._folders[self._inotify.add_watch(folder, _CHANGES_MASK)] = folder
 
     def forget(self, folder: Path) -> None:
-        """Watch it no longer."""
-        for number in [number for number, known in self._folders.items() if known == folder]:
+        """Stop watching a folder."""
+        for number in [number for number, watched in self._folders.items() if watched == folder]:
             del self._folders[number]
             if self._inotify is not None:
                 with suppress(OSError):  # the folder is gone, and its watch with it
@@ -240,17 +240,17 @@ class FolderChanges:
 
     def read(self) -> set[Path] | None:
         """Return the files written or created since the last call; None if events were lost."""
-        found: set[Path] = set()
+        changed: set[Path] = set()
         lost = False
         for event in self._inotify.read(timeout=0) if self._inotify is not None else []:
             if event.mask & flags.Q_OVERFLOW:
                 lost = True
             elif event.wd in self._folders:
-                found.add(self._folders[event.wd] / event.name)
-        return None if lost else found
+                changed.add(self._folders[event.wd] / event.name)
+        return None if lost else changed
 
     def close(self) -> None:
-        """End it."""
+        """Close the inotify instance. Idempotent."""
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None

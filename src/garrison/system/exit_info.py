@@ -1,9 +1,9 @@
-"""Exit info: collect how a process ended, and describe it in words.
+"""Exit info: find out how a process ended, and describe it in words.
 
-Collecting must begin before the end. A pidfd opened while the process lives gives the exit status of any process from
-Linux 6.15 on (PIDFD_GET_INFO); before that only of our own children. The kernel counts out-of-memory kills per cgroup
-(v2 `memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a count that grew is no proof, and the
-description says so. The functions that describe are pure.
+A process must be watched before it ends. From Linux 6.15 on, a pidfd that was opened meanwhile gives the exit status of
+any process (PIDFD_GET_INFO); before that only of our own children. The kernel counts out-of-memory kills per cgroup (v2
+`memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a count that grew is no proof, and the
+description says so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 _REAPED_MS = 50
 """Milliseconds for the parent to collect an ended process; before that the kernel does not give its status."""
-_MANY = 128
-"""Beyond so many, those that ended in order are let go."""
+_MAX_WATCHED = 128
+"""Watched processes beyond which those that have ended are forgotten."""
 _GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) of 64 bytes."""
 _WANT_EXIT = 1 << 3
@@ -35,7 +35,7 @@ _INFO = struct.Struct("=QQ11Ii")
 
 
 class ExitMonitor:
-    """Watches processes while they live, to tell how they ended."""
+    """Watches running processes, to tell how they ended."""
 
     def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> None:
         self._cgroups, self._vmstat = cgroups, vmstat
@@ -43,28 +43,28 @@ class ExitMonitor:
         self._counts: dict[tuple[int, int], tuple[Path | None, int | None]] = {}
 
     def watch(self, pid: int, ticks: int) -> None:
-        """Look at a living process, once; nothing happens if it has ended."""
+        """Watch a process from now on; do nothing if it has ended."""
         self.watch_all([(pid, ticks)])
 
-    def watch_all(self, those: Iterable[tuple[int, int]]) -> None:
-        """Watch each (pid, start ticks); what they share is read once (a new guardian has a hundred)."""
-        counted: dict[str, tuple[Path | None, int | None]] = {}
-        for one in those:
-            if one not in self._counts:
-                self._watch(one, counted)
+    def watch_all(self, watched: Iterable[tuple[int, int]]) -> None:
+        """Watch each (pid, start ticks); a counter that they share is read once (a new guardian has a hundred)."""
+        counters: dict[str, tuple[Path | None, int | None]] = {}
+        for process in watched:
+            if process not in self._counts:
+                self._watch(process, counters)
 
-    def _watch(self, one: tuple[int, int], counted: dict[str, tuple[Path | None, int | None]]) -> None:
-        if len(self._pidfds) >= _MANY:
+    def _watch(self, process: tuple[int, int], counters: dict[str, tuple[Path | None, int | None]]) -> None:
+        if len(self._pidfds) >= _MAX_WATCHED:
             for other in [other for other, pidfd in self._pidfds.items() if processes.has_ended(pidfd)]:
                 self.forget(*other)
-        pidfd = processes.open_verified(*one)
+        pidfd = processes.open_verified(*process)
         if pidfd is None:
             return
-        self._pidfds[one] = pidfd
-        group = cgroup_of(one[0])
-        if group not in counted:
-            counted[group] = _nearest(group, self._cgroups, self._vmstat)
-        self._counts[one] = counted[group]
+        self._pidfds[process] = pidfd
+        group = cgroup_of(process[0])
+        if group not in counters:
+            counters[group] = _nearest_counter(group, self._cgroups, self._vmstat)
+        self._counts[process] = counters[group]
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
         """Return how it ended: exit code, negative for a signal; None if unknown."""
@@ -79,7 +79,7 @@ class ExitMonitor:
         return before is not None and after is not None and after > before
 
     def forget(self, pid: int, ticks: int) -> None:
-        """Let go of an ended process."""
+        """Stop watching a process."""
         self._counts.pop((pid, ticks), None)
         pidfd = self._pidfds.pop((pid, ticks), None)
         if pidfd is not None:
@@ -87,14 +87,14 @@ class ExitMonitor:
 
 
 def read_exit_code(pidfd: int) -> int | None:
-    """Return the status of the ended process behind a pidfd, whatever its parent; None if the kernel does not tell."""
+    """Return the status of the ended process behind a pidfd, whatever its parent; None if it is unknown."""
     poller = select.poll()
-    poller.register(pidfd, 0)  # POLLHUP is always told: the process was collected
+    poller.register(pidfd, 0)  # POLLHUP is always reported: the process was collected
     poller.poll(_REAPED_MS)
     buffer = bytearray(_INFO.pack(_WANT_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, buffer)
-    except OSError:  # before Linux 6.13 there is no such call; of one that is not collected it tells nothing
+    except OSError:  # no such call before Linux 6.13, and no status of a process that is not collected
         return None
     mask, *_, status = _INFO.unpack(buffer)
     return os.waitstatus_to_exitcode(status) if mask & _WANT_EXIT else None
@@ -103,7 +103,7 @@ def read_exit_code(pidfd: int) -> int | None:
 def cgroup_of(pid: int) -> str:
     """Return /proc/PID/cgroup of `pid`, '' if it is gone."""
     try:
-        with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:  # noqa: PTH123  # one for each of a hundred
+        with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:  # noqa: PTH123  # read for a hundred processes at once
             return os.fsdecode(file.read())
     except OSError:
         return ""
@@ -111,11 +111,11 @@ def cgroup_of(pid: int) -> str:
 
 def oom_counter(group: str, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
     """Return the file that counts out-of-memory kills nearest to `group` (`cgroup_of`), else the machine's."""
-    return _nearest(group, cgroups, vmstat)[0]
+    return _nearest_counter(group, cgroups, vmstat)[0]
 
 
-def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int | None]:
-    """Return that file, and its count."""
+def _nearest_counter(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int | None]:
+    """Return the file that counts out-of-memory kills nearest to `group`, and its count."""
     for line in group.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -131,13 +131,13 @@ def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int 
 
 
 def oom_kills(counter: Path | None) -> int | None:
-    """Return the `oom_kill` count in such a file; None if there is none."""
+    """Return the `oom_kill` count in a counter's file; None if there is none."""
     if counter is None:
         return None
     try:
-        with open(counter, "rb", buffering=0) as file:  # noqa: PTH123  # with each death
-            said = b"\n" + file.read()
-        return int(said.partition(b"\noom_kill ")[2].partition(b"\n")[0])
+        with open(counter, "rb", buffering=0) as file:  # noqa: PTH123
+            text = b"\n" + file.read()
+        return int(text.partition(b"\noom_kill ")[2].partition(b"\n")[0])
     except (OSError, ValueError):
         return None
 
@@ -147,20 +147,20 @@ def is_tmux_server_gone(server: str) -> bool:
     pid = server.partition(":")[0]
     if not pid.isdigit():
         return False
-    found = processes.probe(int(pid))
-    return found is None or found.zombie or not found.comm.startswith("tmux")
+    process = processes.probe(int(pid))
+    return process is None or process.zombie or not process.comm.startswith("tmux")
 
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes of a killed process, as its parent sees it and as a shell says it."""
+"""Exit codes of a killed process, as its parent sees it and as a shell reports it."""
 TERMINAL_GONE = "its terminal is gone"
 """Reason of an orchestrator that ended on SIGHUP."""
-REAPER_GONE = "its keeper, the process above it in its terminal, was killed"
-"""Why, when it was not the terminal that went first: a keeper ends of itself only after its orchestrator."""
+REAPER_GONE = "its reaper, the process above it in its terminal, was killed"
+"""Reason if its reaper ended before the terminal did: by itself, a reaper ends only after its orchestrator."""
 
 
 def describe_death(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
-    """Return the verdict and what is known beyond it.
+    """Return the verdict with what is known of the exit.
 
     Args:
         code: exit code, negative for a signal, None if unknown.
@@ -169,11 +169,11 @@ def describe_death(verdict: str, *, code: int | None = None, memory: bool = Fals
     """
     if server_died:
         return f"the tmux server died; {verdict}"
-    return f"{verdict}: {told}" if (told := describe_exit(code, memory=memory)) else verdict
+    return f"{verdict}: {how}" if (how := describe_exit(code, memory=memory)) else verdict
 
 
 def describe_exit(code: int | None, *, memory: bool = False) -> str:
-    """Describe an exit; empty if nothing is known of it."""
+    """Describe an exit; empty if it is unknown."""
     if memory and (code is None or code in KILLED):
         return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
     if code is None:
@@ -187,7 +187,7 @@ def describe_exit(code: int | None, *, memory: bool = False) -> str:
 
 
 def describe_hangup(reason: str, *, server_died: bool) -> str:
-    """Describe why an orchestrator ended gracefully unasked: its terminal was closed, or its server died."""
+    """Describe why an orchestrator ended gracefully without being stopped: its terminal closed, or its server died."""
     if reason != TERMINAL_GONE:
         return reason
     return "the tmux server died" if server_died else "its tmux session was closed"

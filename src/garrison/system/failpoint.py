@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 role = ""
-"""Role of this process; it is put before names that begin with a colon."""
+"""Role of this process, the prefix of names that begin with a colon."""
 
 
 def here(name: str, environ: Mapping[str, str] = os.environ) -> None:

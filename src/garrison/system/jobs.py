@@ -21,9 +21,9 @@ from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
-_STRUCK = frozenset(range(1, 32)) - {signal.SIGINT}
+_SIGNAL_NUMBERS = frozenset(range(1, 32)) - {signal.SIGINT}
 _STEP = 0.1
-"""Seconds between two looks while a job is being ended."""
+"""Seconds between two polls while a job is being ended."""
 _GIVE_UP = 10.0
 """Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
 
@@ -43,11 +43,11 @@ class JobResult:
 
     @property
     def killed(self) -> bool:
-        """Return whether a SIGKILL (a person's, or the kernel's when memory is short) ended it; a shell reports 137."""
+        """Return whether SIGKILL ended it (a person's, or the kernel's when memory is short); a shell reports 137."""
         return self.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.timed_out
 
     @property
-    def struck(self) -> bool:
+    def ended_by_signal(self) -> bool:
         """Return whether a signal ended it.
 
         A shell reports its command's signal as 128 and more; 130 is what many programs return after Ctrl-C, a graceful
@@ -57,8 +57,8 @@ class JobResult:
 
 
 def is_signal_exit(exit_code: int) -> bool:
-    """Return whether a signal ended a command, or the shell's command: see `JobResult.struck`. Pure."""
-    return exit_code < 0 or exit_code - 128 in _STRUCK
+    """Return whether a signal ended a command, or the shell's command: see `JobResult.ended_by_signal`. Pure."""
+    return exit_code < 0 or exit_code - 128 in _SIGNAL_NUMBERS
 
 
 class Job:
@@ -66,13 +66,14 @@ class Job:
 
     def __init__(self, child: Child, marker: str, *, started: float, timeout_s: float | None, grace: float) -> None:
         self._child, self._marker, self._grace = child, marker, grace
-        self._started = self._looked = started
+        self._started = self._polled = started
         self._deadline = None if timeout_s is None else started + timeout_s
         self._timed_out = False
         self._code: int | None = None
         self._ended = started
-        self._asked: float | None = None
-        self._heard: set[ProcessId] = set()
+        self._stopping_since: float | None = None
+        self._terminated: set[ProcessId] = set()
+        """Processes that were sent SIGTERM."""
         self._result: JobResult | None = None
 
     @classmethod
@@ -89,7 +90,7 @@ class Job:
 
     @property
     def pidfd(self) -> int:
-        """Readable once the command has ended; -1 after the result was given."""
+        """Return a descriptor that is readable once the command has ended; -1 after the result was given."""
         return self._child.pidfd
 
     @property
@@ -107,70 +108,68 @@ class Job:
         """Return the monotonic time at which `poll` must be called even if nothing ends; None: no need."""
         if self._result is not None:
             return None
-        return self._deadline if self._asked is None else self._looked + _STEP
+        return self._deadline if self._stopping_since is None else self._polled + _STEP
 
     def close(self) -> None:
-        """Let go of the handle; nothing is asked of the command."""
+        """Close the handle; the command runs on."""
         self._child.close()
 
     def kill(self, now: float | None = None) -> None:
         """End it: TERM now, KILL after the grace. Returns at once; `poll` does the rest and gives the result."""
-        if self._result is None and self._asked is None:
-            self._asked = self._looked = time.monotonic() if now is None else now
+        if self._result is None and self._stopping_since is None:
+            self._stopping_since = self._polled = time.monotonic() if now is None else now
             self._signal(signal.SIGTERM)
 
     def poll(self, now: float) -> JobResult | None:
-        """Take one step at the monotonic time `now`; the result once nothing of the job is left, else None."""
+        """Do one step at the monotonic time `now`; return the result once nothing of the job is left, else None."""
         if self._result is not None:
             return self._result
-        self._look(now)
-        if self._asked is None:
+        self._read_exit_code(now)
+        if self._stopping_since is None:
             if self._code is None and (self._deadline is None or now < self._deadline):
                 return None
             self._timed_out = self._code is None
             if self._code is not None and not self._members():
                 return self._finish()
-            self._asked = now
-        return self._stop(now, self._asked)
+            self._stopping_since = now
+        return self._stop(now, self._stopping_since)
 
-    def _look(self, now: float) -> None:
+    def _read_exit_code(self, now: float) -> None:
         """Record the exit code once there is one; a child whose status was taken elsewhere counts as killed."""
-        self._looked = now
+        self._polled = now
         if self._code is not None:
             return
         self._ended = now
         self._code = processes.exit_code(self._child.pid)
         if self._code is None:
-            found = processes.probe(self._child.pid)
-            if found is None or found.ticks != self._child.ticks:
+            process = processes.probe(self._child.pid)
+            if process is None or process.ticks != self._child.ticks:
                 self._code = -signal.SIGKILL
 
-    def _stop(self, now: float, asked: float) -> JobResult | None:
-        deadly = now >= asked + self._grace
-        left = self._signal(signal.SIGKILL if deadly else signal.SIGTERM)
-        if self._code is not None and (not left or now >= asked + self._grace + _GIVE_UP):
+    def _stop(self, now: float, since: float) -> JobResult | None:
+        kill_from = since + self._grace
+        left = self._signal(signal.SIGKILL if now >= kill_from else signal.SIGTERM)
+        if self._code is not None and (not left or now >= kill_from + _GIVE_UP):
             return self._finish()
         return None
 
     def _signal(self, number: int) -> list[ProcessId]:
-        """Signal all members, TERM once each; returns them."""
+        """Signal all members, with TERM at most once; return them."""
         members = self._members()
-        for one in members:
-            if number == signal.SIGTERM and one in self._heard:
+        for process in members:
+            if number == signal.SIGTERM and process in self._terminated:
                 continue
-            self._heard.add(one)
+            self._terminated.add(process)
             with suppress(GarrisonError):  # another user's process; the give-up bound ends the wait
-                if processes.send(one.pid, one.ticks, number) and number == signal.SIGTERM:
-                    processes.send(one.pid, one.ticks, signal.SIGCONT)
+                if processes.send(process.pid, process.ticks, number) and number == signal.SIGTERM:
+                    processes.send(process.pid, process.ticks, signal.SIGCONT)
         return members
 
     def _members(self) -> list[ProcessId]:
-        """Return what is left of the job: by descent, session or marker, and what escaped all these and became our
-        child.
-        """
-        mine = self._child.id
-        return kill_tree.find_remaining(mine, self._marker, {mine, *self._heard},
-                              only_below=self._marker == os.environ.get(processes.MARKER))
+        """Return what is left of the job, by descent, session or marker, and orphans that became our children."""
+        root = self._child.id
+        return kill_tree.find_remaining(root, self._marker, {root, *self._terminated},
+                                        only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:
         self._child.close()
@@ -191,10 +190,10 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
             raw = file.read(bytes)
     except FileNotFoundError:
         return ""
-    found = terminal_text.clean_lines(raw.decode(errors="replace"))
-    if size > bytes and len(found) > 1:
-        del found[0]  # its beginning was cut off
-    return "\n".join(found[-lines:])
+    tail = terminal_text.clean_lines(raw.decode(errors="replace"))
+    if size > bytes and len(tail) > 1:
+        del tail[0]  # its beginning was cut off
+    return "\n".join(tail[-lines:])
 
 
 async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,

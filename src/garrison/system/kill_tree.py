@@ -1,6 +1,6 @@
-"""End a process tree by force. `select_targets` decides which processes, and is pure; `kill_tree` ends them all.
+"""Kill a process tree: `select_targets` decides which processes belong to it (pure), `kill_tree` ends them all.
 
-One scan is not enough: whatever forks while it runs is found by the next, until nothing is left.
+One scan is not enough: a process that forks while it runs is found by the next, until nothing is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROUND = 0.25
 """Seconds between two scans while waiting for processes to end."""
 _OLDER = 120 * os.sysconf("SC_CLK_TCK")
-"""Clock ticks by which a process with an incarnation's marker may be older than the root (its reaper starts first)."""
+"""Clock ticks by which a process with the incarnation's marker may be older than the root: a reaper starts first."""
 
 
 def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRow], *, caller: int = 0,
@@ -38,12 +38,13 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
         only_below: leave out processes that carry the marker elsewhere: for a part of an incarnation, such as a job.
     """
     by_pid = {row.pid: row for row in rows}
-    spared = {1, caller} | _above(caller, by_pid)
+    spared = {1, caller} | _ancestors(caller, by_pid)
     earlier = set(earlier)
-    leaders = {one.pid for one in earlier if one.pid not in by_pid or by_pid[one.pid].ticks == one.ticks}
-    named = {*earlier, *([root] if root else [])}
+    leaders = {process.pid for process in earlier
+               if process.pid not in by_pid or by_pid[process.pid].ticks == process.ticks}
+    targets = {*earlier, *([root] if root else [])}
     since = root.ticks - _OLDER if root else 0
-    first = [row for row in by_pid.values() if row.id in named
+    first = [row for row in by_pid.values() if row.id in targets
              or (marker and not only_below and row.ticks >= since and row.marker == marker)
              or (row.session in leaders and row.marker in (None, marker))]
     first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
@@ -52,63 +53,71 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
 
 
 def _with_descendants(first: list[ProcessRow], by_pid: Mapping[int, ProcessRow], marker: str) -> list[ProcessRow]:
-    """Return `first` and everything below, cut at other incarnations and at tmux servers (whose panes are not
-    theirs)."""
+    """Return `first` and everything below, cut at other incarnations and at tmux servers."""
     children: dict[int, list[ProcessRow]] = {}
     for row in by_pid.values():
         children.setdefault(row.ppid, []).append(row)
-    queue, seen, found = deque(first), {row.pid for row in first}, []
+    queue, seen, tree = deque(first), {row.pid for row in first}, []
     while queue:
         row = queue.popleft()
-        found.append(row)
+        tree.append(row)
         if is_tmux(row.comm):
-            continue
+            continue  # the panes of a server are not its own
         for child in children.get(row.pid, ()):
             if child.pid not in seen and child.marker in (None, marker):
                 seen.add(child.pid)
                 queue.append(child)
-    return found
+    return tree
 
 
-def _above(pid: int, by_pid: Mapping[int, ProcessRow]) -> set[int]:
-    above: set[int] = set()
+def _ancestors(pid: int, by_pid: Mapping[int, ProcessRow]) -> set[int]:
+    pids: set[int] = set()
     row = by_pid.get(pid)
-    while row is not None and row.ppid not in above:
-        above.add(row.ppid)
+    while row is not None and row.ppid not in pids:
+        pids.add(row.ppid)
         row = by_pid.get(row.ppid)
-    return above
+    return pids
 
 
 def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit: float = 10.0,
               only_below: bool = False) -> list[ProcessId]:
-    """End an incarnation by force: TERM, `grace` seconds, KILL, rescanning until nothing is left. Return the signalled.
+    """Kill an incarnation's processes: TERM, `grace` seconds, KILL, rescanning until nothing is left.
 
-    Stopped processes are continued so that they receive the TERM. Processes that are still there `limit` seconds after
-    the grace (D state, another user's) raise GarrisonError with their pids. Zombies count as dead; their parents reap
-    them.
+    Stopped processes are continued so that they receive the TERM. Zombies count as dead; their parents reap them.
+
+    Args:
+        limit: seconds after the grace in which all must have died.
+        only_below: as for `select_targets`.
+
+    Returns:
+        The processes that were signalled.
+
+    Raises:
+        GarrisonError: processes do not die (blocked in the kernel, or another user's).
     """
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
-    asked: set[ProcessId] = set()
-    while left := _find_until_sure(root, marker, asked, only_below=only_below):
+    signalled: set[ProcessId] = set()
+    while left := _find_until_sure(root, marker, signalled, only_below=only_below):
         now = time.monotonic()
         if now >= give_up:
-            pids = ", ".join(str(one.pid) for one in left)
+            pids = ", ".join(str(process.pid) for process in left)
             raise GarrisonError(f"processes {pids} do not die (blocked in the kernel, or another user's); end them "
                                 "by hand, then try again")
         use_kill = now >= kill_from
-        pidfds = [pidfd for one in left if (pidfd := _signal(one, kill=use_kill, asked=one in asked)) is not None]
-        asked.update(left)
+        pidfds = [pidfd for process in left
+                  if (pidfd := _signal(process, kill=use_kill, again=process in signalled)) is not None]
+        signalled.update(left)
         _wait_all(pidfds, min(now + _ROUND, give_up if use_kill else kill_from))
-    return sorted(asked)
+    return sorted(signalled)
 
 
 def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *,
                      only_below: bool) -> list[ProcessId]:
     """Find what remains; scan again if nothing was found and something was forked meanwhile.
 
-    A process that forks and exits all the time may pass by one scan of /proc. The second scan leaves out the pids of
-    the first: a stranger does not become a target, and a pid is not reused within these milliseconds.
+    A process that forks and exits all the time may be missed by one scan of /proc. The second scan leaves out the pids
+    of the first: a stranger does not become a target, and a pid is not reused within these milliseconds.
     """
     before, seen = last_pid(), set[int]()
     left = find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
@@ -119,31 +128,31 @@ def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[Proc
 
 def find_remaining(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *, only_below: bool = False,
                    seen: set[int] | None = None) -> list[ProcessId]:
-    """Apply `select_targets` to the processes of now.
+    """Apply `select_targets` to the present processes.
 
-    It includes those that escaped by leaving parent, session and marker, and became our own children.
+    Also return those that escaped by leaving parent, session and marker, and became our own children.
     """
     rows = list(list_processes(seen))
     return select_targets(root, marker, rows, caller=os.getpid(), earlier={*earlier, *adopted(rows)},
                           only_below=only_below)
 
 
-def _signal(one: ProcessId, *, kill: bool, asked: bool) -> int | None:
-    """Send TERM (once) or KILL to one process; return its verified pidfd, None if it is gone or not ours."""
-    pidfd = open_verified(one.pid, one.ticks)
+def _signal(process: ProcessId, *, kill: bool, again: bool) -> int | None:
+    """Send TERM (not `again`) or KILL to a process; return its verified pidfd, None if it is gone or not ours."""
+    pidfd = open_verified(process.pid, process.ticks)
     if pidfd is None:
         return None
     try:
         if kill:
             signals.pidfd_send_signal(pidfd, signals.SIGKILL)
-        elif not asked:
+        elif not again:
             signals.pidfd_send_signal(pidfd, signals.SIGTERM)
             signals.pidfd_send_signal(pidfd, signals.SIGCONT)
     except ProcessLookupError:
         pass
     except PermissionError:
         os.close(pidfd)
-        time.sleep(_ROUND / 10)  # it stays in the table until the limit; do not spin on it
+        time.sleep(_ROUND / 10)  # it stays in the table until the limit: no busy loop
         return None
     return pidfd
 

@@ -33,7 +33,7 @@ LISTINGS = 50
 
 @dataclass(frozen=True, order=True)
 class ProcessId:
-    """One process for ever: its pid, and its start in clock ticks since boot."""
+    """Identity of a process: its pid, and its start in clock ticks since boot."""
 
     pid: int
     ticks: int
@@ -56,7 +56,7 @@ class ProcessInfo:
 
     @property
     def id(self) -> ProcessId:
-        """(pid, ticks)."""
+        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -73,7 +73,7 @@ class ProcessRow:
 
     @property
     def id(self) -> ProcessId:
-        """(pid, ticks)."""
+        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -86,7 +86,7 @@ class Host:
     pid_ns: str
 
 
-# --- where we are -----------------------------------------------------------------------------------------------------
+# --- this host --------------------------------------------------------------------------------------------------------
 
 
 def this_host() -> Host:
@@ -132,17 +132,17 @@ def parse_stat(raw: bytes) -> ProcessInfo:
 
 def is_running(pid: int, ticks: int) -> bool:
     """Return whether that very process runs; a zombie does not."""
-    found = probe(pid)
-    return found is not None and found.ticks == ticks and not found.zombie
+    process = probe(pid)
+    return process is not None and process.ticks == ticks and not process.zombie
 
 
 def life_marker(pid: int) -> str | None:
-    """Return the life marker in a process's environment; None if it has none, is gone or is not ours to read."""
+    """Return the life marker in a process's environment; None if it has none, has ended or may not be read."""
     try:
         environ = _read(f"/proc/{pid}/environ")
     except OSError:
         return None
-    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; every gate run reads them all twice.
+    # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; each gate run reads them twice.
     value = (b"\0" + environ).partition(f"\0{MARKER}=".encode())[2]
     return value.partition(b"\0")[0].decode(errors="surrogateescape") or None
 
@@ -155,7 +155,7 @@ def open_verified(pid: int, ticks: int) -> int | None:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, FileNotFoundError):
         return None
-    # Alive after the ticks were read: so the pid was its own while they were.
+    # It is alive after its ticks were read, so the pid was its own when they were.
     if is_running(pid, ticks) and not has_ended(pidfd):
         return pidfd
     os.close(pidfd)
@@ -192,7 +192,7 @@ def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
     """Yield every living process with its marker, except those whose pids are in `seen`, to which it adds their pids.
 
     /proc is listed again until a listing names no new pid: a process that forks and exits while the others are read
-    could pass by one listing, but its successor is found in a later one, which is short.
+    could be missed by one listing, but its successor is found by a later one, which is short.
     """
     seen = set() if seen is None else seen
     for _ in range(LISTINGS):
@@ -200,15 +200,15 @@ def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
         new = [pid for pid in psutil.pids() if pid not in seen]
         seen.update(new)
         for pid in new:
-            found = probe(pid)
-            if found is not None and not found.zombie:
-                yield ProcessRow(pid, found.ticks, found.ppid, found.comm, life_marker(pid), found.session)
+            process = probe(pid)
+            if process is not None and not process.zombie:
+                yield ProcessRow(pid, process.ticks, process.ppid, process.comm, life_marker(pid), process.session)
         if not new or -1 != before == last_pid():
             return
 
 
 def last_pid() -> int:
-    """Return the pid given last, which changes with every fork; -1 if the kernel does not tell."""
+    """Return the newest pid, which changes with every fork; -1 if the kernel does not report it."""
     try:
         return int(_read("/proc/loadavg").split()[4])
     except (OSError, ValueError, IndexError):
@@ -222,29 +222,29 @@ def find_marked(marker: str) -> list[ProcessId]:
 
 def ancestors(pid: int) -> set[int]:
     """Return the pids above `pid`, up to 1."""
-    above: set[int] = set()
-    found = probe(pid)
-    while found is not None and found.ppid > 0 and found.ppid not in above:
-        above.add(found.ppid)
-        found = probe(found.ppid)
-    return above
+    pids: set[int] = set()
+    process = probe(pid)
+    while process is not None and process.ppid > 0 and process.ppid not in pids:
+        pids.add(process.ppid)
+        process = probe(process.ppid)
+    return pids
 
 
 def descendants(pid: int, marker: str) -> list[ProcessInfo]:
     """Return the living processes below `pid`, parents first, leaving out other incarnations and tmux with their trees.
 
-    A process that exits within the scan may be missed; a caller that compares two scans sees that as a change.
+    A process that exits during the scan may be missed; to a caller that compares two scans, that is a change.
     """
-    found: list[ProcessInfo] = []
+    tree: list[ProcessInfo] = []
     queue = deque(child_pids(pid))
     while queue:
         info = probe(queue.popleft())
         if info is None or info.zombie or is_tmux(info.comm):
             continue
         if life_marker(info.pid) in (None, marker):
-            found.append(info)
+            tree.append(info)
             queue.extend(child_pids(info.pid))
-    return found
+    return tree
 
 
 def child_pids(pid: int) -> list[int]:
@@ -267,7 +267,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def cpu_fingerprint(pid: int, marker: str) -> frozenset[tuple[int, int, tuple[str, ...]]] | None:
-    """Return what changes as soon as a descendant has run for an instant; None where the kernel does not count it.
+    """Return a value that changes when a descendant has run for an instant; None where the kernel does not count it.
 
     (pid, start ticks, nanoseconds that each thread has run): clock ticks would not show a short write.
     """
@@ -292,6 +292,8 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
+# --- our children -----------------------------------------------------------------------------------------------------
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -305,7 +307,7 @@ class Child:
 
     @property
     def id(self) -> ProcessId:
-        """Return (pid, ticks)."""
+        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
     def close(self) -> None:
@@ -327,7 +329,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
 
     GarrisonError if the program or the directory is missing. The child is collected by `reap` or `exit_code`.
     """
-    import subprocess  # light doors never spawn
+    import subprocess  # scripts do not spawn, and need not load it
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -339,12 +341,12 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
                             "directory") from error
     finally:
         os.close(output)
-    process.returncode = 0  # we wait for it ourselves; Popen need not remember it
+    process.returncode = 0  # it is collected here; Popen need not wait for it
     _codes.pop(process.pid, None)
     _spawned.add(process.pid)
-    found = probe(process.pid)  # not reaped yet, so the pid is its own
-    assert found is not None
-    return Child(process.pid, found.ticks, os.pidfd_open(process.pid))
+    child = probe(process.pid)  # not reaped yet, so the pid is its own
+    assert child is not None
+    return Child(process.pid, child.ticks, os.pidfd_open(process.pid))
 
 
 def reap() -> dict[int, int]:
@@ -368,9 +370,7 @@ def reap() -> dict[int, int]:
 
 
 def exit_code(pid: int) -> int | None:
-    """Return how a child of `spawn` ended (negative: a signal); None while it runs or if its status was taken
-    elsewhere.
-    """
+    """Return how a child of `spawn` ended (negative: a signal); None while it runs, or if others collected it."""
     if pid in _spawned:
         try:
             waited, status = os.waitpid(pid, os.WNOHANG)
@@ -384,13 +384,13 @@ def exit_code(pid: int) -> int | None:
 
 
 def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
-    """Children of ours that bear no marker and that we did not start: what a program of ours left behind as it ended.
+    """Return our children that bear no marker and that we did not start: orphans of a program of ours that ended.
 
-    Empty in a process that is no adopting subreaper; its children may be anybody's.
+    Empty unless `become_subreaper(adopting=True)` was called: other children may not be ours to end.
     """
-    me = os.getpid()
+    pid = os.getpid()
     return [row.id for row in rows
-            if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
+            if _adopting and row.ppid == pid and row.marker is None and row.pid not in _spawned]
 
 
 def die_with_parent() -> None:
@@ -404,13 +404,13 @@ def die_with_parent() -> None:
 
 
 _adopting = False
-"""True if every orphan that becomes our child comes from a process we started."""
+"""Set if every orphan that becomes our child comes from a process we started."""
 
 
 def become_subreaper(*, adopting: bool = False) -> None:
     """Make orphans below us our children, so that `reap` collects them.
 
-    With `adopting` they are ours to end, too (`adopted`): only for a process that had no children when it began.
+    With `adopting` they are ours to end, too (see `adopted`): only for a process that began without children.
     """
     import ctypes
 

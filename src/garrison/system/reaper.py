@@ -1,9 +1,8 @@
 """Reaper: a process above an orchestrator that ends whatever its agent leaves running.
 
-An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); an orphan then
-belongs to the nearest subreaper above. The orchestrator is one; when it dies by SIGKILL its orphans come to the reaper,
-which ends them and then exits as the orchestrator did. `fork_under_reaper` makes one process two, before any lock is
-held.
+An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); the kernel then
+gives the orphan to the nearest subreaper above it. The orchestrator is one; when SIGKILL ends it, its orphans go to the
+reaper, which ends them and then exits as the orchestrator did. `fork_under_reaper` is called before any lock is held.
 """
 
 from __future__ import annotations
@@ -16,37 +15,37 @@ from typing import NoReturn
 from garrison.errors import GarrisonError
 from garrison.system import kill_tree, processes
 
-_HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE = 0.5
 """Seconds between TERM and KILL for leftovers: shorter than a supervisor's, which ends the reaper too."""
 
 
 def fork_under_reaper() -> None:
-    """Return in a child that is a subreaper; the caller stays above it as its keeper, and ends after it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    """Fork, and return in a child that is a subreaper; the caller stays above it as its reaper, and ends after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     processes.become_subreaper()
     pid = os.fork()
     if pid:
-        _keep(pid)
+        _reap_until_exit(pid)
     processes.become_subreaper()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _keep(pid: int) -> NoReturn:
-    """Wait for the end of `pid`, end what is left below, and go with its exit code or by its signal."""
-    found = processes.probe(pid)
+def _reap_until_exit(pid: int) -> NoReturn:
+    """Wait until `pid` ends, end what is left below, and exit with its exit code or by its signal."""
+    child = processes.probe(pid)
     code = None
     while code is None:
-        heard = signal.sigwait(_HEARD)
+        received = signal.sigwait(_SIGNALS)
         code = processes.reap().get(pid)
-        # A Ctrl-C its terminal sends it by itself; but of a terminal that closes, only the session's leader hears.
-        if code is None and heard in (signal.SIGTERM, signal.SIGHUP) and found is not None:
-            processes.send(found.pid, found.ticks, heard)
-    left = kill_leftovers()
-    if left:
-        print(f"ended what its agent had left running: {left}", file=sys.stderr, flush=True)
+        # The terminal itself sends Ctrl-C to the child too, but a hang-up only to the session's leader, which we are.
+        if code is None and received in (signal.SIGTERM, signal.SIGHUP) and child is not None:
+            processes.send(child.pid, child.ticks, received)
+    ended = kill_leftovers()
+    if ended:
+        print(f"ended what its agent had left running: {ended}", file=sys.stderr, flush=True)
     if code < 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -54,13 +53,13 @@ def _keep(pid: int) -> NoReturn:
 
 
 def kill_leftovers() -> str:
-    """End what lives below this process without another incarnation's marker; return the pids for a log."""
-    me = processes.probe(os.getpid())
-    assert me is not None
+    """End processes below this one that bear no other incarnation's marker; return their pids for a log."""
+    this = processes.probe(os.getpid())
+    assert this is not None
     try:
-        ended = kill_tree.kill_tree(me.id, processes.life_marker(os.getpid()) or "", grace=GRACE, only_below=True)
+        ended = kill_tree.kill_tree(this.id, processes.life_marker(os.getpid()) or "", grace=GRACE, only_below=True)
     except GarrisonError as error:
         return str(error)
     finally:
         processes.reap()
-    return ", ".join(str(one.pid) for one in ended)
+    return ", ".join(str(process.pid) for process in ended)

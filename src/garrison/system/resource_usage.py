@@ -2,8 +2,8 @@
 
 The decisions are pure: `find_owners` assigns each process to an incarnation (by its own marker, else by that of the
 nearest ancestor that has one), `cpu_seconds` computes how much each worked between two samples. `UsageMeter` reads
-through psutil. What is expensive it reads rarely: an environment again only while a process is young, private memory
-only of a few processes per sample.
+through psutil, and what is expensive rarely: an environment again only while a process is young, private memory only of
+a few processes per sample.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RESOLUTION = 0.01
 YOUNG = 2.0
 """Seconds after its start in which a process may still execute another program, with another environment."""
 REFRESH = 30.0
-"""Seconds after which an environment is read again all the same."""
+"""Seconds after which an environment is read again in any case."""
 MEMORY_READS = 16
-"""Processes whose private memory is read again per sample; those never read come first, all of them."""
+"""Processes per sample whose private memory is read again, beside all that were never read."""
 
 
 @dataclass(frozen=True)
-class Proc:
+class ProcessSample:
     """One process in one sample; `cpu` is its own time, `waited` that of the children it collected, in seconds."""
 
     pid: int
@@ -44,7 +44,7 @@ class Proc:
 
     @property
     def id(self) -> ProcessId:
-        """(pid, start)."""
+        """Return its identity."""
         return ProcessId(self.pid, self.ticks)
 
 
@@ -73,10 +73,9 @@ class Machine:
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 
-def find_owners(procs: Iterable[Proc], markers: Mapping[int, str]) -> dict[int, str]:
-    """Return pid → marker of its incarnation: its own, else its nearest ancestor's. Processes without one are
-    absent."""
-    parents = {one.pid: one.ppid for one in procs}
+def find_owners(samples: Iterable[ProcessSample], markers: Mapping[int, str]) -> dict[int, str]:
+    """Return pid → marker of its incarnation: its own, else its nearest ancestor's; only of processes that have one."""
+    parents = {process.pid: process.ppid for process in samples}
     owners: dict[int, str] = {}
     for pid in parents:
         path, at = [], pid
@@ -89,7 +88,7 @@ def find_owners(procs: Iterable[Proc], markers: Mapping[int, str]) -> dict[int, 
     return owners
 
 
-def cpu_seconds(old: Mapping[ProcessId, Proc], new: Mapping[ProcessId, Proc], seconds: float,
+def cpu_seconds(old: Mapping[ProcessId, ProcessSample], new: Mapping[ProcessId, ProcessSample], seconds: float,
                 cores: int) -> dict[int, float]:
     """Return pid → CPU seconds between two samples that are `seconds` apart, including short-lived children.
 
@@ -98,44 +97,45 @@ def cpu_seconds(old: Mapping[ProcessId, Proc], new: Mapping[ProcessId, Proc], se
     sampled for the first time long after its start.
     """
     most = seconds * cores * 1.1 + 2 * RESOLUTION
-    gone = _ended_cpu({one.pid: one for one in old.values() if one.id not in new})
+    ended = _ended_cpu({process.pid: process for process in old.values() if process.id not in new})
     worked = {}
-    for one in new.values():
-        before = old.get(one.id) or replace(one, cpu=0, waited=0)
-        own = one.cpu - before.cpu
-        collected = max(0.0, one.waited - before.waited - gone.get(one.pid, 0.0))
-        worked[one.pid] = sum(part for part in (own, collected) if 0 <= part <= most)
+    for process in new.values():
+        before = old.get(process.id) or replace(process, cpu=0, waited=0)
+        own = process.cpu - before.cpu
+        collected = max(0.0, process.waited - before.waited - ended.get(process.pid, 0.0))
+        worked[process.pid] = sum(part for part in (own, collected) if 0 <= part <= most)
     return worked
 
 
-def _ended_cpu(ended: Mapping[int, Proc]) -> dict[int, float]:
-    """Return pid → CPU of the ended processes below it: it went up through parents that ended too."""
-    found: dict[int, float] = {}
-    for one in ended.values():
-        above, passed = one.ppid, {one.pid}
-        while above in ended and above not in passed:
-            passed.add(above)
-            above = ended[above].ppid
-        found[above] = found.get(above, 0.0) + one.cpu + one.waited
-    return found
+def _ended_cpu(ended: Mapping[int, ProcessSample]) -> dict[int, float]:
+    """Return pid → CPU of the ended processes below it, collected through parents that ended too."""
+    collected: dict[int, float] = {}
+    for process in ended.values():
+        parent, passed = process.ppid, {process.pid}
+        while parent in ended and parent not in passed:
+            passed.add(parent)
+            parent = ended[parent].ppid
+        collected[parent] = collected.get(parent, 0.0) + process.cpu + process.waited
+    return collected
 
 
-def add_usage(one: Usage, other: Usage) -> Usage:
+def add_usage(first: Usage, second: Usage) -> Usage:
     """Return the usage of two trees together."""
-    known = [part.cpu for part in (one, other) if part.cpu is not None]
-    return Usage(sum(known) if known else None, one.memory + other.memory, one.processes + other.processes)
+    measured = [usage.cpu for usage in (first, second) if usage.cpu is not None]
+    return Usage(sum(measured) if measured else None, first.memory + second.memory,
+                 first.processes + second.processes)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 class UsageMeter:
-    """Samples the process trees whose markers `ours` accepts."""
+    """Samples the process trees whose markers are `ours`."""
 
     def __init__(self, ours: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self.ours, self.clock = ours, clock
         self.cores = psutil.cpu_count() or 1
-        self._procs: dict[ProcessId, Proc] = {}
+        self._last: dict[ProcessId, ProcessSample] = {}
         self._at: float | None = None
         self._markers: dict[ProcessId, tuple[float, str]] = {}
         self._memory: dict[ProcessId, tuple[float, int]] = {}
@@ -143,58 +143,58 @@ class UsageMeter:
     def sample(self) -> dict[str, Usage]:
         """Return marker → what its tree uses now, CPU since the last sample."""
         now = self.clock()
-        procs = {one.id: one for one in read_processes()}
-        owners = find_owners(procs.values(), self._read_markers(procs.values(), now))
+        processes = {process.id: process for process in read_processes()}
+        owners = find_owners(processes.values(), self._read_markers(processes.values(), now))
         owners = {pid: marker for pid, marker in owners.items() if self.ours(marker)}
-        worked = cpu_seconds(self._procs, procs, now - self._at, self.cores) if self._at is not None else None
-        memory = self._read_memory([one for one in procs.values() if one.pid in owners], now)
-        found: dict[str, Usage] = {}
-        for one in procs.values():
-            marker = owners.get(one.pid)
+        worked = cpu_seconds(self._last, processes, now - self._at, self.cores) if self._at is not None else None
+        memory = self._read_memory([process for process in processes.values() if process.pid in owners], now)
+        usage: dict[str, Usage] = {}
+        for process in processes.values():
+            marker = owners.get(process.pid)
             if marker is not None:
-                cpu = worked[one.pid] * 100 / max(1e-3, now - self._at) if worked and self._at is not None else None
-                found[marker] = add_usage(found.get(marker, NO_USAGE),
-                                          Usage(cpu, memory.get(one.pid, 0), not one.zombie))
-        self._procs, self._at = procs, now
-        return found
+                cpu = worked[process.pid] * 100 / max(1e-3, now - self._at) if worked and self._at is not None else None
+                usage[marker] = add_usage(usage.get(marker, NO_USAGE),
+                                          Usage(cpu, memory.get(process.pid, 0), not process.zombie))
+        self._last, self._at = processes, now
+        return usage
 
-    def _read_markers(self, procs: Iterable[Proc], now: float) -> dict[int, str]:
+    def _read_markers(self, processes: Iterable[ProcessSample], now: float) -> dict[int, str]:
         """Return pid → marker, read again while a process is young and after `REFRESH` seconds."""
-        known: dict[ProcessId, tuple[float, str]] = {}
+        cache: dict[ProcessId, tuple[float, str]] = {}
         markers = {}
-        for one in procs:
-            at, marker = self._markers.get(one.id, (now - REFRESH, ""))
+        for process in processes:
+            at, marker = self._markers.get(process.id, (now - REFRESH, ""))
             if now - at >= REFRESH:
-                at, marker = now, life_marker(one.pid) or ""
-            if one.age > YOUNG:
-                known[one.id] = at, marker
+                at, marker = now, life_marker(process.pid) or ""
+            if process.age > YOUNG:
+                cache[process.id] = at, marker
             if marker:
-                markers[one.pid] = marker
-        self._markers = known
+                markers[process.pid] = marker
+        self._markers = cache
         return markers
 
-    def _read_memory(self, procs: Collection[Proc], now: float) -> dict[int, int]:
-        """Return pid → private bytes; read are those never read, and the few read longest ago."""
-        living = {one.id: one for one in procs if not one.zombie}
-        self._memory = {one: held for one, held in self._memory.items() if one in living}
-        due = sorted(self._memory, key=lambda one: self._memory[one][0])[:MEMORY_READS]
-        for one in [*(one for one in living if one not in self._memory), *due]:
-            private = private_memory(one.pid)
-            self._memory[one] = (now, living[one].rss if private is None else private)
-        return {one.pid: held[1] for one, held in self._memory.items()}
+    def _read_memory(self, processes: Collection[ProcessSample], now: float) -> dict[int, int]:
+        """Return pid → private bytes, reading those that were never read and the few that were read longest ago."""
+        running = {process.id: process for process in processes if not process.zombie}
+        self._memory = {process: cached for process, cached in self._memory.items() if process in running}
+        oldest = sorted(self._memory, key=lambda process: self._memory[process][0])[:MEMORY_READS]
+        for process in [*(process for process in running if process not in self._memory), *oldest]:
+            private = private_memory(process.pid)
+            self._memory[process] = (now, running[process].rss if private is None else private)
+        return {process.pid: memory for process, (_, memory) in self._memory.items()}
 
 
-def read_processes() -> list[Proc]:
+def read_processes() -> list[ProcessSample]:
     """Return all processes, including zombies."""
-    found, now = [], time.time()
-    for process in psutil.process_iter():  # it keeps its objects from call to call, and with them the start times
+    samples, now = [], time.time()
+    for process in psutil.process_iter():  # it keeps its objects between calls, and with them the start times
         with suppress(psutil.Error, OSError), process.oneshot():
             times, started = process.cpu_times(), process.create_time()
             zombie = process.status() == psutil.STATUS_ZOMBIE
-            found.append(Proc(process.pid, round(started / RESOLUTION), process.ppid(), zombie,
-                              times.user + times.system, times.children_user + times.children_system,
-                              process.memory_info().rss, now - started))
-    return found
+            samples.append(ProcessSample(
+                process.pid, round(started / RESOLUTION), process.ppid(), zombie, times.user + times.system,
+                times.children_user + times.children_system, process.memory_info().rss, now - started))
+    return samples
 
 
 def private_memory(pid: int) -> int | None:
@@ -207,6 +207,6 @@ def private_memory(pid: int) -> int | None:
 
 
 def read_machine() -> Machine:
-    """Return load, cores and memory of now."""
+    """Return the present load, cores and memory."""
     memory = psutil.virtual_memory()
     return Machine(psutil.getloadavg(), psutil.cpu_count() or 1, memory.available, memory.total)

@@ -1,7 +1,7 @@
 """systemd: run a launcher in a unit or scope of its own, query lingering, and notify the service manager.
 
 The decisions are pure (`choose_start_method`, `unit_serves_home`, `parse_lingering`). Every call to the user manager
-has a time limit, and no answer is never read as a "no".
+has a time limit; a missing answer is never taken for a "no".
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 StartMethod = Literal["here", "unit", "scope", "detached"]
 """Ways to start a launcher: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
 
-SECONDS = 10.0
-"""Time limit of a call to the user manager."""
-STARTING = 100.0
-"""Time limit for starting a unit, which waits until the launcher is ready."""
+CALL_TIMEOUT = 10.0
+"""Seconds that a call to the user manager may take."""
+START_TIMEOUT = 100.0
+"""Seconds that starting a unit may take, which waits until the launcher is ready."""
 
 
 @dataclass(frozen=True)
 class Manager:
-    """A user manager that can be asked: its runtime directory and the programs that ask it."""
+    """A user manager that can be called: its runtime directory and the programs that call it."""
 
     runtime: str
     systemd_run: str
@@ -41,8 +41,8 @@ class Manager:
 def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> StartMethod:
     """Choose how to start a launcher. Pure.
 
-    A scope of a manager that ends at logout would take the launcher with it, where a session's leftover processes may
-    stay: so only a lingering one is used.
+    A manager that ends at logout would end the launcher in its scope, while a session's own processes may outlive it:
+    so a scope is used only if the manager lingers.
 
     Args:
         in_unit: a service manager runs us as its main process and waits for our notification.
@@ -57,9 +57,7 @@ def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: 
 
 
 def find_manager(environ: Mapping[str, str]) -> Manager | None:
-    """Return the user manager of the user of `environ`; cron and ssh set no runtime directory, so the usual one
-    counts.
-    """
+    """Return the user manager, found by `environ`; cron and ssh set no runtime directory, so the usual one counts."""
     path = environ.get("PATH", os.defpath)
     program = shutil.which("systemd-run", path=path)
     if program is None:
@@ -71,9 +69,7 @@ def find_manager(environ: Mapping[str, str]) -> Manager | None:
 
 
 def scope_prefix(manager: Manager | None) -> list[str]:
-    """Return the command prefix that starts a command in a scope of its own (the pid stays the same); [] without
-    one.
-    """
+    """Return the prefix that starts a command in a scope of its own, under the same pid; [] without a manager."""
     return [manager.systemd_run, "--user", "--scope", "--quiet", "--collect", "--"] if manager else []
 
 
@@ -84,19 +80,19 @@ def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
 
 def can_start_scope(manager: Manager | None) -> bool:
     """Return whether a scope can be started now, by starting one for `true`."""
-    return manager is not None and _ask(manager, [*scope_prefix(manager), "true"]) is not None
+    return manager is not None and _call(manager, [*scope_prefix(manager), "true"]) is not None
 
 
 def is_lingering(manager: Manager | None) -> bool | None:
     """Return whether the manager stays after the last logout; None if unknown."""
     if manager is None or not manager.loginctl:
         return None
-    return parse_lingering(_ask(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
+    return parse_lingering(_call(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
 
 
-def parse_lingering(said: str) -> bool | None:
+def parse_lingering(output: str) -> bool | None:
     """Parse the output of `loginctl show-user -p Linger`. Pure."""
-    return {"Linger=yes": True, "Linger=no": False}.get(said.strip())
+    return {"Linger=yes": True, "Linger=no": False}.get(output.strip())
 
 
 def unit_name(run: str) -> str:
@@ -109,26 +105,26 @@ def has_unit(manager: Manager | None, run: str, home: str, default_home: str) ->
     if manager is None or not manager.systemctl:
         return False
     words = [manager.systemctl, "--user", "show", unit_name(run), "-p", "LoadState", "-p", "Environment"]
-    return unit_serves_home(_ask(manager, words) or "", home, default_home)
+    return unit_serves_home(_call(manager, words) or "", home, default_home)
 
 
-def unit_serves_home(said: str, home: str, default_home: str) -> bool:
+def unit_serves_home(output: str, home: str, default_home: str) -> bool:
     """Return whether a unit, as `systemctl show` prints it, is loaded and has this home. Pure."""
-    told = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    properties = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     try:
-        words = shlex.split(told.get("Environment", ""))
+        words = shlex.split(properties.get("Environment", ""))
     except ValueError:
         return False
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    return told.get("LoadState") == "loaded" and given.get("GARRISON_HOME", default_home) == home
+    variables = dict(word.split("=", 1) for word in words if "=" in word)
+    return properties.get("LoadState") == "loaded" and variables.get("GARRISON_HOME", default_home) == home
 
 
 def start_unit(manager: Manager, run: str) -> bool:
-    """Start the run's unit; True once its launcher is ready."""
-    return _ask(manager, [manager.systemctl, "--user", "start", unit_name(run)], STARTING) is not None
+    """Start the run's unit; return True once its launcher is ready."""
+    return _call(manager, [manager.systemctl, "--user", "start", unit_name(run)], START_TIMEOUT) is not None
 
 
-def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | None:
+def _call(manager: Manager, words: list[str], seconds: float = CALL_TIMEOUT) -> str | None:
     """Return what a command printed; None if it failed, is not installed or took too long."""
     try:
         done = subprocess.run(words, env=environment(manager, os.environ), stdin=subprocess.DEVNULL, text=True,
@@ -139,15 +135,13 @@ def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | 
 
 
 def notify_watchdog(environ: Mapping[str, str], pid: int) -> bool:
-    """Notify a service manager that asked process `pid` for it (WatchdogSec=) that we are alive; return whether it
-    asked.
-    """
-    asked = bool(environ.get("WATCHDOG_USEC")) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
-    return asked and notify("WATCHDOG=1")
+    """Report to a service manager that watches process `pid` (WatchdogSec=); return whether there is one."""
+    has_watchdog = bool(environ.get("WATCHDOG_USEC")) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+    return has_watchdog and notify("WATCHDOG=1")
 
 
 def notify(text: str) -> bool:
-    """Send `text` to $NOTIFY_SOCKET if there is one; always True, a service manager's absence is no failure."""
+    """Send `text` to $NOTIFY_SOCKET if there is one; return True in any case: a service manager is optional."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:

@@ -25,8 +25,8 @@ from garrison.system.processes import MARKER, ProcessId
 class Session:
     """One open session, as it is kept in a record (`dataclasses.asdict` ↔ `Session(**…)`).
 
-    `pid` is a hint for tmux (the program registers its own) and `ticks` that process's start. `server` is the tmux
-    server's pid and start time, because each server counts ids from zero; for a plain process, the boot its pid is of.
+    With tmux, `pid` is a hint, since the program registers its own; `ticks` is that process's start. `server` is the
+    tmux server's pid and start time, because each server counts ids from zero; for a plain process, the boot of its pid.
     """
 
     kind: str

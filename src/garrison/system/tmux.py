@@ -147,7 +147,6 @@ class TmuxTerminal:
         """Return the last lines on the pane and in its history; of a closed session, of its log."""
         pane = self._pane(session)
         if pane is None:
-
             return read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
         return "\n".join(self._screen(pane, -lines)[-lines:])
 

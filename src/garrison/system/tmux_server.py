@@ -213,8 +213,8 @@ def _empty_environment(source: Mapping[str, str]) -> list[str]:
 
 def _servers(run: Path) -> list[ProcessId]:
     configuration = os.fsencode(run / "tmux.conf")
-    return [found.id for found in processes.list_processes()
-            if found.comm.startswith("tmux: server") and configuration in _argv(found.pid)]
+    return [process.id for process in processes.list_processes()
+            if process.comm.startswith("tmux: server") and configuration in _argv(process.pid)]
 
 
 def _argv(pid: int) -> list[bytes]:

@@ -2,11 +2,12 @@
 
 - `.worktreeinclude` at the top of the user's checkout has the syntax of `.gitignore`. Files that match it, and that git
   ignores, are copied into each worktree (`.env` files, say). They are never overwritten, and never committed: a file
-  that git would not ignore is left out. No symbolic link leads out of the repository or is written through.
+  that git would not ignore is left out. Symbolic links out of the repository are not copied, and none is followed.
 - Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
   of the worktree stores the key of the last green set-up.
 - A directory that only the set-up made (an environment, installed modules) is not work. It gets a `.gitignore` of one
-  `*`, so that no commit and no snapshot contains it, without touching the settings of the user's repository."""
+  `*`, so that no commit and no snapshot contains it, without touching the settings of the user's repository.
+"""
 
 from __future__ import annotations
 
@@ -16,50 +17,52 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.system.git import Git
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from garrison.system.git import Git
 
-
 INCLUDE = ".worktreeinclude"
+"""File at the top of the user's checkout that lists what is copied into each worktree."""
+LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
+              "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
+              "Gemfile.lock", "composer.lock")
+"""Files whose change makes set-up run again, unless the run names others."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
+_IGNORE_EVERYTHING = "\n*\n"
 
 
 def complete_worktree(git: Git, tree: Path, *, force: bool = False) -> list[str]:
-    """Complete a worktree of ours; return notes for people. Refused if a submodule cannot be had.
+    """Complete a worktree of ours; return notes for people. Refused if a submodule cannot be fetched.
 
     `force`: reset submodules to what the tree says, whatever is in them.
     """
-    git.populate(tree, force=force)
-    return _include(git, tree)
+    git.populate_submodules(tree, force=force)
+    return _copy_included(git, tree)
 
 
-def _include(git: Git, tree: Path) -> list[str]:
+def _copy_included(git: Git, tree: Path) -> list[str]:
     if not (git.root / INCLUDE).is_file():
         return []
     listed = git.run("ls-files", "--others", "--ignored", "-z", f"--exclude-from={git.root / INCLUDE}", cwd=git.root)
-    found = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
-    names = [name for name in found if not _linked(tree, name)]  # about others git gives no answer at all
+    matching = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
+    names = [name for name in matching if not _is_behind_link(tree, name)]  # git check-ignore fails for the others
     ignored = set(git.run("check-ignore", "-z", "--stdin", cwd=tree, check=False,
                           text="".join(f"{name}\0" for name in names)).out.split("\0"))
     notes = [f"{INCLUDE}: {name} is left out: git does not ignore it, so it could be committed; add it to .gitignore"
              for name in names if name not in ignored]
-    notes += [f"{INCLUDE}: {name} is left out: the worktree has a link in its way" for name in found
+    notes += [f"{INCLUDE}: {name} is left out: the worktree has a link in its way" for name in matching
               if name not in names]
     return notes + [note for name in names if name in ignored for note in _copy(git.root, tree, name)]
 
 
-def _linked(tree: Path, name: str) -> bool:
+def _is_behind_link(tree: Path, name: str) -> bool:
     """Return whether a directory on the way to `name` is a link in the worktree."""
-    return any((tree / above).is_symlink() for above in Path(name).parents)
+    return any((tree / parent).is_symlink() for parent in Path(name).parents)
 
 
 def _copy(root: Path, tree: Path, name: str) -> list[str]:
-    """Copy one file, whole or not at all; return why not."""
+    """Copy one file, whole or not at all; return a note if it is not copied."""
     source, target = root / name, tree / name
     if os.path.lexists(target):
         return []
@@ -68,12 +71,12 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
     if not source.is_symlink() and not source.is_file():
         return [f"{INCLUDE}: {name} is left out: it is no file"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    half = tree.with_name(f".{tree.name}.include-{os.getpid()}")  # beside the tree: in it, it could be committed
+    temporary = tree.with_name(f".{tree.name}.include-{os.getpid()}")  # not in the worktree: it could be committed
     try:
-        shutil.copy2(source, half, follow_symlinks=False)
-        half.replace(target)
+        shutil.copy2(source, temporary, follow_symlinks=False)
+        temporary.replace(target)
     except OSError as error:
-        half.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         return [f"{INCLUDE}: {name} is left out: {error.strerror}"]
     return []
 
@@ -92,9 +95,6 @@ def _is_pointer(path: Path) -> bool:
         return False
 
 
-_EVERYTHING = "\n*\n"
-
-
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
     """Make git ignore each directory of `tree` that holds nothing tracked; return their names, with a final slash.
 
@@ -105,14 +105,8 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
     hidden = [name for name in listed if name.endswith("/")]
     for name in hidden:
         with (tree / name / ".gitignore").open("a") as file:
-            file.write(_EVERYTHING)
+            file.write(_IGNORE_EVERYTHING)
     return hidden
-
-
-LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
-              "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
-              "Gemfile.lock", "composer.lock")
-"""Files whose change makes set-up run again, unless the run names others."""
 
 
 def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
@@ -126,7 +120,7 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
 
 
 def due_setup_key(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:
-    """Return the key with which set-up is due, None if the `last` green one had it (or there is no set-up)."""
+    """Return the key of a set-up that must run, None if the `last` green one had it or there is no set-up."""
     if not command:
         return None
     key = setup_key(command, tree, lock_files)

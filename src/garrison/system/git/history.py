@@ -1,4 +1,4 @@
-"""History: names, commits and refs of a repository, read and written without a checkout."""
+"""History: branches, commits and refs of a repository, read and written without a checkout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABSENT = ""
-"""Argument of `update_ref` for "does not exist", whatever the length of object names."""
-_NO_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
+"""`old` of `update_ref` for a ref that must not exist yet, whatever the length of object names."""
+_INVALID_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
 """Characters that no branch name contains."""
 
 
@@ -34,26 +34,29 @@ class Commit(NamedTuple):
 
 
 class History(Objects):
-    """Names, commits and refs of a repository."""
+    """Branches, commits and refs of a repository."""
 
     def branch_tip(self, branch: str) -> str | None:
         """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
-        if _NO_NAME.search(branch):
+        if _INVALID_NAME.search(branch):
             return None
         return self._read_loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def _read_loose(self, ref: str) -> str | None:
-        """Read a ref from its own file; None if git must be asked. A step of the merge queue would ask five times."""
-        if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
+        """Read a ref from its own file; None if git must be asked.
+
+        A step of the merge queue reads five refs, and each call of git costs milliseconds.
+        """
+        if ".." in ref or "//" in ref or ref.endswith("/") or not self._keeps_refs_in_files:
             return None
         try:
             text = (self.common / ref).read_text(errors="replace").strip()
         except OSError:
             return None
-        return text if OID.fullmatch(text) and self.has(text) else None
+        return text if OID.fullmatch(text) and self.has_object(text) else None
 
     @cached_property
-    def _has_files(self) -> bool:
+    def _keeps_refs_in_files(self) -> bool:
         """Return whether this repository keeps refs in files."""
         return not (self.common / "reftable").exists()
 
@@ -63,26 +66,26 @@ class History(Objects):
         The file is renamed into place instead of using git's `<ref>.lock`: a death while holding that would block the
         ref for ever.
         """
-        if not self._has_files:
+        if not self._keeps_refs_in_files:
             return self.update_ref(ref, oid)
-        path, fresh = f"{self.common}/{ref}", f"{self.scratch}/ref-{os.getpid()}-{threading.get_ident()}"
+        path, temporary = f"{self.common}/{ref}", f"{self.scratch}/ref-{os.getpid()}-{threading.get_ident()}"
         try:
-            os.makedirs(path.rpartition("/")[0], exist_ok=True)  # noqa: PTH103  # light, as all here
-            descriptor = self._fresh(fresh)
+            os.makedirs(path.rpartition("/")[0], exist_ok=True)  # noqa: PTH103
+            descriptor = self._open_temporary(temporary)
             try:
                 os.write(descriptor, f"{oid}\n".encode())
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.rename(fresh, path)  # noqa: PTH104
-        except OSError:  # a folder is just being removed, or there is no room; git waits, or says what is wrong
+            os.rename(temporary, path)  # noqa: PTH104
+        except OSError:  # its folder is being removed, or the disk is full; git waits, or says what is wrong
             with suppress(OSError):
-                os.unlink(fresh)  # noqa: PTH108
+                os.unlink(temporary)  # noqa: PTH108
             return self.update_ref(ref, oid)
         return True
 
-    def _fresh(self, path: str) -> int:
-        """Open a new file in `scratch` for writing, truncating what a killed process of that number left."""
+    def _open_temporary(self, path: str) -> int:
+        """Open a file in `scratch` for writing, truncating what a killed process of the same pid left."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             return os.open(path, flags, 0o666)
@@ -93,16 +96,16 @@ class History(Objects):
     def drop_refs(self, refs: Sequence[str]) -> None:
         """Delete refs that only we write (see `make_ref`); most are files and need no git.
 
-        One that is being packed at this moment may stay.
+        A ref that git packs at this moment may stay.
         """
         packed = b""
-        if self._has_files:
+        if self._keeps_refs_in_files:
             with suppress(FileNotFoundError):
                 packed = (self.common / "packed-refs").read_bytes()
-        self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._has_files])
-        for ref in refs if self._has_files else ():
+        self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._keeps_refs_in_files])
+        for ref in refs if self._keeps_refs_in_files else ():
             (self.common / ref).unlink(missing_ok=True)
-            with suppress(OSError):  # another one lies beside it
+            with suppress(OSError):  # another ref has the same folder
                 (self.common / ref).parent.rmdir()
 
     def is_ancestor(self, old: str, new: str) -> bool:
@@ -117,11 +120,11 @@ class History(Objects):
         return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
-        """Short name of the branch checked out at `path`, None when detached."""
+        """Return the short name of the branch checked out at `path`, None when detached."""
         return self.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=path, check=False).out.strip() or None
 
     def head(self, path: Path) -> str | None:
-        """Return the commit checked out at `path`, None if unborn or not a worktree any more."""
+        """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
         return type(self)(path).rev("HEAD") if path.is_dir() else None
 
     def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
@@ -130,25 +133,29 @@ class History(Objects):
 
     def commits(self, old: str, new: str) -> list[Commit]:
         """Return the commits reachable from `new` and not from `old`, parents before children."""
-        told = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
-                        "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}", "--").out
-        parts = told.split("\0")
+        output = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
+                          "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}",
+                          "--").out
+        parts = output.split("\0")
         return [Commit(oid, parents.split(), Ident(name, email, date), message) for oid, parents, name, email, date,
                 message in zip(*(parts[at::6] for at in range(6)), strict=False)]
 
     def check_branch_space(self) -> None:
-        """Refused if a branch named `garrison` makes `garrison/<run>/<node>` impossible."""
+        """Raise Refused if a branch named `garrison` makes `garrison/<run>/<node>` impossible."""
         if self.branch_exists("garrison"):
             raise Refused("a branch named garrison leaves no room for garrison/<run>/<node>; "
                           "rename it: git branch -m garrison garrison-old")
 
     def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
                    hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
-        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused.
+        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: any value); return False if git refused.
 
-        `extra`: variables for the user's `hooks` to see.
+        A full disk is no refusal, but a GitError.
 
-        GitError if there was no room for it: that is no refusal.
+        Args:
+            message: for the reflog.
+            hooks: the user's hooks may run, and refuse.
+            extra: environment variables for those hooks.
         """
         values = (ref, new) if old is None else (ref, new, old)
         answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
@@ -158,10 +165,10 @@ class History(Objects):
         return answer.code == 0
 
     def check_movable(self, branch: str) -> None:
-        """Refused if a hook of the user forbids to move `branch`; git asks it, and nothing is moved."""
+        """Raise Refused if a hook of the user forbids moving `branch`; git asks the hook, and nothing is moved."""
         tip = self.branch_tip(branch)
-        asked = f"start\nupdate refs/heads/{branch} {tip} {tip}\nprepare\nabort\n"
-        answer = self.run("update-ref", "--stdin", text=asked, check=False, hooks=True)
+        commands = f"start\nupdate refs/heads/{branch} {tip} {tip}\nprepare\nabort\n"
+        answer = self.run("update-ref", "--stdin", text=commands, check=False, hooks=True)
         if answer.code and "hook" in answer.err:
             raise Refused(f"the reference-transaction hook of {self.root} forbids to move {branch}, so nothing could "
                           "land there; let it pass update-ref, or take it out of the hooks directory")
@@ -176,11 +183,12 @@ class History(Objects):
                 raise GitError(("update-ref", "--stdin"), answer.code, answer.err)
 
     def refs(self, prefix: str) -> dict[str, str]:
-        """Refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""
+        """Return the refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""
         lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).out.splitlines()
         return dict(pair(line) for line in lines)
 
-    def containing(self, commit: str, but: str = "") -> list[str]:
+    def tips_containing(self, commit: str, but: str = "") -> list[str]:
         """Return up to two commits at the tip of a ref, other than `but`, from which `commit` is reachable."""
-        told = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains", commit).out
-        return [oid for oid, ref in map(pair, told.splitlines()) if ref != but]
+        lines = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains",
+                         commit).out.splitlines()
+        return [oid for oid, ref in map(pair, lines) if ref != but]

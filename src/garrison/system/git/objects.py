@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""An object's whole name."""
-_ANSWERS = 16
-"""Differences of trees that are remembered."""
+"""Full name of an object."""
+_CACHED_DIFFS = 16
+"""Differences of trees that are cached."""
 _SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
 """Names in `scratch`, with the pid of their creator."""
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
@@ -42,7 +42,7 @@ class Ident(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One path that differs between two trees: what it is in the newer one, and A, M, T or D."""
+    """One path that differs between two trees: its mode and blob in the newer one, and A, M, T or D."""
 
     name: str
     mode: str
@@ -50,29 +50,29 @@ class Change(NamedTuple):
     status: str
 
 
-_ASIDE = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
+_CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
 _UNRELATED = "unrelated histories"
-_STRANGERS = MergeResult(None, [], "the branch and the target have no commit in common")
+_NO_COMMON_COMMIT = MergeResult(None, [], "the branch and the target have no commit in common")
 
 
-def _plain(text: str) -> str:
+def _strip_forbidden(text: str) -> str:
     """Return the text without characters that git forbids in a name or address."""
     return re.sub(r"[<>\n\0]", "", text)
 
 
-def in_conflict(paths: Sequence[str]) -> MergeResult:
+def conflict_in(paths: Sequence[str]) -> MergeResult:
     """Return the result of a merge that leaves these paths in conflict.
 
     A file where the other side has a directory is listed under its own name, without the commit that git appends.
     """
-    names = sorted({_ASIDE.sub("", path) for path in paths})
+    names = sorted({_CONFLICT_SUFFIX.sub("", path) for path in paths})
     return MergeResult(None, names, "conflict in " + ", ".join(names))
 
 
-def _told(part: str) -> MergeResult:
+def _parse_merge(part: str) -> MergeResult:
     """Parse one merge of many: `1`, tree; or `0`, tree, paths."""
     status, tree, *paths = split(part)
-    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
+    return MergeResult(tree, []) if status == "1" else conflict_in(paths)
 
 
 class Objects(Repository):
@@ -94,8 +94,8 @@ class Objects(Repository):
             else:
                 left.unlink(missing_ok=True)
 
-    def has(self, oid: str) -> bool:
-        """Return whether the repository holds that object; git is not asked about one that has a file of its own."""
+    def has_object(self, oid: str) -> bool:
+        """Return whether the repository has that object; git is only asked about one that has no file of its own."""
         return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
             self.run("cat-file", "-e", oid, check=False).code == 0
 
@@ -104,7 +104,7 @@ class Objects(Repository):
         if commit not in self._trees:
             tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
             if not OID.fullmatch(commit):
-                return tree  # a name: it may stand for another commit the next time
+                return tree  # a ref: it may name another commit the next time
             self._trees[commit] = tree
         return self._trees[commit]
 
@@ -121,15 +121,15 @@ class Objects(Repository):
         key = (self._trees.get(old, old), self._trees.get(new, new))
         if key not in self._changes:
             parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
-            found = []
+            changes = []
             for meta, name in zip(parts[::2], parts[1::2], strict=False):
                 _, mode, _, blob, status = meta.split(" ")
-                found.append(Change(name, mode, blob, status))
+                changes.append(Change(name, mode, blob, status))
             if not all(map(OID.fullmatch, key)):
-                return found
-            if len(self._changes) >= _ANSWERS:
+                return changes
+            if len(self._changes) >= _CACHED_DIFFS:
                 self._changes.clear()
-            self._changes[key] = found
+            self._changes[key] = changes
         return self._changes[key]
 
     @cached_property
@@ -140,41 +140,44 @@ class Objects(Repository):
         """Merge two commits without a checkout."""
         answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
         if answer.code > 1 and _UNRELATED in answer.err:
-            return _STRANGERS
+            return _NO_COMMON_COMMIT
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
-        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
+        return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)
 
     def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
-        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
+        """Merge `ours` with each of `theirs`, in one call of git that keeps no object; a `tree` is only a name.
 
         What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
         """
         self.scratch.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
-            text = "".join(f"{ours} {one}\n" for one in theirs)
+            text = "".join(f"{ours} {commit}\n" for commit in theirs)
             answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
-        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
-        if len(found) == len(theirs):
-            return found
+        results = [_parse_merge(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(results) == len(theirs):
+            return results
         if len(theirs) < 2:
-            strange = MergeResult(None, [], "cannot be merged")
-            return [_STRANGERS if _UNRELATED in answer.err else strange] * len(theirs)
-        half = len(theirs) // 2  # one of them ended git
+            unmergeable = MergeResult(None, [], "cannot be merged")
+            return [_NO_COMMON_COMMIT if _UNRELATED in answer.err else unmergeable] * len(theirs)
+        half = len(theirs) // 2  # git gave up at one of them: find out which
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
                     author: Ident | None = None) -> str:
-        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
+        """Write a commit that depends on nothing but the arguments, durably; return its oid.
 
-        garrison commits it, and is its author unless another is named. Durable; tree and parents are not looked for.
+        garrison is the committer, and the author unless another is named. Tree and parents need not exist.
+
+        Args:
+            date: seconds since 1970, UTC.
         """
-        who = author or Ident(NAME, EMAIL, f"{date} +0000")
-        name = who.name if any(letter.isalnum() for letter in who.name) else "unknown"
+        ident = author or Ident(NAME, EMAIL, f"{date} +0000")
+        name = ident.name if any(letter.isalnum() for letter in ident.name) else "unknown"
         lines = [f"tree {tree}", *(f"parent {parent}" for parent in dict.fromkeys(parents)),
-                 f"author {_plain(name)} <{_plain(who.email)}> {who.date}",
+                 f"author {_strip_forbidden(name)} <{_strip_forbidden(ident.email)}> {ident.date}",
                  f"committer {NAME} <{EMAIL}> {date} +0000"]
         text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
         commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()

@@ -1,9 +1,9 @@
-"""Rescue refs: work kept before its tree goes, and at intervals while an agent works.
+"""Rescue refs: save work before its worktree is removed, and at intervals while an agent works.
 
-`refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. The rules of this file: a ref that keeps other
-work is never overwritten, the next one gets a number (`1`, `1-2`, `1-3`); the same work twice is one ref. What was kept
-for a reason of its own says so (`1-validator`, `1-branch`, `1-left`). Interval snapshots are `1-live-<n>`: the youngest
-`LIVE_KEPT` of a node stay, the older are superseded, and so are all of them once the node has landed.
+`refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. A ref that holds other work is never
+overwritten: the next one gets a number (`1`, `1-2`, `1-3`). The same work twice is one ref. A suffix says why work was
+saved out of turn (`1-validator`, `1-branch`, `1-left`). Interval snapshots are `1-live-<n>`: of a node, the newest
+`LIVE_KEPT` are kept, older ones are deleted, and all of them once it has landed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from garrison.system.git.submodules import PARTS, Submodules
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
 LIVE = "live"
 LIVE_KEPT = 3
-"""Interval snapshots of a node that stay."""
-_LAST = re.compile(r"(\d{1,9})(?:-([a-z]+))?(?:-(\d{1,9}))?\Z")
-_TRIES = 1000
+"""Interval snapshots of a node that are kept."""
+_LAST_PART = re.compile(r"(\d{1,9})(?:-([a-z]+))?(?:-(\d{1,9}))?\Z")
+_MAX_NUMBER = 1000
 
 
 class RescueName(NamedTuple):
-    """Parts of a rescue ref's name; `attempt` 0 and `kind` `?` for a name that garrison did not make."""
+    """Parts of a rescue ref's name; `attempt` 0 and `kind` `?` for a name that garrison did not choose."""
 
     ref: str
     run: str
@@ -35,7 +35,7 @@ class RescueName(NamedTuple):
     number: int = 1
 
     @property
-    def live(self) -> bool:
+    def is_interval_snapshot(self) -> bool:
         """Return whether it is an interval snapshot."""
         return self.kind == LIVE
 
@@ -44,7 +44,7 @@ def parse_rescue(ref: str) -> RescueName:
     """Parse the name of a rescue ref. Pure."""
     parts = ref.removeprefix(RESCUES + "/").split("/")
     run, node = parts[0], parts[1] if len(parts) > 1 else ""
-    match = _LAST.match(parts[2]) if len(parts) == 3 else None
+    match = _LAST_PART.match(parts[2]) if len(parts) == 3 else None
     if match is None:
         return RescueName(ref, run, node, 0, "?")
     return RescueName(ref, run, node, int(match[1]), match[2] or "", int(match[3] or 1))
@@ -56,53 +56,48 @@ def rescue_stem(run: str, node: str, attempt: int, kind: str = "") -> str:
 
 
 class Rescues(Submodules):
-    """Keeping work under refs."""
+    """Rescue refs of a repository."""
 
-    def snapshot(self, path: Path, ref: str, message: str) -> str:
-        """Keep everything not ignored at `path` under exactly `ref`, whatever it held; the commit kept."""
-        kept = self.freeze(path, message)
-        self.hold_parts(path, kept, ref)
-        if not self.update_ref(ref, kept, message=message.splitlines()[0]):
-            raise GitError(("update-ref", ref), 1, f"fatal: could not keep {kept} under {ref}")
-        return kept
+    def save_work(self, path: Path, stem: str, message: str) -> str:
+        """Save everything not ignored in the worktree at `path`; return the ref that holds it (`stem`, or numbered)."""
+        return self._save_as(self.create_snapshot(path, message), stem, message, path)
 
-    def keep_work(self, path: Path, stem: str, message: str) -> str:
-        """Keep everything not ignored in the worktree at `path`; the ref that now holds it (`stem`, or numbered)."""
-        return self._hold(self.freeze(path, message), stem, message, path)
+    def save_directory(self, path: Path, parent: str | None, stem: str, message: str) -> str:
+        """Save a directory that is no longer a worktree; return the ref that holds it."""
+        return self._save_as(self.create_directory_snapshot(path, parent, message), stem, message, None)
 
-    def keep_directory(self, path: Path, parent: str | None, stem: str, message: str) -> str:
-        """Save a directory that is no worktree any more under the next free rescue ref."""
-        return self._hold(self.freeze_directory(path, parent, message), stem, message, None)
+    def save_commit(self, commit: str, stem: str) -> str:
+        """Save a commit that some ref is about to leave; return the ref that holds it."""
+        return self._save_as(commit, stem, "garrison", None)
 
-    def keep_commit(self, commit: str, stem: str) -> str:
-        """Keep a commit that some ref is about to leave; the ref that now holds it."""
-        return self._hold(commit, stem, "garrison", None)
+    def save_interval_snapshot(self, path: Path, stem: str, message: str, base: str, *, timeout: float) -> str:
+        """Save an interval snapshot of `path` as the next of `stem-<n>`; return '' if there is nothing new.
 
-    def keep_live(self, path: Path, stem: str, message: str, base: str, *, timeout: float) -> str:
-        """Save an interval snapshot of `path` as the next of `stem-<n>`; return '' if nothing is new since the last.
+        Nothing is new if the last snapshot has it, or if everything is on the branch `base` already.
 
-        Nothing is new either where everything is on the branch `base` already. `timeout`: seconds for git's reading.
+        Args:
+            timeout: seconds that git may take to read the files.
         """
-        have = self.lives(stem)
-        kept = self.freeze(path, message, timeout=timeout)
+        existing = self.interval_snapshots(stem)
+        commit = self.create_snapshot(path, message, timeout=timeout)
         tip = self.branch_tip(base)
-        if (tip and self.is_ancestor(kept, tip)) or (have and self.same_work(have[-1].ref, kept)):
+        if (tip and self.is_ancestor(commit, tip)) or (existing and self.is_same_work(existing[-1].ref, commit)):
             return ""
-        ref = f"{stem}-{have[-1].number + 1 if have else 1}"
-        self.hold_parts(path, kept, ref)
-        if not self.update_ref(ref, kept, ABSENT, message=message.splitlines()[0]):
-            raise GitError(("update-ref", ref), 1, f"fatal: could not keep {kept} under {ref}")
-        self.forget_rescues([one.ref for one in [*have, parse_rescue(ref)][:-LIVE_KEPT]])
+        ref = f"{stem}-{existing[-1].number + 1 if existing else 1}"
+        self.save_submodules(path, commit, ref)
+        if not self.update_ref(ref, commit, ABSENT, message=message.splitlines()[0]):
+            raise GitError(("update-ref", ref), 1, f"fatal: could not save {commit} as {ref}")
+        self.delete_rescues([name.ref for name in [*existing, parse_rescue(ref)][:-LIVE_KEPT]])
         return ref
 
-    def lives(self, stem: str) -> list[RescueName]:
+    def interval_snapshots(self, stem: str) -> list[RescueName]:
         """Return the interval snapshots of one stem, oldest first."""
         folder = stem.rpartition("/")[0]
-        found = [parse_rescue(ref) for ref in self.refs(folder + "/") if ref.startswith(stem + "-")]
-        return sorted((one for one in found if one.live), key=lambda one: one.number)
+        names = [parse_rescue(ref) for ref in self.refs(folder + "/") if ref.startswith(stem + "-")]
+        return sorted((name for name in names if name.is_interval_snapshot), key=lambda name: name.number)
 
-    def forget_rescues(self, refs: list[str]) -> None:
-        """Delete rescue refs, and what they keep of submodules."""
+    def delete_rescues(self, refs: list[str]) -> None:
+        """Delete rescue refs, and the refs that hold their submodules."""
         if not refs:
             return
         parts = [part for ref in refs for part in self.refs(f"{PARTS}/{ref.removeprefix('refs/')}/")]
@@ -111,26 +106,27 @@ class Rescues(Submodules):
             if (head.parent / "objects").is_dir():
                 type(self)(head.parent, self._environment).delete_refs(refs)
 
-    def same_work(self, one: str, other: str) -> bool:
+    def is_same_work(self, first: str, second: str) -> bool:
         """Return whether two commits hold the same files on the same parents."""
-        told = [self.run("rev-parse", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
-                         check=False).out.split() for name in (one, other)]
-        return bool(told[0]) and (told[0][:1] == told[1][:1] or told[0][1:] == told[1][1:])
+        (commit, *content), (other, *other_content) = (
+            self.run("rev-parse", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
+                     check=False).out.split() or [""] for name in (first, second))
+        return bool(commit) and (commit == other or content == other_content)
 
-    def rescues(self, prefix: str = RESCUES) -> dict[str, str]:
+    def rescue_refs(self, prefix: str = RESCUES) -> dict[str, str]:
         """Return every rescue ref below `prefix` with its commit; refs to other kinds of objects are ignored."""
-        told = self.run("for-each-ref", "--format=%(refname) %(objecttype) %(objectname)", prefix).out.splitlines()
-        found = {ref: pair(rest) for ref, rest in map(pair, told)}
-        return {ref: oid for ref, (kind, oid) in found.items() if kind == "commit"}
+        lines = self.run("for-each-ref", "--format=%(refname) %(objecttype) %(objectname)", prefix).out.splitlines()
+        objects = {ref: pair(rest) for ref, rest in map(pair, lines)}
+        return {ref: oid for ref, (kind, oid) in objects.items() if kind == "commit"}
 
-    def _hold(self, kept: str, stem: str, message: str, path: Path | None) -> str:
-        for number in range(1, _TRIES):
+    def _save_as(self, commit: str, stem: str, message: str, path: Path | None) -> str:
+        for number in range(1, _MAX_NUMBER):
             ref = stem if number == 1 else f"{stem}-{number}"
             if self.rev(ref) is None:
                 if path is not None:
-                    self.hold_parts(path, kept, ref)
-                if self.update_ref(ref, kept, ABSENT, message=message.splitlines()[0]):
+                    self.save_submodules(path, commit, ref)
+                if self.update_ref(ref, commit, ABSENT, message=message.splitlines()[0]):
                     return ref
-            elif self.same_work(ref, kept):
+            elif self.is_same_work(ref, commit):
                 return ref
-        raise GitError(("update-ref", stem), 1, f"fatal: could not keep {kept} under {stem}")
+        raise GitError(("update-ref", stem), 1, f"fatal: could not save {commit} as {stem}")

@@ -1,8 +1,8 @@
-"""Submodules of garrison's own trees: populated without the network where possible, and no work in them lost.
+"""Submodules of garrison's worktrees: populate them, without the network where possible, and save the work in them.
 
-The user's configuration and checkout are not touched: a tree's submodule gets a git directory of its own, below the
-worktree's, that borrows the objects which the user's `.git/modules` has. What is committed in it is kept, before the
-tree goes, under `refs/garrison/submodules/` of the user's git directory of that submodule (without one: of the
+The user's configuration and checkout are not touched: a worktree's submodule gets a git directory of its own, below the
+worktree's, that borrows the objects of the user's `.git/modules`. Before the worktree is removed, the commits made in
+it are saved under `refs/garrison/submodules/` of the user's git directory of that submodule (without one: of the
 repository itself), so that the pointer which landed can be checked out.
 """
 
@@ -19,15 +19,17 @@ from garrison.system.git.worktrees import Worktrees
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEPT = "refs/garrison/submodules"
+COMMITS = "refs/garrison/submodules"
+"""Refs that keep commits of submodules: `<COMMITS>/<commit>`."""
 PARTS = "refs/garrison/parts"
+"""Refs that keep the submodules of a rescue ref, where they have no git directory of their own."""
 _EPOCH = "1970-01-01T00:00:00+0000"
-_LIKE_GIT = {"GIT_PROTOCOL_FROM_USER": "0"}
-"""An address that stands in the repository is used only as git itself would for a submodule."""
+_AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0"}
+"""An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
 
 
-class Module(NamedTuple):
-    """One submodule that a tree's index has: `oid` is the commit it points to, `url` as .gitmodules says."""
+class Submodule(NamedTuple):
+    """One submodule in the index of a worktree: `oid` is the commit it points to, `url` as .gitmodules has it."""
 
     name: str
     path: str
@@ -36,72 +38,76 @@ class Module(NamedTuple):
 
 
 class Submodules(Worktrees):
-    """Submodules of worktrees. `store` is the git directory that keeps their commits."""
+    """Submodules of a repository's worktrees."""
 
     store: Path | None = None
+    """Git directory that keeps the commits of a submodule; None for a repository that is none."""
 
-    def modules(self, path: Path) -> list[Module]:
+    def submodules(self, path: Path) -> list[Submodule]:
         """Return the submodules in the worktree's index that .gitmodules describes."""
         if not (path / ".gitmodules").is_file():
             return []
         lines = split(self.run("config", "-z", "-f", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$",
                                cwd=path, check=False).out)
-        told = dict(line.split("\n", 1) for line in lines if "\n" in line)
+        settings = dict(line.split("\n", 1) for line in lines if "\n" in line)
         links = {}
         for line in split(self.run("ls-files", "-s", "-z", cwd=path).out):
             if line.startswith("160000 "):
                 links[line.partition("\t")[2]] = line.split(" ")[1]
-        return [Module(key[len("submodule."):-len(".path")], where, told.get(key[:-len("path")] + "url", ""),
-                       links[where]) for key, where in told.items() if key.endswith(".path") and where in links]
+        return [Submodule(key[len("submodule."):-len(".path")], where, settings.get(key[:-len("path")] + "url", ""),
+                          links[where])
+                for key, where in settings.items() if key.endswith(".path") and where in links]
 
-    def populate(self, path: Path, *, force: bool = False) -> None:
-        """Fill the submodules of a worktree of ours; one that is there already stays as it is, unless `force`.
+    def populate_submodules(self, path: Path, *, force: bool = False) -> None:
+        """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
 
-        Refused if a submodule's commit is nowhere to be had.
+        Refused if a submodule's commit cannot be fetched.
         """
-        for module in self.modules(path):
+        for module in self.submodules(path):
             inner = self._inner(path, module)
             if not (inner.root / ".git").exists():
-                self._begin(path, module, inner)
+                self._initialize(path, module, inner)
             if force or inner.rev("HEAD") is None:
                 self._fetch(module, inner)
                 inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
                 inner.run("clean", "-ffdq")
-            inner.populate(inner.root, force=force)
+            inner.populate_submodules(inner.root, force=force)
 
-    def _inner(self, path: Path, module: Module) -> Submodules:
+    def _inner(self, path: Path, module: Submodule) -> Submodules:
         inner = type(self)(path / module.path, self._environment)
-        above = self.store or self.common
-        users = above / "modules" / module.name
-        inner.store = users if users.is_dir() else above
+        outer = self.store or self.common
+        users = outer / "modules" / module.name
+        inner.store = users if users.is_dir() else outer
         return inner
 
-    def _begin(self, path: Path, module: Module, inner: Submodules) -> None:
-        own = self.git_dir(path) / "modules" / module.name
-        shutil.rmtree(own, ignore_errors=True)  # of a submodule that went and came back, or half made
-        own.parent.mkdir(parents=True, exist_ok=True)
+    def _initialize(self, path: Path, module: Submodule, inner: Submodules) -> None:
+        git_dir = self.git_dir(path) / "modules" / module.name
+        shutil.rmtree(git_dir, ignore_errors=True)  # of a submodule that was removed and added again, or half made
+        git_dir.parent.mkdir(parents=True, exist_ok=True)
         inner.root.mkdir(parents=True, exist_ok=True)
         kind = "sha256" if len(module.oid) == 64 else "sha1"
-        self.run("init", "--quiet", f"--object-format={kind}", f"--separate-git-dir={own}", str(inner.root))
-        (own / "objects" / "info").mkdir(exist_ok=True)
+        self.run("init", "--quiet", f"--object-format={kind}", f"--separate-git-dir={git_dir}", str(inner.root))
+        (git_dir / "objects" / "info").mkdir(exist_ok=True)
         stores = {inner.store, self.store or self.common}
-        (own / "objects" / "info" / "alternates").write_text("".join(f"{one}/objects\n" for one in stores if one))
-        inner.run("remote", "add", "origin", self.address(module.url))
+        (git_dir / "objects" / "info" / "alternates").write_text(
+            "".join(f"{store}/objects\n" for store in stores if store))
+        inner.run("remote", "add", "origin", self.resolve_url(module.url))
 
-    def _fetch(self, module: Module, inner: Submodules) -> None:
+    def _fetch(self, module: Submodule, inner: Submodules) -> None:
         if inner.rev(module.oid):
             return
         answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", module.oid, check=False,
-                           extra=_LIKE_GIT)
-        if answer.code:  # a server that gives no single commits
-            answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", check=False, extra=_LIKE_GIT)
+                           extra=_AS_SUBMODULE)
+        if answer.code:  # a server that does not serve single commits
+            answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", check=False,
+                               extra=_AS_SUBMODULE)
         if inner.rev(module.oid) is None:
-            told = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
+            why = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
             allow = "-c protocol.file.allow=always " if "transport 'file' not allowed" in answer.err else ""
-            raise Refused(f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url} ({told}); "
+            raise Refused(f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url} ({why}); "
                           f"run `git {allow}submodule update --init --recursive` in {self.root} once")
 
-    def address(self, url: str) -> str:
+    def resolve_url(self, url: str) -> str:
         """Return a submodule's address, resolving a relative one as git does: against the repository's own origin."""
         if not url.startswith(("./", "../")):
             return url
@@ -111,70 +117,71 @@ class Submodules(Worktrees):
         rest = "/".join(part for part in url.split("/") if part not in ("", ".", ".."))
         return f"{base}/{rest}"
 
-    # --- nothing is lost ---------------------------------------------------------------------------------------------
+    # --- saving work ------------------------------------------------------------------------------------------------
 
     def commit_all(self, path: Path, message: str) -> str | None:
-        """Commit everything in the submodules first, and keep their commits; then commit the worktree."""
-        for _, inner in self._parts(path):
+        """Commit everything in the submodules first, and save their commits; then commit the worktree."""
+        for _, inner in self._populated(path):
             inner.commit_all(inner.root, message)
-            inner.keep_head()
+            inner.save_head()
         return super().commit_all(path, message)
 
-    def keep_head(self) -> None:
+    def save_head(self) -> None:
         """Save a submodule's commit where it outlives the worktree."""
         head = self.rev("HEAD")
         if head:
-            self._store({f"{KEPT}/{head}": head})
+            self._push_to_store({f"{COMMITS}/{head}": head})
 
-    def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+    def create_snapshot(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                timeout: float | None = None, when: str = "") -> str:
-        """Commit the worktree's work as `Worktrees.freeze` does; a submodule with work is recorded as a commit of that
-        work.
+        """Commit the worktree's work as `Worktrees.create_snapshot` does, with the work in its submodules.
 
-        So is a repository that was created inside the worktree. A clone of another repository is recorded as its commit
-        only.
+        A submodule with work, or a repository that was created inside the worktree, is recorded as a commit of that
+        work; a clone of another repository as its HEAD only.
         """
         changed = {}
-        # What the outer commit names must not change with the hour, or unchanged work would be kept again and again.
-        for name, inner in self._parts(path):
-            kept = inner.freeze(inner.root, message, timeout=timeout, when=_EPOCH)
+        # A fixed date: otherwise unchanged work would be another commit, and saved again, at each interval.
+        for name, inner in self._populated(path):
+            kept = inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
             if kept != inner.rev("HEAD"):
                 changed[name] = kept
-        begun = {name: inner.freeze(inner.root, message, timeout=timeout, when=_EPOCH)
-                 for name, inner in self._begun(path)}
-        return super().freeze(path, message, links={**(links or {}), **changed, **begun}, timeout=timeout, when=when)
+        nested = {name: inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
+                  for name, inner in self._nested_repositories(path)}
+        return super().create_snapshot(path, message, links={**(links or {}), **changed, **nested}, timeout=timeout,
+                                       when=when)
 
-    def hold_parts(self, path: Path, frozen: str, ref: str) -> None:
-        """Save what `frozen` records of the submodules under the same ref, where their objects outlive the worktree.
+    def save_submodules(self, path: Path, snapshot: str, ref: str) -> None:
+        """Save the submodules' commits in `snapshot` under the same ref, where their objects outlive the worktree.
 
         Where that is this repository itself, the ref is below `PARTS`.
         """
-        for name, inner in [*self._parts(path), *self._begun(path)]:
-            told = self.run("ls-tree", frozen, "--", name).out.split()
-            if len(told) > 2 and told[1] == "commit":
-                inner.hold_parts(inner.root, told[2], ref)
-                apart = inner.store != (self.store or self.common)
-                at = ref if apart else f"{PARTS}/{ref.removeprefix('refs/')}/{name}"
-                head = inner.rev("HEAD") or told[2]
-                inner._store({at: told[2], f"{KEPT}/{head}": head})
+        for name, inner in [*self._populated(path), *self._nested_repositories(path)]:
+            fields = self.run("ls-tree", snapshot, "--", name).out.split()
+            if len(fields) > 2 and fields[1] == "commit":
+                commit = fields[2]
+                inner.save_submodules(inner.root, commit, ref)
+                has_own_store = inner.store != (self.store or self.common)
+                saved_as = ref if has_own_store else f"{PARTS}/{ref.removeprefix('refs/')}/{name}"
+                head = inner.rev("HEAD") or commit
+                inner._push_to_store({saved_as: commit, f"{COMMITS}/{head}": head})
 
-    def _parts(self, path: Path) -> list[tuple[str, Submodules]]:
-        return [(module.path, inner) for module in self.modules(path)
+    def _populated(self, path: Path) -> list[tuple[str, Submodules]]:
+        return [(module.path, inner) for module in self.submodules(path)
                 if ((inner := self._inner(path, module)).root / ".git").exists()]
 
-    def _begun(self, path: Path) -> list[tuple[str, Submodules]]:
-        """Repositories inside the tree that nothing tells git about and that come from nowhere else."""
+    def _nested_repositories(self, path: Path) -> list[tuple[str, Submodules]]:
+        """Return repositories inside the worktree that are no submodules and have no remote."""
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False).out)
-        found = []
+        repositories = []
         for name in (name.rstrip("/") for name in listed if name.endswith("/")):
             inner = type(self)(path / name, self._environment)
             inner.store = self.store or self.common
             remotes = inner.run("remote", check=False)
             if remotes.code == 0 and not remotes.out.strip():
-                found.append((name, inner))
-        return found
+                repositories.append((name, inner))
+        return repositories
 
-    def _store(self, refs: Mapping[str, str]) -> None:
+    def _push_to_store(self, refs: Mapping[str, str]) -> None:
         assert self.store is not None
         self.run("push", "--quiet", "--no-recurse-submodules", str(self.store),
                  *(f"+{oid}:{ref}" for ref, oid in refs.items()), durable=True)

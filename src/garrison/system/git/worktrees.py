@@ -34,40 +34,40 @@ class Worktree(NamedTuple):
 
 
 class Worktrees(History):
-    """Worktrees of a repository."""
+    """Worktrees of a repository and what is in them."""
 
     def worktrees(self) -> list[Worktree]:
         """Return every registered worktree, the main one first, including those whose directory is gone."""
-        found = []
+        worktrees = []
         for block in self._list_worktrees().split("\0\0"):
             lines = dict(pair(line) for line in block.split("\0") if line)
             if "worktree" in lines and "bare" not in lines:
                 branch = lines.get("branch", "").removeprefix("refs/heads/") or None
-                found.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
-        return found
+                worktrees.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
+        return worktrees
 
     def is_checked_out_nowhere(self, branch: str) -> bool:
         """Return whether certainly no worktree is on `branch` or rebases one; False means that git must be asked.
 
-        It reads the files in which each worktree keeps its HEAD: every landing asks this, and mostly the target is not
-        checked out.
+        Every landing asks this, and mostly the target is not checked out, so the worktrees' HEAD files are read here.
         """
         try:
-            owns = [self.common, *(self.common / "worktrees").glob("*")]
-            return self._has_files and not any(self._may_be_on(own, f"refs/heads/{branch}") for own in owns)
+            git_dirs = [self.common, *(self.common / "worktrees").glob("*")]
+            return self._keeps_refs_in_files and not any(self._may_be_on(git_dir, f"refs/heads/{branch}")
+                                                         for git_dir in git_dirs)
         except (OSError, UnicodeError):
             return False
 
-    def _may_be_on(self, own: Path, ref: str) -> bool:
-        head = own / "HEAD"
-        if head.is_symlink() or (own / "rebase-merge").exists() or (own / "rebase-apply").exists():
+    def _may_be_on(self, git_dir: Path, ref: str) -> bool:
+        head = git_dir / "HEAD"
+        if head.is_symlink() or (git_dir / "rebase-merge").exists() or (git_dir / "rebase-apply").exists():
             return True
-        told = head.read_text().strip()
-        if OID.fullmatch(told):
+        content = head.read_text().strip()
+        if OID.fullmatch(content):
             return False
-        named = told.removeprefix("ref: ")
-        there = self.common / named
-        return named in (told, ref) or (there.exists() and there.read_text().startswith("ref:"))
+        target = content.removeprefix("ref: ")
+        path = self.common / target  # a symbolic ref may point to another one
+        return target in (content, ref) or (path.exists() and path.read_text().startswith("ref:"))
 
     def _list_worktrees(self) -> str:
         """List the worktrees; retry where git trips over one that is being created or removed."""
@@ -81,39 +81,39 @@ class Worktrees(History):
         return answer.out
 
     def add_worktree(self, path: Path, branch: str | None, start: str) -> None:
-        """Make a worktree at `path` on `branch` (created at `start` if absent; None: detached at `start`).
+        """Create a worktree at `path` on `branch` (created at `start` if absent; None: detached at `start`).
 
-        A worktree that is already there on that branch is kept as it is. A registration without a directory is
-        dropped, a half-made worktree is made again, any other directory in the way is renamed to `<path>.left-<n>`.
+        A worktree that exists on that branch already is kept as it is. A registration without a directory is dropped, a
+        half-made worktree is created again, and any other directory in the way is renamed to `<path>.left-<n>`.
         """
-        if self._ready(path, branch):
+        if self._reuse_or_clear(path, branch):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         for last in attempts():
-            how = (["--detach", str(path), start] if branch is None else
-                   [str(path), branch] if self.branch_exists(branch) else ["-b", branch, str(path), start])
-            answer = self.run("worktree", "add", "--no-track", *how, check=False) if "-b" in how else \
-                self.run("worktree", "add", *how, check=False)
+            arguments = (["--detach", str(path), start] if branch is None else
+                         [str(path), branch] if self.branch_exists(branch) else
+                         ["--no-track", "-b", branch, str(path), start])
+            answer = self.run("worktree", "add", *arguments, check=False)
             if answer.code == 0:
-                self._show_all(path)
+                self._disable_sparse_checkout(path)
                 return
             if last or not CONTENTION.search(answer.err):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
-            self._ready(path, branch)
+            self._reuse_or_clear(path, branch)
 
-    def _show_all(self, path: Path) -> None:
-        """git copies the sparse patterns of the user's checkout; agents and gates work on the whole tree."""
+    def _disable_sparse_checkout(self, path: Path) -> None:
+        """Check out all files: git copies the user's sparse patterns, but agents and gates work on the whole tree."""
         if self.run("config", "--bool", "core.sparseCheckout", cwd=path, check=False).out.strip() == "true":
             self.run("sparse-checkout", "disable", cwd=path)
 
-    def _ready(self, path: Path, branch: str | None) -> bool:
-        """Return whether the worktree exists already; else remove what would keep `worktree add` from creating it."""
+    def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
+        """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
         for tree in self.worktrees():
             if tree.path == real:
-                if self._whole(real) and tree.branch == branch:
+                if self._is_complete(real) and tree.branch == branch:
                     return True
-                if not self._whole(real):
+                if not self._is_complete(real):
                     if self._may_hold_work(real):
                         real.rename(_free_name(real))
                     self._unregister(real)
@@ -125,8 +125,8 @@ class Worktrees(History):
             self._unregister(real)
         return False
 
-    def _whole(self, path: Path) -> bool:
-        """Return whether a registered worktree was finished: git marks one that it is still creating."""
+    def _is_complete(self, path: Path) -> bool:
+        """Return whether git finished creating a registered worktree: until then it is marked as locked."""
         answer = self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False) if path.is_dir() else None
         if answer is None or answer.code:
             return False
@@ -143,7 +143,7 @@ class Worktrees(History):
         self.run("worktree", "remove", "--force", "--force", str(path), check=False)
 
     def remove_worktree(self, path: Path) -> None:
-        """Remove a registered worktree with its directory, whatever state it is in; no matter if it is gone."""
+        """Remove a registered worktree with its directory, whatever state it is in. Idempotent."""
         real = path.parent.resolve() / path.name
         for last in attempts():
             if all(tree.path != real for tree in self.worktrees()):
@@ -159,19 +159,19 @@ class Worktrees(History):
     def git_dir(self, path: Path) -> Path:
         """Return the worktree's own git directory (for the main worktree: the common one)."""
         link = path / ".git"
-        if link.is_file():  # as git made it; whatever else there is, git itself is asked
-            told = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
-            if (path / told / "gitdir").is_file():
-                return (path / told).resolve()
+        if link.is_file():  # written by git; anything unusual is left to git itself
+            target = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
+            if (path / target / "gitdir").is_file():
+                return (path / target).resolve()
         elif (link / "HEAD").is_file() and not link.is_symlink():
             return link.resolve()
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
-    def show(self, path: Path, commit: str) -> None:
-        """Have a worktree that is ours alone show `commit`, detached, whatever was changed in it or done to its HEAD.
+    def check_out(self, path: Path, commit: str) -> None:
+        """Check out `commit`, detached, in a worktree of our own, discarding whatever was changed in it.
 
-        As `read-tree --reset -u` and then HEAD, but git looks at the files by several threads. Nothing is written into
-        HEAD's log, which would keep from gc whatever was shown.
+        As `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
+        HEAD's reflog, which would keep every commit from being collected.
         """
         (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
         self.run("checkout", "-q", "-f", "--detach", commit, "--", cwd=path, extra=_UNLOGGED)
@@ -179,23 +179,23 @@ class Worktrees(History):
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.
 
-        Also remove the lock of `branch`, its own, which a killed commit leaves.
+        Also remove the lock of `branch`, the worktree's own, which a killed commit leaves. Return the removed files.
         """
-        own = self.git_dir(path)
-        if own == self.common:
+        git_dir = self.git_dir(path)
+        if git_dir == self.common:
             return []
-        found = [name for name in ("index.lock", "HEAD.lock") if (own / name).exists()]
-        for name in found:
-            (own / name).unlink(missing_ok=True)
+        removed = [name for name in ("index.lock", "HEAD.lock") if (git_dir / name).exists()]
+        for name in removed:
+            (git_dir / name).unlink(missing_ok=True)
         lock = self.common / f"refs/heads/{branch}.lock"
         if branch and lock.exists():
             lock.unlink(missing_ok=True)
-            found.append(str(lock.relative_to(self.common)))
-        return found
+            removed.append(str(lock.relative_to(self.common)))
+        return removed
 
     # --- contents ---------------------------------------------------------------------------------------------------
 
-    def dirty(self, path: Path) -> bool:
+    def is_dirty(self, path: Path) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files."""
         return bool(self.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=none",
                              cwd=path).out)
@@ -211,39 +211,38 @@ class Worktrees(History):
         return self.head(path)
 
     def author(self, path: Path | None = None) -> dict[str, str]:
-        """Return `GIT_*` variables that name garrison as author and committer if the user configured no name; else
-        {}.
-        """
-        told = [self.run("config", "--get", f"user.{what}", cwd=path, check=False).out.strip()
-                for what in ("name", "email")]
-        if all(told):
+        """Return `GIT_*` variables that make garrison author and committer; {} if the user has configured a name."""
+        configured = [self.run("config", "--get", f"user.{key}", cwd=path, check=False).out.strip()
+                      for key in ("name", "email")]
+        if all(configured):
             return {}
         return {"GIT_AUTHOR_NAME": NAME, "GIT_AUTHOR_EMAIL": EMAIL, "GIT_COMMITTER_NAME": NAME,
                 "GIT_COMMITTER_EMAIL": EMAIL}
 
-    def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+    def create_snapshot(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
                timeout: float | None = None, when: str = "") -> str:
         """Commit everything not ignored at `path` on top of its HEAD, touching neither index nor worktree; set no ref.
 
-        A clean worktree is its own HEAD.
+        Return the commit; for a clean worktree that is HEAD.
 
         Args:
             links: commits that replace submodules, by path.
             timeout: seconds that reading the files may take; beyond that GitError.
-            when: the commit's date, as git reads it; with one, the same work gives the same commit.
+            when: the commit's date, as git parses it; with a date, the same work gives the same commit.
         """
-        own = self.git_dir(path)
-        index = own / f"{_INDEX}{os.getpid()}"
-        self._forget_indexes(own)
-        if (own / "index").exists():
-            shutil.copy2(own / "index", index)
+        git_dir = self.git_dir(path)
+        index = git_dir / f"{_INDEX}{os.getpid()}"
+        self._remove_orphaned_indexes(git_dir)
+        if (git_dir / "index").exists():
+            shutil.copy2(git_dir / "index", index)
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
         return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
 
-    def freeze_directory(self, path: Path, parent: str | None, message: str, *, timeout: float | None = None) -> str:
-        """Commit the files of a directory that is no worktree (any more), on top of `parent`."""
+    def create_directory_snapshot(self, path: Path, parent: str | None, message: str, *,
+                                  timeout: float | None = None) -> str:
+        """Commit the files of a directory that is not, or no longer, a worktree, on top of `parent`."""
         index = self.common / f"{_INDEX}{os.getpid()}"
-        self._forget_indexes(self.common)
+        self._remove_orphaned_indexes(self.common)
         extra = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(path)}
         if parent:
             self.run("read-tree", parent, cwd=path, extra={**extra, "GIT_INDEX_FILE": str(index)})
@@ -257,7 +256,7 @@ class Worktrees(History):
         add = [*_ADD, *(f":(exclude,top,literal){name}" for name in links or {})]
         try:
             if self.run(*add, cwd=path, extra=extra, check=False, timeout=timeout).code:
-                index.unlink(missing_ok=True)  # the copied index was torn: the files themselves still count
+                index.unlink(missing_ok=True)  # the copied index was torn: read all files again
                 self.run(*add, cwd=path, extra=extra, timeout=timeout)
             for name, commit in (links or {}).items():
                 self.run("update-index", "--add", "--cacheinfo", f"160000,{commit},{name}", cwd=path, extra=extra)
@@ -272,12 +271,12 @@ class Worktrees(History):
                         extra={**where, **self.author(None if where else path), **(dates or {})},
                         durable=True).out.strip()
 
-    def _forget_indexes(self, own: Path) -> None:
-        """Remove the indexes of those that were killed while they kept work; a living one's stays."""
-        for left in own.glob(f"{_INDEX}*"):
-            pid = left.name.removeprefix(_INDEX).removesuffix(".lock")
+    def _remove_orphaned_indexes(self, git_dir: Path) -> None:
+        """Remove temporary indexes of processes that were killed while they took a snapshot."""
+        for index in git_dir.glob(f"{_INDEX}*"):
+            pid = index.name.removeprefix(_INDEX).removesuffix(".lock")
             if not pid.isdigit() or processes.probe(int(pid)) is None:
-                left.unlink(missing_ok=True)
+                index.unlink(missing_ok=True)
 
 
 def _free_name(path: Path) -> Path:

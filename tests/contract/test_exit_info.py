@@ -84,7 +84,7 @@ def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_kept_for_those_who_ended_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(exit_info, "_MANY", 3)
+    monkeypatch.setattr(exit_info, "_MAX_WATCHED", 3)
     looked = ExitMonitor()
     for _ in range(12):
         child = processes.spawn(["/bin/sleep", "60"], env={}, cwd=tmp_path, log=tmp_path / "log")

@@ -26,7 +26,7 @@ class Session:
     """One open session, as it is kept in a record (`dataclasses.asdict` ↔ `Session(**…)`).
 
     With tmux, `pid` is a hint, since the program registers its own; `ticks` is that process's start. `server` is the
-    tmux server's pid and start time, because each server counts ids from zero; for a plain process, the boot of its pid.
+    tmux server's pid and start time, because each server counts ids from zero; for a plain process, its boot.
     """
 
     kind: str

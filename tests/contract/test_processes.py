@@ -59,7 +59,7 @@ def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
     found = world.processes.probe(child.pid)
     assert found is not None
     assert (found.pid, found.ticks, found.zombie) == (child.pid, child.ticks, False)
-    assert child.id in until(lambda: world.processes.find_marked(LIFE))
+    assert until(lambda: child.id in world.processes.find_marked(LIFE))  # not before it has executed its program
     assert world.processes.find_marked(LIFE + "0") == []
     assert world.processes.find_marked("") == []
 

@@ -1,7 +1,7 @@
 """docs/architecture.md is true: every module and function it names exists, and its tables are those of the code.
 
 The page names code as `room/module.py` (below src/garrison, or from the checkout's root), then the functions of that
-module as `function()` or `Class.method()` in the same paragraph or list item.
+module as `function()`, `Class.method()` or `Class` in the same paragraph or list item.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
 SOURCE = ROOT / "src/garrison"
-_CODE = re.compile(r"`(?P<path>[\w./-]+\.py)`|`(?P<function>[\w.]+)\(\)`")
+_CODE = re.compile(r"`(?P<path>[\w./-]+\.py)`|`(?P<function>[\w.]+)\(\)`|`(?P<class>[A-Z][a-z]\w*)`")
 
 
 def paragraphs(text: str) -> list[str]:
@@ -36,10 +36,10 @@ def find_missing(text: str) -> list[str]:
                 path = next((root / match["path"] for root in (SOURCE, ROOT) if (root / match["path"]).is_file()), None)
                 if path is None:
                     missing.append(match["path"])
-            elif path is None:
+            elif path is None and match["function"]:
                 missing.append(f"{match['function']}(): no module is named before it in its paragraph")
-            elif match["function"] not in definitions(path):
-                missing.append(f"{match['function']}() in {path.relative_to(ROOT)}")
+            elif path is not None and (match["function"] or match["class"]) not in definitions(path):
+                missing.append(f"{match[0].strip('`')} in {path.relative_to(ROOT)}")
     return missing
 
 
@@ -58,7 +58,7 @@ def definitions(path: Path) -> set[str]:
 def test_every_module_and_function_on_the_page_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert find_missing(text) == []
-    assert len(_CODE.findall(text)) > 50
+    assert len(_CODE.findall(text)) > 120
 
 
 @pytest.mark.parametrize(("text", "missing"), [
@@ -69,6 +69,7 @@ def test_every_module_and_function_on_the_page_exists() -> None:
     ("`supervise/restart.py`\n\n`apply_policy()`", ["apply_policy(): no module is named before it in its paragraph"]),
     ("1. `supervise/restart.py`\n2. `judge()`", ["judge(): no module is named before it in its paragraph"]),
     ("`records/hook.py`: `Hook.no_such()`", ["Hook.no_such() in src/garrison/records/hook.py"]),
+    ("`records/hook.py`: `Hook`, `NoSuch`", ["NoSuch in src/garrison/records/hook.py"]),
 ])
 def test_what_does_not_exist_is_found(text: str, missing: list[str]) -> None:
     assert find_missing(text) == missing

@@ -1,5 +1,6 @@
-"""A seeded simulation of the pure decisions: real policies, a fake world, disturbances, and what must always hold.
+"""Simulator: whole runs in memory, with the real decisions, disturbed by every fault and checked at every write.
 
-`world` is the machine and the disk, `actors` are the layers (observe, decide with the real functions, act), `chaos`
-disturbs them, `check` says what may never happen, `simulation` runs one seed. The same seed gives the same run.
+`world` is machine and disk. `launcher`, `guardian`, `runner`, `orchestrator` and `merge_processor` are the processes
+(on `supervision`): each lets the real policy decide, and carries out its actions. `commands` is what people and timers
+call. `chaos` disturbs them, `check` holds the rules, `simulation` plays one seed.
 """

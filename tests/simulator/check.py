@@ -1,7 +1,7 @@
-"""What may never happen (checked at every write) and what must have happened at the end.
+"""Rules: what must never happen (checked at every write), and what must have happened at the end.
 
-The checks keep books of their own beside the world's records, so that a rule that goes wrong in the code under test
-does not go wrong here in the same way.
+The checks keep books of their own beside the world's records, so that a mistake in the code under test is not repeated
+here.
 """
 
 from __future__ import annotations
@@ -28,104 +28,104 @@ if TYPE_CHECKING:
     from garrison.supervise.circuit import Circuit
 
 ORDER = list(PHASES)
-LIVES = Policy().intensity + 1
-"""So often a name must have died before it may be given up."""
+DEATHS = Policy().intensity + 1
+"""Deaths of a name before it may be parked."""
 BEAT_TIMEOUT = 30.0
-"""As `actors.TIMING` has it."""
+"""As `supervision.TIMING` has it."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
-"""Role → whose journal counts its deaths before a successor begins."""
+"""Role → role whose journal counts its deaths before a successor starts."""
 
 
 def fresh(run: Run) -> RunState:
-    """The state of a run before its first record."""
+    """Return the state of a run before its first record."""
     return RunState(flow=RunFlow(run.plan.program, run.id))
 
 
 class Check:
-    """The books of one world."""
+    """Books of one world, and the rules."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.shadows: dict[str, RunState] = {}
         self.highest: dict[Key, int] = {}
         self.died: dict[Key, int] = {}
-        """How often a name died, or was made to end, before its work was done."""
+        """Deaths of each name, and ends that it was told to, before its work was done."""
         self.landings: dict[tuple[str, str], int] = {}
         self.heads: set[tuple[str, str, str]] = set()
         self.reported: dict[str, set[tuple[str, int]]] = {}
-        self.obeyed: dict[str, set[str]] = {}
+        self.applied: dict[str, set[str]] = {}
         self.deaths: dict[str, set[tuple[str, int]]] = {}
         self.done: dict[tuple[str, str], set[str]] = {}
-        """Every unit of work that was ever committed."""
+        """Every unit of work that was committed."""
         self.began: dict[Key, int] = {}
-        """The attempt in which a hook was last moved back."""
-        self.left: set[tuple[Key, int]] = set()
-        """Lives that ended in order."""
+        """Attempt in which a hook was last moved back."""
+        self.ended: set[tuple[Key, int]] = set()
+        """Incarnations that ended gracefully."""
         self.cancelled: set[tuple[str, int]] = set()
-        """Runners and attempts that were cancelled before they had said how they failed."""
+        """Runners and attempts that were cancelled before they had reported a failure."""
         self.edge: list[Key] = []
-        """Who died so often a moment ago that it is about to be given up."""
+        """Names that died so often a moment ago that they are about to be parked."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
-    def refold(self) -> None:
-        """The machine died and journals may be shorter: what they say now is what counts."""
+    def replay(self) -> None:
+        """Read the journals again, which may be shorter after a power cut."""
         for run in self.world.runs.values():
             self.shadows[run.id] = fresh(run)
             for entry in run.journal.entries:
                 self.shadows[run.id].apply(entry)
-        self.obeyed.clear()
+        self.applied.clear()
         self.deaths.clear()
         self.reported.clear()
-        for journal in [*(run.journal for run in self.world.runs.values()), *self.world.layer_journals.values()]:
+        for journal in [*(run.journal for run in self.world.runs.values()), *self.world.journals.values()]:
             for entry in [*journal.kept, *journal.entries]:
                 self._book(journal.name, entry)
 
     # records
 
     def identity(self, proc: Process, old: Identity | None, new: Identity) -> None:
-        """A change of an identity."""
+        """Check a change of an identity."""
         if old is not None and new.incarnation < old.incarnation:
-            raise Violation(f"{new.key.full} went from life {old.incarnation} back to {new.incarnation}")
+            raise Violation(f"{new.key.full} went from incarnation {old.incarnation} back to {new.incarnation}")
         leased = new.status == "starting" and (old is None or old.agent_id != new.agent_id)
         if leased:
             self._leased(old, new)
-        elif proc.key == new.key and proc.kind == "layer" and old and proc.incarnation < old.incarnation:
+        elif proc.key == new.key and proc.kind == "supervised" and old and proc.incarnation < old.incarnation:
             raise Violation(f"{proc.name} wrote over its successor")
         if new.status == "active" and old is not None and old.status == "starting":
             self._registered(proc, new)
         if new.status == "terminated":
-            self.left.add((new.key, new.incarnation))
+            self.ended.add((new.key, new.incarnation))
         gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
         if gone and old is not None and old.status in ALIVE:
             self.died[new.key] = self.died.get(new.key, 0) + 1
-            if self.died[new.key] >= LIVES:
+            if self.died[new.key] >= DEATHS:
                 self.edge.append(new.key)
-        if new.status == "parked" and self.died.get(new.key, 0) < LIVES:
-            raise Violation(f"{new.key.full} was given up after {self.died.get(new.key, 0)} deaths")
+        if new.status == "parked" and self.died.get(new.key, 0) < DEATHS:
+            raise Violation(f"{new.key.full} was parked after {self.died.get(new.key, 0)} deaths")
 
     def _leased(self, old: Identity | None, new: Identity) -> None:
         key = new.key
         if new.incarnation <= self.highest.get(key, 0):
-            raise Violation(f"life {new.incarnation} of {key.full} was leased twice")
+            raise Violation(f"incarnation {new.incarnation} of {key.full} was leased twice")
         self.highest[key] = new.incarnation
         if old is not None and old.status in ALIVE:
-            raise Violation(f"life {new.incarnation} of {key.full} was leased over one that was not fenced")
+            raise Violation(f"incarnation {new.incarnation} of {key.full} was leased over one that was not fenced")
         if old is not None and old.status == "crashed" and key.role in SUPERVISOR:
             self._counted(key, old.incarnation)
         for proc in self.world.procs.values():
-            if proc.key != key or proc.kind in ("gate", "door") or proc.incarnation >= new.incarnation \
+            if proc.key != key or proc.kind in ("gate", "command") or proc.incarnation >= new.incarnation \
                     or proc.doomed or proc.revenant:
                 continue
-            if proc.kind == "layer" and (not proc.registered or (proc.key, proc.incarnation) in self.left):
-                continue  # it will find that it was not meant, or is just leaving
-            raise Violation(f"{proc.name} was still there when life {new.incarnation} was leased")
+            if proc.kind == "supervised" and (not proc.registered or (proc.key, proc.incarnation) in self.ended):
+                continue  # it will refuse its lease, or is leaving
+            raise Violation(f"{proc.name} still lived when incarnation {new.incarnation} was leased")
         if key.role == "runner":
             self._begun(key)
 
     def _counted(self, key: Key, incarnation: int) -> None:
         name = f"{SUPERVISOR[key.role]}-{key.name}@{key.run}" if key.role == "orchestrator" else key.run
         if (key.full, incarnation) not in self.deaths.get(name, ()):
-            raise Violation(f"{key.full} has a successor before the death of life {incarnation} was journaled")
+            raise Violation(f"{key.full} has a successor before the death of incarnation {incarnation} was journaled")
 
     def _begun(self, key: Key) -> None:
         run = self.world.runs[key.run]
@@ -144,18 +144,18 @@ class Check:
 
     def _registered(self, proc: Process, new: Identity) -> None:
         for other in self.world.procs.values():
-            if other is not proc and other.key == new.key and other.registered and other.kind == "layer" \
+            if other is not proc and other.key == new.key and other.registered and other.kind == "supervised" \
                     and not other.revenant:
-                raise Violation(f"{proc.name} became a life beside {other.name}")
+                raise Violation(f"{proc.name} registered beside {other.name}")
 
     def hook(self, proc: Process, old: Hook | None, new: Hook) -> None:
-        """A change of a hook: wisdom never goes backwards."""
+        """Check a change of a hook: wisdom is never lost."""
         if old is None:
             return
-        if proc.key == new.key and proc.kind == "layer" and proc.incarnation < old.incarnation:
+        if proc.key == new.key and proc.kind == "supervised" and proc.incarnation < old.incarnation:
             raise Violation(f"{proc.name} wrote over its successor's hook")
         if new.incarnation < old.incarnation:
-            raise Violation(f"hook {new.key.full} went back to life {new.incarnation}")
+            raise Violation(f"hook {new.key.full} went back to incarnation {new.incarnation}")
         if ORDER.index(new.phase) < ORDER.index(old.phase) and new.key.role != "guardian":
             if proc.attempt <= self.began.get(new.key, 1):
                 raise Violation(f"hook {new.key.full} went from {old.phase} back to {new.phase}")
@@ -168,32 +168,32 @@ class Check:
             raise Violation(f"hook {new.key.full} forgot notes")
 
     def result(self, proc: Process, result: Result) -> None:
-        """A result is written by the life that the record names, once."""
+        """Check a result: the recorded incarnation writes it, once."""
         identity = self.world.identities[proc.key]
         if identity.status == "crashed":
             raise Violation(f"{proc.name} wrote a result although it was fenced")
         if identity.incarnation > proc.incarnation:
-            raise Violation(f"{proc.name} wrote a result after life {identity.incarnation} had begun")
+            raise Violation(f"{proc.name} wrote a result after incarnation {identity.incarnation} had started")
         if (result.run_id, result.node, result.attempt) in self.world.results:
-            raise Violation(f"{proc.name} did {result.node} again: there was a result")
+            raise Violation(f"{proc.name} did {result.node} twice: there was a result")
 
     def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
-        """Nobody commits beside a successor, and no unit of work is done twice."""
-        life = self.world.life.get(proc.key)
-        if life is not None and life.incarnation > proc.incarnation and life.registered and not proc.revenant:
-            raise Violation(f"{proc.name} commits beside {life.name}")
+        """Check a commit: none is made beside a successor, and no unit of work is done twice."""
+        holder = self.world.life_locks.get(proc.key)
+        if holder is not None and holder.incarnation > proc.incarnation and holder.registered and not proc.revenant:
+            raise Violation(f"{proc.name} commits beside {holder.name}")
         if unit in self.world.branches[(run, node)]:
             raise Violation(f"{proc.name} did {unit} of {node} twice")
 
     def kills(self, proc: Process, why: str) -> None:
-        """Only what is ours is ever killed."""
+        """Check a kill: only our own processes are killed."""
         if proc.kind == "decoy":
-            raise Violation(f"{proc.name}, a process of somebody else, was killed: {why}")
+            raise Violation(f"{proc.name}, a foreign process, was killed: {why}")
 
     # journals
 
     def journal(self, proc: Process, journal: Journal, entry: Entry) -> None:
-        """A record that is about to be appended."""
+        """Check a record that is about to be appended."""
         last = journal.entries[-1] if journal.entries else None
         if last is not None and entry.epoch < last.epoch:
             raise Violation(f"{proc.name} wrote to {journal.name} with epoch {entry.epoch} after {last.epoch}")
@@ -203,11 +203,11 @@ class Check:
         if last is not None and entry.epoch == last.epoch and entry.token != last.token:
             raise Violation(f"{entry.token} and {last.token} write {journal.name} at once")
         if entry.kind == "signal" and entry.data["id"] in self.world.forged:
-            raise Violation(f"{proc.name} obeyed {entry.data['id']}, which is of another run, attempt or life")
+            raise Violation(f"{proc.name} applied {entry.data['id']}, which is of another run, attempt or incarnation")
         self._book(journal.name, entry)
         if entry.kind == "signal" and entry.data.get("cancel") and not any(
                 signal.sender == proc.key and (signal.signal_type, signal.attempt) == ("RUNNER_EXITED", proc.attempt)
-                for signal in self.world.said):
+                for signal in self.world.sent):
             self.cancelled.add((proc.key.full, entry.data["attempt"]))
         run = self.world.runs[proc.key.run]
         if journal is run.journal:
@@ -215,24 +215,25 @@ class Check:
 
     def _book(self, name: str, entry: Entry) -> None:
         if entry.kind == "signal":
-            known = self.obeyed.setdefault(name, set())
-            if entry.data["id"] in known:
-                raise Violation(f"{name} obeyed {entry.data['id']} twice")
-            known.add(entry.data["id"])
+            applied = self.applied.setdefault(name, set())
+            if entry.data["id"] in applied:
+                raise Violation(f"{name} applied {entry.data['id']} twice")
+            applied.add(entry.data["id"])
         if entry.kind == "death":
-            self._told(entry)
+            self._check_reported(entry)
             deaths = self.deaths.setdefault(name, set())
             death = (entry.data["full"], entry.data["incarnation"])
             if death in deaths:
                 raise Violation(f"{name} counted the death of {death} twice")
             deaths.add(death)
 
-    def _told(self, entry: Entry) -> None:
-        """A runner says a death upward before it records it: once it has, no successor of it would."""
+    def _check_reported(self, entry: Entry) -> None:
+        """A runner reports a death before it records it: afterwards no successor of it would."""
         key = Key.parse(entry.data["full"])
-        said = f"{key.full}-{entry.data['incarnation']}-crashed"
-        if key.role == "orchestrator" and all(signal.id != said for signal in self.world.said):
-            raise Violation(f"the death of life {entry.data['incarnation']} of {key.full} was recorded and not told")
+        report = f"{key.full}-{entry.data['incarnation']}-crashed"
+        if key.role == "orchestrator" and all(signal.id != report for signal in self.world.sent):
+            raise Violation(f"the death of incarnation {entry.data['incarnation']} of {key.full} was recorded before "
+                            "it was reported")
 
     def _run(self, run: Run, entry: Entry) -> None:
         shadow = self.shadows[run.id]
@@ -241,7 +242,7 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
-        flow_check.told(shadow, entry, self.reported.setdefault(run.id, set()))
+        flow_check.check_reports(shadow, entry, self.reported.setdefault(run.id, set()))
         try:
             shadow.apply(entry)
         except ForbiddenTransition as error:
@@ -251,23 +252,23 @@ class Check:
                 and run.plan.initial.get(change["node"]) != "validated":
             raise Violation(f"{change['node']} was called validated without having landed")
         if entry.kind == "run" and entry.data["status"] == "failed":
-            self._all_rest(run, shadow)
+            self._check_all_parked(run, shadow)
         if entry.kind == "run" and entry.data["status"] == "done":
-            flow_check.ended(shadow)
+            flow_check.check_end(shadow)
             left = [name for name, node in shadow.nodes.items() if node.status != "validated"] \
                 if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
 
-    def _all_rest(self, run: Run, shadow: RunState) -> None:
-        """A run that fails has nobody at work whom its guardian only takes for parked."""
+    def _check_all_parked(self, run: Run, shadow: RunState) -> None:
+        """A run that fails has no agent at work that its guardian only takes for parked."""
         for name in shadow.stuck:
             agent, runner = Key("orchestrator", name, run.id), Key("runner", name, run.id)
             coming = any(signal.sender == runner for signal in
                          self.world.inbox.get(Key("guardian", "pipe", run.id), {}).values())
-            journal = self.world.layer_journals.get(runner)
-            told = [entry for entry in (journal.entries if journal else ()) if entry.data.get("full") == agent.full]
-            if self.world.view(agent).living and not coming and told and told[-1].kind == "spawn":
+            journal = self.world.journals.get(runner)
+            records = [entry for entry in (journal.entries if journal else ()) if entry.data.get("full") == agent.full]
+            if self.world.view(agent).living and not coming and records and records[-1].kind == "spawn":
                 raise Violation(f"run {run.id} failed while {agent.full} works: it was taken for parked")
 
     def _merge(self, entry: Entry) -> None:
@@ -275,7 +276,7 @@ class Check:
             raise Violation(f"{entry.data['entry']} was called landed, and {entry.data['commit']} is not on the target")
 
     def landed(self, merged: tuple[str, str, str]) -> None:
-        """A swap of the target: a branch lands once."""
+        """Check a swap of the target: a branch lands once."""
         key = merged[:2]
         self.landings[key] = self.landings.get(key, 0) + 1
         if merged in self.heads:
@@ -285,82 +286,85 @@ class Check:
             raise Violation(f"{key} landed {self.landings[key]} times")
 
     def left_over(self, proc: Process, key: tuple[str, str]) -> None:
-        """An attempt finds the tree of an earlier one: only somebody who was given up, or cancelled, leaves one."""
+        """Check that an attempt finds an earlier one's worktree only where that was parked, failed or cancelled."""
         attempt = proc.attempt - 1
-        if self.world.made_for.get(key) == proc.attempt:
-            return  # an earlier life made it
+        if self.world.worktree_attempts.get(key) == proc.attempt:
+            return  # an earlier incarnation made it
         node = self.shadows[key[0]].nodes[key[1]]
         if (key[1], attempt) in self.reported.get(key[0], ()) and node.status != "failed" and not any(
-                self.died.get(Key(role, key[1], key[0]), 0) >= LIVES for role in ("runner", "orchestrator")):
-            raise Violation(f"{proc.name} began in the tree of attempt {attempt}, which was still being left")
+                self.died.get(Key(role, key[1], key[0]), 0) >= DEATHS for role in ("runner", "orchestrator")):
+            raise Violation(f"{proc.name} started in the worktree of attempt {attempt}, which was not cleaned up yet")
 
     def exits(self, proc: Process, error: GarrisonError) -> None:
-        """An error ended a process: a refused start or a fence may, an unlisted transition is a mistake of ours."""
+        """Check an error that ended a process: a refused start or a fence may, a forbidden transition is a bug."""
         if isinstance(error, ForbiddenTransition):
-            raise Violation(f"{proc.name} died of itself: {error}") from error
+            raise Violation(f"{proc.name} died of a bug: {error}") from error
 
-    # new states
+    # hangs, parking and rework
 
-    def hung(self, watcher: Process, proc: Process) -> None:
-        """A life is about to be called hung: it did nothing for the timeout, while its watcher was not held up.
+    def hung(self, watcher: Process, proc: Process, timeout: float) -> None:
+        """A process is about to be called hung: it did nothing for the timeout, while its watcher was not held up.
 
-        A watcher cannot tell a short hold of its own from a sleep: each counts a quarter of the timeout at most. Who
-        looks but once (a door) gives a life that was thawed a moment ago the time between two looks to beat.
+        A watcher cannot tell a short hold of its own from a sleep: each counts a quarter of the timeout at most. A
+        command, which observes but once, gives a process that was thawed a moment ago the time between two observations
+        to beat.
         """
         self.hangs += 1
         now = self.world.t
         if not proc.alive:
             return
         since = now if proc.quiet_since is None else proc.quiet_since
-        cap, need = (0.0, 0.9) if watcher.kind == "door" else (BEAT_TIMEOUT / 4, BEAT_TIMEOUT * 0.99)
+        cap, need = (0.0, 0.9) if watcher.kind == "command" else (BEAT_TIMEOUT / 4, timeout * 0.99)
         held = [max(0.0, min(to, now) - max(begin, since)) for begin, to in watcher.holds]
         watched = now - since - sum(max(0.0, hold - cap) for hold in held)
-        if watched < need or now - since < BEAT_TIMEOUT:
+        if watched < need or now - since < timeout * 0.99:
             raise Violation(f"{proc.name} was called hung after {now - since:.1f} s, {watched:.1f} s of them watched")
+        if timeout < BEAT_TIMEOUT and (proc.key.role, proc.state) != ("processor", "T"):
+            raise Violation(f"{proc.name} was called hung after {timeout:g} s already")
         if proc.state == "D" and proc.stopped_until > now:
             raise Violation(f"{proc.name} was called hung while the kernel held it")
 
-    def probed(self, proc: Process, full: str, circuit: Circuit, looked: float, *, awaited: bool = True) -> None:
-        """Its supervisor, who looked about at the monotonic time `looked`, has nothing to do: then no parked name that
-        somebody waits for may have been due for its probe."""
+    def probed(self, proc: Process, full: str, circuit: Circuit, observed_at: float, *, awaited: bool = True) -> None:
+        """Check a supervisor that observed at the monotonic time `observed_at` and did nothing: no parked name that the
+        run waits for may be due for its probe."""
         if not circuit.parked or not awaited or circuit.boot_id != self.world.boot_id:
             return
         due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
-        if looked > due + 1.0:
-            raise Violation(f"{full} was due for its probe {looked - due:.0f} s ago, and {proc.name} rests")
+        if observed_at > due + 1.0:
+            raise Violation(f"{full} was due for its probe {observed_at - due:.0f} s ago, and {proc.name} does nothing")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
-        """A snapshot says all that the records it replaces said."""
+        """Check a snapshot: it holds all that the records it replaces did."""
         self.snapshots += 1
-        if self.world.life.get(proc.key) is not proc:
-            return  # it lost its lock a moment ago, and its file with it
-        shadow, told = self.shadows[proc.key.run], fresh(self.world.runs[proc.key.run]).apply(entry)
-        if to_snapshot(shadow) != to_snapshot(told):
-            raise Violation(f"the snapshot of {journal.name} lost something: {to_snapshot(told)}")
+        if self.world.life_locks.get(proc.key) is not proc:
+            return  # it lost its lock a moment ago, and its journal with it
+        shadow, restored = self.shadows[proc.key.run], fresh(self.world.runs[proc.key.run]).apply(entry)
+        if to_snapshot(shadow) != to_snapshot(restored):
+            raise Violation(f"the snapshot of {journal.name} lost something: {to_snapshot(restored)}")
 
     def _rework(self, run: Run, change: dict[str, Any], shadow: RunState) -> None:
-        """Before a node's change is folded in: attempts follow one another, as many as are allowed."""
+        """Check a node's change before it is applied: attempts follow one another, as many as are allowed."""
         old = shadow.nodes.get(change["node"])
         attempt = change.get("attempt", 1)
-        flow_check.follows(shadow, change, run.max_rework)
+        flow_check.check_attempt(shadow, change, run.max_rework)
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
-        self._not_cancelled(run, change["node"], old.attempt)
+        self._check_not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk":
             return
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 
-    def _not_cancelled(self, run: Run, name: str, attempt: int) -> None:
-        """Whom a person has cancelled, and whose runner heard it before it said how it failed, gets no new attempt."""
+    def _check_not_cancelled(self, run: Run, name: str, attempt: int) -> None:
+        """A node whose runner was cancelled before it reported a failure gets no new attempt."""
         if run.plan.flow == "dag" and (Key("runner", name, run.id).full, attempt) in self.cancelled:
-            raise Violation(f"{name} got another attempt though attempt {attempt} was cancelled")
+            raise Violation(f"{name} got a new attempt though attempt {attempt} was cancelled")
 
     # at the end
 
     def final(self, run: Run) -> None:
-        """The run is over: it ended as the fates of its tasks say, or says why not."""
+        """Check the end of a run: it ended as the fates of its tasks say, or its records say why not."""
         shadow = self.shadows[run.id]
         for name, node in shadow.nodes.items():
             fate = run.fates[name]
@@ -377,29 +381,29 @@ class Check:
             if (node.status == "validated" and (landed > 1 if run.plan.flow == "dag" else False)) or (
                     node.status == "validated" and not landed):
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
-        self._kept()
-        flow_check.ended(shadow)
+        self._check_commits_kept()
+        flow_check.check_end(shadow)
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
-        if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
+        if shadow.status == "failed" and not all(self._is_parked(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
         if shadow.status == "failed" and not shadow.flow.over and any(
                 shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
                 if place.node in shadow.nodes):
             raise Violation(f"run {run.id} failed with tasks left to start")
 
-    def _kept(self) -> None:
-        """No commit is lost: it is on a branch, archived, or under a rescue ref."""
+    def _check_commits_kept(self) -> None:
+        """Check that no commit is lost: it is on a branch, archived, or under a rescue ref."""
         for key, units in self.done.items():
             kept = {*self.world.branches.get(key, ()), *self.world.archived.get(key, ()),
-                    *self.world.rescued.get(key, ())}
+                    *self.world.saved.get(key, ())}
             if lost := units - kept:
                 raise Violation(f"{sorted(lost)} of {key} are lost")
 
-    def _rests(self, run: Run, shadow: RunState, name: str) -> bool:
-        """Whether one of those whom a node under way needs was parked after enough deaths."""
+    def _is_parked(self, run: Run, shadow: RunState, name: str) -> bool:
+        """Return whether a process that a node under way needs was parked after enough deaths."""
         waits = {"active": (f"runner-{name}", f"orchestrator-{name}"), "impl_complete": ("processor-",)}
         stems = waits[shadow.nodes[name].status]
-        return any(key.run == run.id and key.full.startswith(stems) and count >= LIVES
+        return any(key.run == run.id and key.full.startswith(stems) and count >= DEATHS
                    for key, count in self.died.items())
 
     def _was_red(self, kind: str, reason: str) -> bool:
@@ -413,13 +417,13 @@ class Check:
         if reason == "a person":
             return (run.id, name) in self.world.cancels
         if reason.endswith("exit code -9"):
-            return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
+            return (run.id, name) in self.world.harmed  # an agent or job that was killed counts as failed
         if reason == "lost":
-            return True  # somebody killed its gate again and again
+            return True  # its gate was killed again and again
         roles = {"runner": f"runner-{name}", "orchestrator": f"orchestrator-{name}", "merge processor": "processor"}
         for role, stem in roles.items():
             if f"{role} failed too often" in reason:
                 died = [count for key, count in self.died.items()
                         if key.run == run.id and key.full.startswith(stem)]
-                return max(died, default=0) >= LIVES
+                return max(died, default=0) >= DEATHS
         return False

@@ -1,4 +1,4 @@
-"""What may never happen in a run's flow, checked at every record of the guardian's journal."""
+"""Rules of a run's flow, checked at every record of the guardian's journal."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
 
 
-def told(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]) -> None:
-    """Before a record is folded in: the flow is told only of steps that it waits for, and only what came of them, of
-    each attempt once. `reported` are the attempts of which it was told."""
+def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]) -> None:
+    """Check a record before it is applied: the flow is advanced only by steps that it waits for, by their real outcome,
+    and once by each attempt. `reported` are the attempts that it was advanced by."""
     data: dict[str, Any] = entry.data if entry.kind == "flow" else entry.data.get("flow") or {}
     if not data.get("place_id"):
         return
     assert shadow.flow is not None
     place = shadow.flow.places.get(data["place_id"])
     if place is None or place.attempt != data["attempt"]:
-        raise Violation(f"the flow was told of {data['place_id']}, attempt {data['attempt']}, and waits for {place}")
+        raise Violation(f"the flow was advanced by {data['place_id']}, attempt {data['attempt']}; it waits for {place}")
     node = shadow.nodes.get(place.node)
     if node is None:
         if place.id not in shadow.gates:
             raise Violation(f"{place.id} was answered before it was asked")
         return
     if (place.node, node.attempt) in reported:
-        raise Violation(f"attempt {node.attempt} of {place.node} counted twice, at last for {place.id}")
+        raise Violation(f"attempt {node.attempt} of {place.node} advanced the flow twice, at last for {place.id}")
     reported.add((place.node, node.attempt))
     good = Outcome.from_data(data["outcome"]).good
     if node.status != ("validated" if good else "failed"):
         raise Violation(f"{place.id} ended as {data['outcome']}, and {place.node} is {node.status}")
 
 
-def follows(shadow: RunState, change: dict[str, Any], max_rework: int) -> None:
-    """Before a node's change is folded in: attempts follow one another, each step has those that it may have."""
+def check_attempt(shadow: RunState, change: dict[str, Any], max_rework: int) -> None:
+    """Check a node's change before it is applied: attempts follow one another, as many in each step as are allowed."""
     name, attempt = change["node"], change.get("attempt", 1)
     old = shadow.nodes.get(name)
     if old is None:
@@ -46,20 +46,20 @@ def follows(shadow: RunState, change: dict[str, Any], max_rework: int) -> None:
     if attempt not in (old.attempt, old.attempt + 1):
         raise Violation(f"{name} got attempt {attempt} after {old.attempt}")
     if change["status"] == "pending" and old.status in ("validated", "failed") and attempt == old.attempt:
-        raise Violation(f"{name} is to be done again in the attempt that is over")
+        raise Violation(f"{name} is restarted in an attempt that is over")
     if step == old.step and attempt - old.first > max_rework:
         raise Violation(f"{name} got attempt {attempt} in {step}, which began with {old.first}")
     if change["status"] in ("pending", "active") and step and shadow.flow is not None \
             and step not in shadow.flow.steps() and step != old.step:
-        raise Violation(f"{name} was begun for {step}, which the flow does not wait for")
+        raise Violation(f"{name} was started for {step}, which the flow does not wait for")
 
 
-def ended(shadow: RunState) -> None:
-    """At the end of a run: the flow agrees."""
+def check_end(shadow: RunState) -> None:
+    """Check the end of a run: its flow has ended alike, and no gate is open."""
     flow = shadow.flow
     assert flow is not None
     if shadow.status == "done" and flow.over != "done":
         raise Violation(f"the run is done, and its flow is {flow.state.status}")
-    asked = [place.id for place in flow.places.values() if place.node not in shadow.nodes]
-    if shadow.status == "failed" and asked:
-        raise Violation(f"the run failed while somebody was to be asked: {asked}")
+    open_gates = [place.id for place in flow.places.values() if place.node not in shadow.nodes]
+    if shadow.status == "failed" and open_gates:
+        raise Violation(f"the run failed with open gates: {open_gates}")

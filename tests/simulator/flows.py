@@ -1,7 +1,7 @@
-"""Random graphs that branch, loop, run side by side, retry and ask people; and a person who answers.
+"""Random graphs that branch, loop, run in parallel, retry and ask people; and a person who answers.
 
-A graph is a row of blocks, each of which leads to the next: a task (with retries), a loop with its test, a parallel
-with a join, a gate with two ways, a signal. Tasks fail as their fates say, so that loops end, are stuck, or run out.
+A graph is a sequence of blocks: a task (with retries), a loop with its test, parallel branches with a join, a gate with
+two ways, a signal. Tasks fail as their fates say, so that loops end, are stuck, or run out of attempts.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
     from tests.simulator.world import World
 
 GUARDIAN = "pipe"
-MOST = 7
+MAX_TASKS = 7
 """Tasks of a graph, about."""
 
 
 class Graph:
-    """A graph in the making."""
+    """A graph under construction."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.lines, self.tasks, self.count = rng, ["start [shape=Mdiamond]; exit [shape=Msquare];"], [], 0
         self.retried: set[str] = set()
 
     def name(self, kind: str) -> str:
-        """A node's name that nobody has yet."""
+        """Return a new node's name."""
         self.count += 1
         return f"{kind}{self.count}"
 
     def task(self, attributes: str = "") -> str:
-        """A task; some are tried again by the flow."""
+        """Add a task and return its name; the flow retries some."""
         name = self.name("t")
         self.tasks.append(name)
-        more = []
+        options = []
         if self.rng.random() < 0.3:
             self.retried.add(name)
-            more.append(f"max_retries={self.rng.randint(1, 2)}")
+            options.append(f"max_retries={self.rng.randint(1, 2)}")
         if self.rng.random() < 0.1:
-            more.append("on_error=continue")
-        self.lines.append(f"{name} [{', '.join([attributes, *more]).strip(', ')}];")
+            options.append("on_error=continue")
+        self.lines.append(f"{name} [{', '.join([attributes, *options]).strip(', ')}];")
         return name
 
     def edge(self, source: str, target: str, attributes: str = "") -> None:
-        """An arrow."""
+        """Add an edge."""
         self.lines.append(f"{source} -> {target}" + (f" [{attributes}];" if attributes else ";"))
 
     def block(self, before: str, depth: int = 0) -> str:
-        """One block after `before`; the node at which it ends."""
+        """Add one block after `before`; return the node at which it ends."""
         kinds = [self.plain, self.plain, self.loop, self.gate, self.signal, self.goal]
         return self.rng.choice([*kinds, self.fan, self.fan] if depth == 0 else kinds[:4])(before)
 
     def plain(self, before: str) -> str:
-        """A task."""
+        """Add a task."""
         name = self.task()
         self.edge(before, name)
         return name
 
     def loop(self, before: str) -> str:
-        """Work, its test, and back to the work as long as it is red."""
+        """Add work and its test, which leads back to the work as long as it is red."""
         work, test, way, after = self.task(), self.task(), self.name("c"), self.name("c")
         self.lines += [f"{way} [shape=diamond];", f"{after} [shape=diamond];"]
         for source, target, outcome in ((before, work, ""), (work, test, ""), (test, way, ""), (way, work, "fail"),
@@ -74,7 +74,7 @@ class Graph:
         return after
 
     def goal(self, before: str) -> str:
-        """A goal that the run must have reached before it may end."""
+        """Add a goal that the run must have reached before it may end."""
         first = self.plain(before)
         goal, after = self.task(f"goal_gate=true, retry_target={first}"), self.name("c")
         self.lines.append(f"{after} [shape=diamond];")
@@ -83,7 +83,7 @@ class Graph:
         return after
 
     def gate(self, before: str) -> str:
-        """A person chooses one of two ways."""
+        """Add a gate at which a person chooses one of two ways."""
         ask, yes, no, after = self.name("g"), self.task(), self.task(), self.name("c")
         late = ", timeout=5m, human.default_choice=Yes" if self.rng.random() < 0.3 else ""
         self.lines += [f"{ask} [shape=hexagon{late}];", f"{after} [shape=diamond];"]
@@ -93,14 +93,14 @@ class Graph:
         return after
 
     def signal(self, before: str) -> str:
-        """Something outside is waited for."""
+        """Add a node that waits for a signal from outside."""
         name = self.name("s")
         self.lines.append(f"{name} [type=wait.signal, signal=ready];")
         self.edge(before, name)
         return name
 
     def fan(self, before: str) -> str:
-        """Branches side by side, and where they meet; now and then they share a task."""
+        """Add parallel branches and their join; now and then they share a task."""
         fan, join = self.name("p"), self.name("j")
         policy = self.rng.choice(["wait_all", "wait_all", "first_success", "k_of_n, join_k=1"])
         self.lines += [f"{fan} [shape=component, join_policy={policy}, max_parallel={self.rng.randint(1, 3)}];",
@@ -118,19 +118,19 @@ class Graph:
         return join
 
 
-def graph(rng: random.Random) -> Graph:
-    """A whole graph."""
+def make_graph(rng: random.Random) -> Graph:
+    """Return a whole graph."""
     made, last = Graph(rng), "start"
-    while len(made.tasks) < rng.randint(1, MOST):
+    while len(made.tasks) < rng.randint(1, MAX_TASKS):
         last = made.block(last)
     made.edge(last, "exit")
     return made
 
 
 def launch(world: World, run: str) -> None:
-    """A run of such a graph."""
-    rng, world.walks = world.rng, True
-    made = graph(rng)
+    """Add a run of such a graph."""
+    rng, world.has_flows = world.rng, True
+    made = make_graph(rng)
     text = "digraph { max_steps=60; " + " ".join(made.lines) + "}"
     plan: RunPlan = plan_run(parse(text))
     fates, tasks = {}, {}
@@ -150,26 +150,26 @@ def _fate(rng: random.Random) -> Fate:
 
 
 def answer(world: World, run: str) -> None:
-    """A person looks at the gates of a run, and answers one, not always as asked; and the signal is given."""
+    """Answer one of a run's gates, not always with a choice that it has, or give the signal that it waits for."""
     open_ = list(world.check.shadows[run].gates.values())
     if not open_:
         return
     gate = world.rng.choice(open_)
     place = gate.place if world.rng.random() < 0.9 else "elsewhere#1"
     if gate.kind == "signal":
-        _say(world, run, "GUIDANCE", None, {"action": "signal", "name": gate.signal, "value": 1})
+        _send(world, run, "GUIDANCE", None, {"action": "signal", "name": gate.signal, "value": 1})
         return
-    word = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
-    _say(world, run, "INPUT_RESPONSE", gate.node, {"question_id": place, "text": word})
+    text = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
+    _send(world, run, "INPUT_RESPONSE", gate.node, {"question_id": place, "text": text})
 
 
 def answer_agents(world: World, run: str) -> None:
-    """A person answers whatever agents of a run ask, as its guardian tells it."""
+    """Answer all questions of a run's agents that its guardian has recorded."""
     for node, question in world.check.shadows[run].questions.items():
-        _say(world, run, "INPUT_RESPONSE", node, {"question_id": question.id, "text": "yes"})
+        _send(world, run, "INPUT_RESPONSE", node, {"question_id": question.id, "text": "yes"})
 
 
-def _say(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
+def _send(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
     source = {"role": "launch", "name": "launch", "incarnation": 0}
     world.post(Signal(world.fresh(), source, {"role": "guardian", "name": GUARDIAN}, kind, run, world.now, node, 0,
                       payload))

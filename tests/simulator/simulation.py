@@ -1,4 +1,4 @@
-"""One seed: make a world, disturb it, let it calm down, and see that everything has ended as it should."""
+"""One seed: make a world, disturb it, let it calm down, and check that everything has ended as it should."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.simulator.chaos import Chaos
 from tests.simulator.violation import Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
+from garrison.merge.records import QueueResumed, StatusChanged
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.names import launcher_key
@@ -17,19 +18,19 @@ from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
 KINDS = ("fail", "setup", "acceptance", "conflict", "gate")
-WILD = 4000
-"""Steps for the disturbances at most."""
+DISTURBED = 4000
+"""Steps of the disturbances, at most."""
 CALM = 12000
-"""Steps within which a run must end once nothing disturbs it, if its agents are brisk."""
+"""Steps within which a run must end once nothing disturbs it, if its agents are quick."""
 ROUNDS = 4
-"""So many times that for a graph with loops, whose nodes have that many more attempts."""
+"""Factor of that for a graph with loops, whose nodes have as many more attempts."""
 SLOW = 100.0
-"""Seconds a unit of work that bring an agent's run as many steps more: its layers look about all the while."""
+"""Seconds a unit of work for which a run gets as many steps again: its processes observe all the while."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a seed."""
+    """How a seed ended."""
 
     seed: int
     steps: int
@@ -37,7 +38,7 @@ class Outcome:
 
 
 class Failed(Exception):
-    """A seed that broke a rule; `trace` tells everything when it was asked for."""
+    """A seed that broke a rule, with its trace where one was asked for."""
 
     def __init__(self, seed: int, why: str, trace: list[str] | None) -> None:
         super().__init__(f"seed {seed}: {why}")
@@ -53,7 +54,7 @@ def simulate(seed: int, *, tracing: bool = False, flows: bool = False) -> Outcom
         raise
     except Violation as error:
         raise Failed(seed, str(error), world.trace) from error
-    except Exception as error:  # whatever a broken rule makes an actor stumble over is that seed's finding
+    except Exception as error:  # an error that a broken rule leads to is that seed's finding, too
         raise Failed(seed, f"{type(error).__name__}: {error}", world.trace) from error
 
 
@@ -63,13 +64,13 @@ def _simulate(world: World, seed: int, *, walks: bool) -> Outcome:
         _walk(world, f"run-{number + 1}") if walks else _launch(world, rng, f"run-{number + 1}")
     disturb = Chaos(world, rng.choice([0, 1, 2, 3, 5, 8, 13]), rng.choice([8, 25, 60, 120]))
     steps = 0
-    while steps < WILD and (disturb.left or disturb.hunted) and world.tick():
+    while steps < DISTURBED and (disturb.left or disturb.hunted) and world.tick():
         disturb.between()
         steps += 1
     steps += _calm(world)
     for run in world.runs.values():
         world.check.final(run)
-    return Outcome(seed, steps, tuple(world.ended(run) for run in world.runs))
+    return Outcome(seed, steps, tuple(world.status(run) for run in world.runs))
 
 
 def _launch(world: World, rng: random.Random, run: str) -> None:
@@ -91,13 +92,13 @@ def _launch(world: World, rng: random.Random, run: str) -> None:
             initial[name] = rng.choice(["validated", "failed"])
     plan = _dag(names, predecessors, initial)
     world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2, 2]))
-    world.check.refold()
+    world.check.replay()
     chaos.start(world, run, resume=False)
 
 
 def _walk(world: World, run: str) -> None:
     flows.launch(world, run)
-    world.check.refold()
+    world.check.replay()
     chaos.start(world, run, resume=False)
 
 
@@ -116,62 +117,62 @@ def _fate(rng: random.Random) -> Fate:
 
 
 def _calm(world: World) -> int:
-    """Nothing disturbs any more; whoever was stopped goes on, and a cron job keeps the launchers alive."""
+    """Let the runs end undisturbed; return the steps. What was stopped continues, a timer keeps the launchers alive."""
     for proc in world.procs.values():
-        if proc.stopped_until < 1e11 and proc.kind != "decoy":  # who waits by mistake waits on
+        if proc.stopped_until < 1e11 and proc.kind != "decoy":  # what waits for ever still does
             proc.stopped_until = min(proc.stopped_until, world.t + 1.0)
             proc.ready_at = min(proc.ready_at, proc.stopped_until) if proc.quiet_since is not None else proc.ready_at
     world.note("=== calm")
-    look_at = world.t
+    next_check = world.t
     slow = sum(fate.pace // SLOW for run in world.runs.values() for fate in run.fates.values())
-    limit = int(CALM * (1 + slow) * (ROUNDS if world.walks else 1))
+    limit = int(CALM * (1 + slow) * (ROUNDS if world.has_flows else 1))
     for steps in range(limit):
-        if not world.busy() or world.t >= look_at:  # cron comes once a minute
-            look_at = world.t + 60.0
-            if not _keep(world) and not world.busy():
+        if not world.busy() or world.t >= next_check:  # the timer fires once a minute
+            next_check = world.t + 60.0
+            if not _attend(world) and not world.busy():
                 return steps
         world.tick()
     left = ", ".join(proc.name for proc in world.procs.values())
-    told = "; ".join(f"{run} is {world.ended(run)} {world.check.shadows[run].statuses}" for run in world.runs)
-    raise Violation(f"stuck after {limit} calm steps: {told}; left are {left}")
+    statuses = "; ".join(f"{run} is {world.status(run)} {world.check.shadows[run].statuses}" for run in world.runs)
+    raise Violation(f"stuck after {limit} calm steps: {statuses}; left are {left}")
 
 
-def _keep(world: World) -> bool:
-    """Start what a timer and a person would; False if everything has ended."""
-    going = False
+def _attend(world: World) -> bool:
+    """Start what a timer and a person would; return False if everything has ended."""
+    is_unfinished = False
     _attend_queue(world)
     for run in world.runs.values():
-        status = world.ended(run.id)
-        if status == "failed" and run.lifts < 1 and not world.check.shadows[run.id].over and not world.busy():
-            run.lifts += 1  # what made its nodes rest is mended, says a person, once
+        status = world.status(run.id)
+        if status == "failed" and run.retries < 1 and not world.check.shadows[run.id].over and not world.busy():
+            run.retries += 1  # a person fixes why its nodes were parked, once
             chaos.start(world, run.id, resume=True)
-            going = True
+            is_unfinished = True
             continue
         if status in ("done", "failed") and not world.busy():
             continue
-        going = True  # also where the guardian was given up: a person has mended what it died of, and resumes
+        is_unfinished = True  # also with a parked guardian: a person fixes the cause, and resumes
         flows.answer(world, run.id)
         flows.answer_agents(world, run.id)
         for who in world.check.shadows[run.id].held:
-            chaos.say(world, run.id, "unpark", who)
-        if not world.launched(run.id) and status not in ("done", "failed"):
+            chaos.guide(world, run.id, "unpark", who)
+        if not world.has_launcher(run.id) and status not in ("done", "failed"):
             run.resumes += 1
             chaos.start(world, run.id, resume=True)
-        elif any(proc.stopped_until > 1e11 for proc in world.procs.values() if proc.kind == "layer"):
+        elif any(proc.stopped_until > 1e11 for proc in world.procs.values() if proc.kind == "supervised"):
             chaos.start(world, run.id, resume=False)
-    return going
+    return is_unfinished
 
 
 def _attend_queue(world: World) -> None:
-    """A person repairs the target, lifts a pause, and lets go what is held."""
-    if world.history[-1] in world.broken:
+    """Repair a target that made the queue pause, resume the queue, and release what is held, as a person does."""
+    if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")
     elif world.queue.pause and world.queue_lock is None:
-        world.append_merge(_person(world), "resume", {"reason": "a person looked"})
+        world.append_merge(_person(world), QueueResumed("a person looked"))
         world.sync_merge()
     for entry in [entry for entry in world.queue.entries.values() if entry.status == "held"]:
         if world.queue_lock is None:
-            world.append_merge(_person(world), "state", {"entry": entry.id, "status": "queued", "reason": ""})
+            world.append_merge(_person(world), StatusChanged((entry.id,), "queued"))
             world.sync_merge()
 
 

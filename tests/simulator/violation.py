@@ -1,7 +1,7 @@
-"""The error of a broken rule."""
+"""Error of a broken rule."""
 
 from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """Something happened that may never happen."""
+    """Something happened that must never happen."""

@@ -1,13 +1,13 @@
-"""The world of one seed: clock, processes, records, signals, journals, branches and target. No disk, no process.
+"""World of one seed: clock, processes, records, signals, journals, branches and target, all in memory.
 
-Rules of this room: one call that changes something is one atomic, durable write (what is not synced can be lost with
-the machine); every such call is checked (`check.Check`) before it counts; nothing here decides anything.
+A call that changes something is one atomic, durable write (what is not synced can be lost with the machine). Every such
+call is checked (`check.Check`) before it counts. Nothing here decides anything.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from tests.simulator.check import Check
 
 from garrison.errors import Fenced, Refused
-from garrison.merge import records
 from garrison.merge.config import QueueConfig
+from garrison.merge.entry import MergeEntry
+from garrison.merge.records import QueueRecord
 from garrison.merge.state import QueueState
 from garrison.pipeline.plan import RunPlan
 from garrison.records import journal as journals
@@ -27,7 +28,7 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key, format_marker
 from garrison.records.run import Result, Task
 from garrison.records.signals import PostedSignal, Signal
-from garrison.supervise import incarnation as start
+from garrison.supervise import incarnation as incarnations
 from garrison.supervise import verdict
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.observer import ProcessOrigin
@@ -35,15 +36,18 @@ from garrison.supervise.verdict import Observation
 from garrison.system.clock import from_iso, iso
 
 Steps = Generator[float | None, None, None]
-"""What an actor is: each `yield` ends an atomic step; a number is seconds to sleep unless woken."""
+"""A process: each `yield` ends an atomic step; a number is seconds to sleep unless woken."""
+
+Effect = Generator[float | None, None, Any]
+"""A part of a process, that may return something."""
 
 PIDS = 40
-"""Process numbers wrap around here, so that they are used again within a seed."""
+"""Number of pids, so few that they are used again within a seed."""
 
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One process. `key` is its life's name; `kind` is layer, agent, job, gate, door or decoy (none of ours)."""
+    """One process: `kind` is supervised, agent, job, gate, command or decoy (a foreign process)."""
 
     pid: int
     ticks: int
@@ -57,39 +61,41 @@ class Process:
     stopped_until: float = 0.0
     alive: bool = True
     doomed: bool = False
-    """Killed while blocked in the kernel: it does nothing more, but is there until it returns."""
+    """Killed while blocked in the kernel: it does nothing more, but exists until it returns."""
     registered: bool = False
     revenant: bool = False
-    """It was taken for dead and cannot be reached by a kill, and comes back."""
+    """It was taken for dead, no kill can reach it, and it comes back."""
     terms: int = 0
     code: int | None = None
     attempt: int = 1
-    """Of its node, as its argv says."""
+    """Its node's attempt, as in its argv."""
     state: str = "S"
-    """While it does nothing: T stopped, D blocked in the kernel, S it waits for ever."""
+    """State while it does nothing: T stopped, D blocked in the kernel, S waiting for ever."""
     quiet_since: float | None = None
-    """Since when it does nothing, its own sleep excepted; until it takes a step again."""
+    """Since when it does nothing, its own sleep excepted, until it takes a step again."""
+    waiting_since: float | None = None
+    """Since when it waits for a person and uses no CPU, though it would react."""
     holds: list[tuple[float, float]] = field(default_factory=list)
-    """When it was quiet before."""
+    """Earlier times at which it did nothing."""
 
     @property
     def name(self) -> str:
-        """For traces."""
+        """Return its name in traces."""
         return f"{self.kind}:{self.key.full}#{self.incarnation}({self.pid})"
 
 
 @dataclass
 class Journal:
-    """A journal: records, and how many of them are on the disk for certain."""
+    """Records, and how many of them are on the disk for certain."""
 
     name: str
     entries: list[Entry] = field(default_factory=list)
     synced: int = 0
     kept: list[Entry] = field(default_factory=list)
-    """What compaction took out, without the snapshots."""
+    """Records that compaction removed, without the snapshots."""
 
     def lose(self, rng: random.Random) -> int:
-        """The machine died: the tail that was not synced is cut at any byte; how many records are lost."""
+        """Cut the tail that was not synced at any byte, as a power cut does; return how many records are lost."""
         tail = [journals.encode_line(entry) for entry in self.entries[self.synced:]]
         left = b"".join(tail)
         left = left[: rng.randrange(len(left) + 1)]
@@ -102,10 +108,10 @@ class Journal:
 
 @dataclass(frozen=True)
 class Fate:
-    """What a task would come to without any disturbance.
+    """Outcome of a task that is not disturbed.
 
     `kind`: success, fail (the agent says so), setup, acceptance (red), conflict, gate (red), in the attempts up to
-    `until`. `crashes` lives of its orchestrator die by themselves before one goes through; a unit of work takes up to
+    `until`. `crashes` incarnations of its orchestrator die by themselves before one works; a unit of work takes up to
     `pace` seconds.
     """
 
@@ -115,10 +121,10 @@ class Fate:
     until: int = 10**6
     pace: float = 3.0
     asks: bool = False
-    """Whether its agent asks a person before it ends."""
+    """Whether its agent asks a person a question before it ends."""
 
     def at(self, attempt: int) -> str:
-        """What an attempt comes to."""
+        """Return the outcome of an attempt."""
         return self.kind if attempt <= self.until else "success"
 
 
@@ -134,12 +140,12 @@ class Run:
     journal: Journal
     max_rework: int = 0
     resumes: int = 0
-    lifts: int = 0
-    """How often a person let it go on though it had failed."""
+    retries: int = 0
+    """How often a person resumed it after it had failed."""
 
 
 class World:
-    """Everything there is."""
+    """Everything that exists in one seed."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -152,23 +158,23 @@ class World:
         self.next_pid = 100
         self.procs: dict[int, Process] = {}
         self.ours = 0
-        """How many of them are no decoys."""
+        """Number of processes that are no decoys."""
         self.identities: dict[Key, Identity] = {}
         self.hooks: dict[Key, Hook] = {}
-        self.life: dict[Key, Process] = {}
+        self.life_locks: dict[Key, Process] = {}
         self.inbox: dict[Key, dict[str, Signal]] = {}
-        self.taken: dict[Key, dict[str, Signal]] = {}
-        self.unsynced_takes: list[tuple[Key, str]] = []
-        self.said: list[Signal] = []
+        self.acknowledged: dict[Key, dict[str, Signal]] = {}
+        self.unsynced_acknowledgements: list[tuple[Key, str]] = []
+        self.sent: list[Signal] = []
         self.forged: set[str] = set()
         self.runs: dict[str, Run] = {}
-        self.layer_journals: dict[Key, Journal] = {}
+        self.journals: dict[Key, Journal] = {}
         self.results: dict[tuple[str, str, int], Result] = {}
         self.branches: dict[tuple[str, str], list[str]] = {}
-        self.trees: set[tuple[str, str]] = set()
-        self.made_for: dict[tuple[str, str], int] = {}
-        """The attempt for which a tree was made last, whether or not its runner lived to say so."""
-        self.rescued: dict[tuple[str, str], set[str]] = {}
+        self.worktrees: set[tuple[str, str]] = set()
+        self.worktree_attempts: dict[tuple[str, str], int] = {}
+        """Attempt for which a worktree was made last, whether or not its runner lived to record it."""
+        self.saved: dict[tuple[str, str], set[str]] = {}
         self.archived: dict[tuple[str, str], list[str]] = {}
         self.history: list[str] = ["base"]
         self.merges: dict[str, tuple[str, str, str]] = {}
@@ -179,18 +185,22 @@ class World:
         self.processor_lock: Process | None = None
         self.gates: dict[str, str] = {}
         """Job → verdict, once it is there."""
+        self.gate_width = self.rng.choice([1, 1, 2, 3])
+        """Gates that may run at a time."""
+        self.gate_seconds = self.rng.choice([4.0, 4.0, 60.0])
+        """Seconds that a gate takes at most; slow ones make the queue long, and its batches."""
         self.broken: set[str] = set()
         """Commits on the target that no gate passes on."""
         self.harmed: set[tuple[str, str]] = set()
-        """Nodes of which a disturbance killed a tool alone."""
+        """Nodes of which a disturbance killed the agent or a job alone."""
         self.questions: dict[tuple[str, str, int], str] = {}
-        """(run, node, attempt) → what its agent asks, as the attempt's files keep it."""
+        """(run, node, attempt) → id of its agent's question, as the attempt's files keep it."""
         self.answers: set[str] = set()
-        """Questions whose answer is there."""
+        """Ids of the questions that are answered."""
         self.cancels: set[tuple[str, str]] = set()
         """Nodes that a person cancelled."""
-        self.walks = False
-        """Whether its graphs branch and loop, and ask."""
+        self.has_flows = False
+        """Whether its graphs branch, loop and ask."""
         self.check = Check(self)
         self._views: dict[Key, tuple[Identity, Process | None, int, ChildState]] = {}
 
@@ -198,31 +208,31 @@ class World:
 
     @property
     def mono(self) -> float:
-        """CLOCK_MONOTONIC of this boot."""
+        """Return CLOCK_MONOTONIC of this boot."""
         return self.t - self.booted_at
 
     @property
     def wall(self) -> float:
-        """The wall clock; it may be stepped."""
+        """Return the wall clock, which may be stepped."""
         return self.t + self.wall_shift
 
     @property
     def now(self) -> str:
-        """The wall clock as records hold it."""
+        """Return the wall clock as records hold it."""
         return iso(self.wall)
 
     @property
     def boot_id(self) -> str:
-        """This boot."""
+        """Return the id of this boot."""
         return f"boot-{self.boot}"
 
     def fresh(self) -> str:
-        """An id that was never used."""
+        """Return an id that was never used."""
         self.count += 1
         return f"i{self.count}"
 
     def note(self, text: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         if self.trace is not None:
             self.trace.append(f"{self.t:10.3f} {text}")
 
@@ -230,7 +240,7 @@ class World:
 
     def spawn(self, kind: str, key: Key, incarnation: int, body: Callable[[World, Process], Steps],
               marker: str = "", attempt: int = 1) -> Process:
-        """A new process; it takes its first step when the scheduler comes to it."""
+        """Start a process; it takes its first step when the scheduler chooses it."""
         while self.next_pid in self.procs:
             self.next_pid = 100 + (self.next_pid - 99) % PIDS
         proc = Process(self.next_pid, int(self.mono * 1000), kind, key, incarnation,
@@ -245,7 +255,7 @@ class World:
         return proc
 
     def kill(self, proc: Process, why: str, *, blocked: bool = False) -> None:
-        """SIGKILL; a process that is blocked in the kernel goes only when it returns."""
+        """Send SIGKILL; a process that is blocked in the kernel ends only when it returns."""
         if not proc.alive or proc.doomed:
             return
         self.check.kills(proc, why)
@@ -257,86 +267,86 @@ class World:
         self.remove(proc, -9)
 
     def hold(self, proc: Process, until: float, state: str) -> None:
-        """A process does nothing until a time: stopped (T), blocked in the kernel (D), or it waits by mistake (S)."""
+        """Let a process do nothing until a time: stopped (T), blocked in the kernel (D) or waiting (S)."""
         proc.quiet_since = self.t if proc.quiet_since is None else proc.quiet_since
         proc.stopped_until, proc.state = until, state
         proc.ready_at = min(proc.ready_at, until)
         self.note(f"=== {proc.name} does nothing ({state}) for {until - self.t:.1f} s")
 
     def remove(self, proc: Process, code: int) -> None:
-        """The end of a process: the kernel frees its locks and whoever watches it wakes."""
+        """End a process: the kernel frees its locks, and its supervisor wakes."""
         proc.alive, proc.code = False, code
         if self.procs.pop(proc.pid, None) is not None:
             self.ours -= proc.kind != "decoy"
-        for key in [key for key, holder in self.life.items() if holder is proc]:  # a launcher may hold its guardian's
-            del self.life[key]
+        for key in [key for key, holder in self.life_locks.items() if holder is proc]:  # a launcher, its guardian's too
+            del self.life_locks[key]
         if self.queue_lock is proc:
             self.queue_lock = None
         if self.processor_lock is proc:
             self.processor_lock = None
-        if proc.kind == "layer":
-            self.wake(self.above(proc.key))
+        if proc.kind == "supervised":
+            self.wake(self.supervisor_of(proc.key))
         else:
             self.wake(proc.key)
 
-    def above(self, key: Key) -> Key | None:
-        """Who watches a name."""
+    def supervisor_of(self, key: Key) -> Key | None:
+        """Return the name that supervises another."""
         identity = self.identities.get(key)
         if identity is None or identity.parent is None:
             return None
         return key_of(identity.parent["role"], identity.parent["name"], key.run)
 
     def wake(self, key: Key | None) -> None:
-        """Cut a sleep short, as an event does; now and then the event is lost and only the timer serves."""
-        if key is not None and (proc := self.life.get(key)) is not None and self.rng.random() < 0.9:
+        """Cut a sleep short, as an event does; now and then the event is lost, and the timer has to do."""
+        if key is not None and (proc := self.life_locks.get(key)) is not None and self.rng.random() < 0.9:
             proc.ready_at = min(proc.ready_at, self.t)
 
     def bearers(self, marker: str) -> list[Process]:
-        """Living processes that bear a marker."""
+        """Return the living processes that bear a marker."""
         return [proc for proc in self.procs.values() if proc.marker == marker]
 
     def find(self, pid: int | None, ticks: int | None) -> Process | None:
-        """The process of that number and start time, if it lives."""
+        """Return the process of that pid and start time, if it lives."""
         proc = self.procs.get(pid or 0)
         return proc if proc is not None and proc.ticks == ticks else None
 
     def reboot(self) -> None:
-        """The machine died: every process is gone, what was not synced may be lost, and the clock begins anew."""
+        """Reboot: every process is gone, what was not synced may be lost, and the monotonic clock starts from zero."""
         self.note("=== the machine dies")
         for proc in list(self.procs.values()):
             proc.alive, proc.code = False, -9
         self.procs.clear()
         self.ours = 0
-        self.life.clear()
+        self.life_locks.clear()
         self.queue_lock = self.processor_lock = None
         self.boot += 1
         self.booted_at = self.t
         self.t += 20.0
         lost = {journal.name: count for journal in self._journals() if (count := journal.lose(self.rng))}
-        for key, name in self.unsynced_takes[self.rng.randrange(len(self.unsynced_takes) + 1):]:
-            if (signal := self.taken[key].pop(name, None)) is not None:
+        for key, name in self.unsynced_acknowledgements[self.rng.randrange(len(self.unsynced_acknowledgements) + 1):]:
+            if (signal := self.acknowledged[key].pop(name, None)) is not None:
                 self.inbox[key][name] = signal
-        self.unsynced_takes.clear()
-        self._refold()
+        self.unsynced_acknowledgements.clear()
+        self._replay()
         self.note(f"    lost records: {lost or 'none'}")
 
     def _journals(self) -> list[Journal]:
-        return [*(run.journal for run in self.runs.values()), *self.layer_journals.values(), self.queue_journal]
+        return [*(run.journal for run in self.runs.values()), *self.journals.values(), self.queue_journal]
 
-    def _refold(self) -> None:
+    def _replay(self) -> None:
         self.queue = QueueState(config=QueueConfig(gate="true"))
         for entry in self.queue_journal.entries:
             self.queue.apply(entry)
-        self.check.refold()
+        self.check.replay()
 
     # records
 
-    def me(self, proc: Process) -> ProcessOrigin:
-        """A process as records name it."""
+    def origin(self, proc: Process) -> ProcessOrigin:
+        """Return a process as records name it."""
         return ProcessOrigin(proc.pid, proc.ticks, "ns", self.boot_id, "host")
 
     def see(self, identity: Identity) -> Observation:
-        """What can be seen of an identity."""
+        """Return what can be observed of an identity."""
         same = identity.boot_id == self.boot_id
         proc = self.procs.get(identity.pid or 0) if same else None
         ticks = proc.ticks if proc else None
@@ -349,26 +359,26 @@ class World:
                     deadline_passed=passed)
 
     def view(self, key: Key) -> ChildState:
-        """One name as it is now."""
+        """Return a name's record and the verdict on it, as they are now."""
         identity = self.identities.get(key)
         if identity is None:
             return ChildState()
         if identity.status == "starting":  # time alone may change the verdict
             return ChildState(identity, verdict.judge(identity, self.see(identity)))
-        known = self._views.get(key)
+        cached = self._views.get(key)
         proc = self.procs.get(identity.pid or 0)
-        if known is None or known[0] is not identity or known[1] is not proc or known[2] != self.boot:
+        if cached is None or cached[0] is not identity or cached[1] is not proc or cached[2] != self.boot:
             view = ChildState(identity, verdict.judge(identity, self.see(identity)))
-            known = self._views[key] = (identity, proc, self.boot, view)
-        return known[3]
+            cached = self._views[key] = (identity, proc, self.boot, view)
+        return cached[3]
 
     def write_identity(self, proc: Process, key: Key, change: Callable[[Identity | None], Identity], *,
                        incarnation: int | None = None) -> Identity:
-        """`Store.update` of an identity: one atomic step."""
+        """Update an identity, as `Store.update`, in one atomic step."""
         old = self.identities.get(key)
-        if incarnation is not None:  # `Life.update`
+        if incarnation is not None:  # as `Incarnation.update`
             store.check_incarnation(old, key, incarnation)
-            start.require_unfenced(old, key)
+            incarnations.require_unfenced(old, key)
         new = change(old)
         if new != old:
             self.check.identity(proc, old, new)
@@ -378,7 +388,7 @@ class World:
 
     def write_hook(self, proc: Process, key: Key, change: Callable[[Hook | None], Hook], *,
                    incarnation: int | None = None) -> Hook:
-        """`Store.update` of a hook: one atomic step."""
+        """Update a hook, as `Store.update`, in one atomic step."""
         old = self.hooks.get(key)
         if incarnation is not None:
             store.check_incarnation(old, key, incarnation)
@@ -390,9 +400,9 @@ class World:
         return new
 
     def write_result(self, proc: Process, result: Result) -> None:
-        """The stamped result, while the record's lock is held."""
+        """Write a result under the record's lock."""
         store.check_incarnation(self.identities.get(proc.key), proc.key, proc.incarnation)
-        start.require_unfenced(self.identities.get(proc.key), proc.key)
+        incarnations.require_unfenced(self.identities.get(proc.key), proc.key)
         self.check.result(proc, result)
         self.results[(result.run_id, result.node, result.attempt)] = result
         self.note(f"    {proc.name} writes its result: {result.status}")
@@ -401,41 +411,45 @@ class World:
     # signals
 
     def post(self, signal: Signal, name: str = "") -> None:
-        """A signal file; a name that was taken already is not written again."""
+        """Write a signal's file; one that was acknowledged already is not written again."""
         recipient = signal.recipient
         name = name or f"{self.now}-{self.fresh()}"
-        if name in self.taken.setdefault(recipient, {}):
+        if name in self.acknowledged.setdefault(recipient, {}):
             return
         self.inbox.setdefault(recipient, {})[name] = signal
-        self.said.append(signal)
+        self.sent.append(signal)
         self.note(f"    posted {signal.signal_type} {signal.id} to {recipient.full}")
         self.wake(recipient)
 
     def pending(self, key: Key) -> list[PostedSignal]:
-        """An inbox; now and then in another order, or not all of it yet."""
+        """Return an inbox; now and then in another order, or not all of it yet."""
         found = [PostedSignal(name, signal) for name, signal in self.inbox.get(key, {}).items()]  # type: ignore[arg-type]
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
             del found[self.rng.randint(1, len(found)):]
         return found
 
-    def take(self, key: Key, name: str, *, refused: bool = False) -> None:
-        """Out of the inbox; the renaming is not synced."""
+    def acknowledge(self, key: Key, name: str) -> None:
+        """Take a signal that was applied out of the inbox; the renaming is not synced."""
         signal = self.inbox.get(key, {}).pop(name, None)
-        if signal is not None and not refused:
-            self.taken.setdefault(key, {})[name] = signal
-            self.unsynced_takes.append((key, name))
+        if signal is not None:
+            self.acknowledged.setdefault(key, {})[name] = signal
+            self.unsynced_acknowledgements.append((key, name))
+
+    def refuse(self, key: Key, name: str) -> None:
+        """Take a signal that is void out of the inbox."""
+        self.inbox.get(key, {}).pop(name, None)
 
     # journals
 
     def journal_of(self, key: Key) -> Journal:
-        """The journal that a name writes."""
+        """Return the journal that a name writes."""
         if key.role == "guardian":
             return self.runs[key.run].journal
-        return self.layer_journals.setdefault(key, Journal(key.full))
+        return self.journals.setdefault(key, Journal(key.full))
 
     def append(self, proc: Process, journal: Journal, kind: str, data: dict[str, Any], epoch: int) -> Entry:
-        """One record, not yet synced."""
+        """Append one record, not yet synced."""
         seq = journal.entries[-1].seq + 1 if journal.entries else 1
         entry = Entry(seq, epoch, f"{proc.key.full}#{proc.incarnation}", self.now, kind, data)
         self.note(f"    {proc.name} journals {journal.name} {kind} {data}")
@@ -444,7 +458,7 @@ class World:
         return entry
 
     def compact(self, proc: Process, journal: Journal, state: dict[str, Any], epoch: int) -> None:
-        """Replace a journal by a snapshot of its folded state: one atomic, durable step."""
+        """Replace a journal by a snapshot of its state, in one atomic, durable step."""
         last = journal.entries[-1]
         entry = journals.decode_line(journals.encode_line(
             Entry(last.seq, epoch, f"{proc.key.full}#{proc.incarnation}", self.now, "snapshot", state)))
@@ -454,54 +468,62 @@ class World:
         journal.synced = 1
         self.note(f"    {proc.name} compacts {journal.name} at {entry.seq}")
 
-    def append_merge(self, proc: Process, kind: str, data: dict[str, Any], *, epoch: int | None = None,
+    def append_merge(self, proc: Process, record: QueueRecord, *, epoch: int | None = None,
                      take: bool = False) -> Entry:
-        """One record of the merge journal, by whoever holds its lock; not yet synced."""
+        """Append one record to the merge journal, not yet synced; the caller holds its lock."""
         if epoch is not None and epoch != self.queue.epoch:
             raise Fenced("another processor took the queue over")
-        record = records.decode(kind, data)
-        assert record is not None
         self.queue.check(record)
-        journal = self.queue_journal
-        entry = self.append(proc, journal, kind, data, self.queue.epoch + 1 if take else self.queue.epoch)
+        entry = self.append(proc, self.queue_journal, record.kind, record.to_data(),
+                            self.queue.epoch + 1 if take else self.queue.epoch)
         self.queue.apply(entry)
         for run in self.runs:
-            for key in [key for key in self.life if key.run == run and key.role in ("guardian", "runner", "processor")]:
+            for key in [key for key in self.life_locks
+                        if key.run == run and key.role in ("guardian", "runner", "processor")]:
                 self.wake(key)
         return entry
 
     def sync_merge(self) -> None:
-        """The merge journal is on the disk."""
+        """Sync the merge journal."""
         self.queue_journal.synced = len(self.queue_journal.entries)
 
     # branches
 
     def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
-        """A commit on a node's branch."""
+        """Commit on a node's branch."""
         self.check.commit(proc, run, node, unit)
         self.branches[(run, node)].append(unit)
         self.check.done.setdefault((run, node), set()).add(unit)
         self.note(f"    {proc.name} commits {unit}")
 
+    def save_work(self, key: tuple[str, str]) -> None:
+        """Keep what is on a node's branch under a rescue ref."""
+        self.saved.setdefault(key, set()).update(self.branches.get(key, []))
+
     def head(self, run: str, node: str) -> str | None:
-        """The head of a node's branch; None without one."""
+        """Return the head of a node's branch; None without one."""
         units = self.branches.get((run, node))
         return None if units is None else f"{run}/{node}:{'+'.join(units)}"
 
-    def swap(self, proc: Process, old: str, new: str, merged: tuple[str, str, str]) -> bool:
-        """The target's compare-and-swap."""
+    def swap(self, proc: Process, old: str, commits: Sequence[str], merged: Sequence[tuple[str, str, str]]) -> bool:
+        """Compare and swap the target; `merged` is what each of the commits brings (run, node, head)."""
         if self.history[-1] != old:
             return False
-        self.history.append(new)
-        self.merges[new] = merged
-        self.note(f"    {proc.name} swaps the target to {new}")
-        self.check.landed(merged)
+        self.note(f"    {proc.name} swaps the target to {commits[-1]}")
+        for commit, each in zip(commits, merged, strict=True):
+            self.history.append(commit)
+            self.merges[commit] = each
+            self.check.landed(each)
         return True
+
+    def outcome_of(self, entry: MergeEntry) -> str:
+        """Return what the work of a merge entry comes to."""
+        return self.runs[entry.run].fates[entry.node].at(entry.attempt)
 
     # scheduling
 
     def tick(self) -> bool:
-        """One step of one process that may take it; time passes to the next if none may. False: nobody is left."""
+        """Take one step of one process that may, or pass the time to the next; return False if none is left."""
         while self.ours:
             t = self.t
             ready = [proc for proc in self.procs.values() if proc.ready_at <= t >= proc.stopped_until]
@@ -511,7 +533,7 @@ class World:
             due = min(max(proc.ready_at, proc.stopped_until) for proc in self.procs.values())
             self.t = due if due < 1e11 else self.t + 60.0
             if due >= 1e11:
-                return True  # only such are left as do nothing for ever; cron comes
+                return True  # only processes are left that wait for ever; the timer fires
         return False
 
     def _step(self, proc: Process) -> None:
@@ -520,7 +542,7 @@ class World:
             proc.holds.append((proc.quiet_since, self.t))
             proc.quiet_since = None
         if proc.doomed:
-            self.note(f"  x {proc.name} is gone at last")
+            self.note(f"  x {proc.name} is gone")
             self.remove(proc, -9)
             return
         try:
@@ -535,28 +557,28 @@ class World:
         else:
             proc.ready_at = self.t + (wait or 0.0)
 
-    # what is over
+    # ends
 
     def busy(self) -> bool:
-        """Whether any process of ours is there."""
+        """Return whether any process of ours exists."""
         return self.ours > 0
 
-    def ended(self, run: str) -> str:
-        """The status of a run as its journal tells it."""
+    def status(self, run: str) -> str:
+        """Return the status of a run by its journal."""
         return self.check.shadows[run].status
 
-    def launched(self, run: str) -> bool:
-        """Whether a run's launcher lives."""
+    def has_launcher(self, run: str) -> bool:
+        """Return whether a run's launcher lives."""
         return self.view(key_of("launch", "launch", run)).living
 
 
 @cache
 def key_of(role: str, name: str, run: str) -> Key:
-    """A key, made once."""
+    """Return a key, made once."""
     return Key(role, name, run)
 
 
 @cache
 def marker_of(key: Key, incarnation: int) -> str:
-    """The life marker, as `format_marker` makes it."""
+    """Return the life marker, as `names.format_marker` makes it."""
     return format_marker("home", key, incarnation)

@@ -88,7 +88,7 @@ class Observer:
         ages = []
         if identity.last_heartbeat:
             ages.append(self.clock.time() - from_iso(identity.last_heartbeat))
-        heartbeat = life_lock.read_heartbeat(self.store.life_path(identity.key))
+        heartbeat = self.read_heartbeat(self.store.life_path(identity.key))
         if heartbeat is not None:
             monotonic, epoch = heartbeat
             # The access time is CLOCK_MONOTONIC of that boot; until the first heartbeat both are wall times.
@@ -98,6 +98,10 @@ class Observer:
             else:
                 ages.append(self.clock.time() - epoch)
         return max(0.0, min(ages)) if ages else None
+
+    def read_heartbeat(self, path: Path) -> tuple[float, float] | None:
+        """Return the last heartbeat in a life file, as `life_lock.read_heartbeat` does."""
+        return life_lock.read_heartbeat(path)
 
     def _seconds_leaving(self, identity: Identity, ticks: int | None) -> float | None:
         """Return `Observation.leaving`; a process without the lock (of a record made by hand, say) blocks nothing."""
@@ -195,7 +199,7 @@ class HangWatcher:
             watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
             watched.missed = self.clock.missed
             self._watched[name] = watched
-        heartbeat = life_lock.read_heartbeat(watched.path)
+        heartbeat = self.observer.read_heartbeat(watched.path)
         # Its age in watched seconds, but no more than the time since the last inspection.
         age = now - heartbeat[0] - (self.clock.missed - watched.missed) if heartbeat else 0.0
         watched.missed = self.clock.missed

@@ -1,0 +1,118 @@
+"""Commands of people and timers: `launch`, `launch --resume`, `garrison up`, `garrison doctor --fix`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulator.launcher import RESUME, Launcher
+from tests.simulator.supervision import (
+    PIPELINE,
+    TIMING,
+    guardian_key,
+    replace_incarnation,
+    start_incarnation,
+)
+from tests.simulator.world import Effect, Process, Steps, World
+
+from garrison.processes.launcher import policy
+from garrison.processes.resume_all import ResumeResult, decide_resume
+from garrison.records.identity import Identity
+from garrison.records.signals import ResumeRun, Signal
+from garrison.supervise import hang_detector, restart
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.incarnation import SpawnRequest
+
+SECOND_LOOK = 1.0
+"""Seconds between the two observations by which a command judges a silent launcher."""
+
+
+def launch(*, resume: bool) -> Callable[[World, Process], Steps]:
+    """Return `launch`, or `launch --resume`: start a launcher for a run that has none. Harmless twice at once."""
+    def body(world: World, me: Process) -> Steps:
+        view = world.view(me.key)
+        yield None
+        if (yield from _clear_the_way(world, me, view)):
+            yield from _start_launcher(world, me, resume=resume)
+
+    return body
+
+
+def garrison_up(world: World, me: Process) -> Steps:
+    """Start a launcher if `decide_resume` says that the run needs one."""
+    key = me.key
+    launcher, guardian = world.view(key), guardian_key(key.run)
+    if launcher.living and (yield from _hangs(world, me, launcher)):
+        assert launcher.identity is not None
+        yield from replace_incarnation(world, me, launcher.identity, "it hangs", restart.HUNG)
+        launcher = world.view(key)
+    decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian),
+                             world.pending(guardian))
+    yield None
+    if not isinstance(decision, ResumeResult) and (yield from _clear_the_way(world, me, world.view(key))):
+        yield from _start_launcher(world, me, resume="--resume" in decision)
+
+
+def _clear_the_way(world: World, me: Process, launcher: ChildState) -> Effect:
+    """Replace a launcher that died or hangs; return whether another may be started."""
+    if launcher.verdict is None or launcher.identity is None:
+        return True
+    if launcher.living:
+        if not (yield from _hangs(world, me, launcher)):
+            return False
+        yield from replace_incarnation(world, me, launcher.identity, "it hangs", restart.HUNG)
+        launcher = world.view(me.key)
+        if launcher.living or launcher.verdict is None or launcher.identity is None:
+            return False
+    if launcher.verdict.state != "ended" or launcher.identity.status == "crashed":
+        yield from replace_incarnation(world, me, launcher.identity, launcher.verdict.why)
+    return True
+
+
+def _start_launcher(world: World, me: Process, *, resume: bool) -> Effect:
+    run = me.key.run
+
+    def body(world: World, child: Process) -> Steps:
+        child.code = RESUME if resume else None
+        return Launcher.body(world, child)
+
+    def request_resume(leased: Identity) -> None:
+        if resume and not world.check.shadows[run].over:
+            payload = ResumeRun()
+            world.post(Signal(policy.resume_id(run, leased.incarnation),
+                              {"role": "launch", "name": "launch", "incarnation": 0},
+                              {"role": "guardian", "name": PIPELINE}, payload.type, run, world.now, None, 0,
+                              payload.to_data()))
+
+    yield from start_incarnation(world, me, SpawnRequest(me.key), body, request_resume)
+
+
+def doctor(world: World, me: Process) -> Steps:
+    """`doctor --fix`: fence and sweep what is dead; its supervisor journals the death."""
+    for key in list(world.identities):
+        view = world.view(key)
+        yield None
+        if view.identity is not None and view.verdict is not None and view.verdict.state in ("dead", "lapsed"):
+            yield from replace_incarnation(world, me, view.identity, "found dead by doctor")
+
+
+def _hangs(world: World, me: Process, launcher: ChildState) -> Effect:
+    """Return whether a launcher does nothing, by two observations with a pause between, as `judge_now` does."""
+    identity = launcher.identity
+    assert identity is not None
+    other = world.find(identity.pid, identity.start_ticks)
+    if identity.status != "active" or other is None or other.quiet_since is None:
+        return False
+    first, began = other.quiet_since, world.t
+    if world.t - first <= TIMING.beat_timeout:
+        return False
+    yield SECOND_LOOK
+    silence = 0.0 if other.quiet_since is None else world.t - other.quiet_since
+    is_still = other.quiet_since == first and world.t - began < TIMING.beat_timeout
+    state = other.state if other.stopped_until > world.t else "S"
+    ages = {"beat": silence, "cpu": silence if is_still else 0.0,
+            "running": silence if state == "T" and is_still else 0.0}
+    evidence = hang_detector.Evidence(identity.incarnation, ages, state, blocked=int(state == "D"))
+    if hang_detector.find_hang(evidence, TIMING.beat_timeout) is None or not other.alive:
+        return False
+    world.check.hung(me, other, TIMING.beat_timeout)
+    return True

@@ -1,0 +1,281 @@
+"""The guardian: `guardian/policy.py` decides; each action is carried out with the writes of `guardian/process.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from tests.simulator.merge_processor import Processor
+from tests.simulator.runner import Runner
+from tests.simulator.supervision import (
+    TIMING,
+    SimulatedProcess,
+    death_class_of,
+    existing,
+    launcher_key_of,
+    start_incarnation,
+    sweep,
+)
+from tests.simulator.world import Effect, Process, World, key_of
+
+from garrison.processes import run_state
+from garrison.processes.actions import Action, ActionKind, ApplySignal
+from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.view import GuardianView
+from garrison.processes.merge_client import MergeStatus
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_state import RUN_TRANSITIONS, RunState
+from garrison.processes.supervisor import START_RACES
+from garrison.records.events import (
+    FlowAdvanced,
+    GateChanged,
+    GuardianSignal,
+    NodeCancelled,
+    NodeChanged,
+    ProbeHealthy,
+    RunChanged,
+    SignalRefused,
+)
+from garrison.records.identity import ALIVE
+from garrison.records.journal import Entry
+from garrison.records.names import Key
+from garrison.records.run import Result
+from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
+from garrison.supervise import restart
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.incarnation import SpawnRequest
+from garrison.supervise.restart import Policy
+
+COMPACTIONS = 0.02
+"""Share of turns after which the journal is compacted."""
+
+
+class Guardian(SimulatedProcess):
+    """One incarnation of a run's guardian."""
+
+    def __init__(self, world: World, me: Process) -> None:
+        super().__init__(world, me)
+        self.processor_key = key_of("processor", self.key.name, self.run.id)
+        self.state = RunState(flow=RunFlow(self.run.plan.program, self.run.id))
+        self.policy = Policy(total=10)
+        self.leaving_since: float | None = None
+        self.phase = "planning"
+
+    def apply(self, entry: Entry) -> None:
+        self.state.apply(entry)
+
+    # ---- observe
+
+    def observe(self) -> Effect:
+        """Gather what the policy decides on, in the real one's order; each part may be older than the next."""
+        world = self.world
+        runners = {name: self.watch.judge(world.view(self._runner_key(name))) for name in self.state.nodes}
+        strays = self._strays(runners)
+        if world.rng.random() < 0.3:
+            yield None
+        inbox, processor = world.pending(self.key), self.watch.judge(world.view(self.processor_key))
+        if world.rng.random() < 0.3:
+            yield None
+        merges = {entry.node: MergeStatus.of(entry) for entry in world.queue.entries.values()
+                  if entry.run == self.run.id}
+        return GuardianView(
+            self.run.id, world.mono, world.boot_id, inbox, runners, processor, merges, strays, self.stopping,
+            self._is_overdue(), wall=world.wall, results=self._results())
+
+    def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
+        """Find living orchestrators that have no runner to stop them, though they are to stop."""
+        is_leaving = self.stopping or self.state.status in ("done", "failed")
+        if not is_leaving and not self.state.held:
+            return {}
+        strays = {}
+        for name in self.state.nodes:
+            if runners[name].living or not (is_leaving or name in self.state.held):
+                continue
+            child = self.world.view(key_of("orchestrator", name, self.run.id))
+            if child.identity and child.identity.status in ALIVE:
+                strays[name] = child
+        return strays
+
+    def _is_overdue(self) -> bool:
+        if not self.stopping and self.state.status not in ("done", "failed"):
+            return False
+        if self.leaving_since is None:
+            self.leaving_since = self.world.mono
+        return self.world.mono - self.leaving_since > TIMING.stop_runner
+
+    def _results(self) -> dict[str, Result | None]:
+        """Read the results of attempts that are over, and that the flow does not know yet."""
+        results = {}
+        for place in self.state.flow.places.values() if self.state.flow is not None else ():
+            node = self.state.nodes.get(place.node)
+            if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
+                results[place.node] = self.world.results.get((self.run.id, place.node, node.attempt))
+        return results
+
+    def turn(self) -> Effect:
+        view = yield from self.observe()
+        yield None
+        self.decision = policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
+                                      self.run.max_rework)
+        if not self.decision.actions and self.state.status == "running" and not self.stopping:
+            for full, circuit in self.state.circuits.items():
+                self.world.check.probed(self.me, full, circuit, view.now, awaited=self._is_awaited(full))
+        again = yield from self.perform(self.decision.actions, view)
+        if not self.has_ended:
+            if self.world.rng.random() < COMPACTIONS:
+                self.world.compact(self.me, self.journal, run_state.to_snapshot(self.state), self.epoch)
+                yield None
+            yield from self._move_hook()
+        return again
+
+    def _is_awaited(self, full: str) -> bool:
+        """Return whether the run waits for a parked name to go on."""
+        key = Key.parse(full)
+        if key.role == "processor":
+            return "processor" not in self.state.held and "impl_complete" in self.state.statuses.values()
+        return self.state.nodes[key.name].status in ("active", "impl_complete") and key.name not in self.state.held
+
+    # ---- actions: journal and signals
+
+    def _apply_signal(self, action: Action, view: GuardianView) -> Effect:
+        applied = action.expect(ApplySignal)
+        signal, event = applied.posted.signal, applied.event
+        if signal is not None and isinstance(event, GuardianSignal):
+            if event.stuck is not None:
+                self._escalate(f"orchestrator-{signal.node_id}", event.stuck.why, signal.node_id, f"{signal.id}-up")
+                yield None
+            for node in [*event.unparked, event.unhold or ""]:
+                if node in self.state.nodes:
+                    self.send(self._runner_key(node), UnparkNode(), node=node, id_=f"{signal.id}-{node}")
+                    yield None
+            if event.answer and signal.node_id:
+                self.forward(self._runner_key(signal.node_id), signal)
+                yield None
+            yield from self.record_synced(event)
+            if event.resume is not None:
+                self.stopping, self.leaving_since = False, None
+            if event.stop:
+                self.stopping = True
+        self.acknowledge(action)
+
+    def _escalate(self, who: str, why: str, node: str | None, id_: str) -> None:
+        self.send(launcher_key_of(self.run.id), Escalation(who, why), node=node, id_=id_)
+
+    def _refuse_signal(self, action: Action, view: GuardianView) -> Effect:
+        self.record(SignalRefused(str(action.expect(ApplySignal).posted.path), action.why))
+        yield None
+        self.refuse(action)
+
+    def _change_node(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_synced(action.expect(NodeChanged))
+
+    def _advance_flow(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_synced(action.expect(FlowAdvanced))
+
+    def _change_gate(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_synced(action.expect(GateChanged))
+
+    def _cancel_node(self, action: Action, view: GuardianView) -> Effect:
+        attempt = self.attempt_of(action.target)
+        self.send(self._runner_key(action.target), CancelNode(action.why), node=action.target, attempt=attempt,
+                  id_=f"{self.run.id}-{action.target}-{attempt}-cancel")
+        yield None
+        yield from self.record_synced(NodeCancelled(action.target, attempt, action.why))
+
+    def _change_run(self, action: Action, view: GuardianView) -> Effect:
+        if action.target not in RUN_TRANSITIONS[self.state.status]:
+            raise AssertionError(f"run {self.state.status} -> {action.target}")
+        if action.target in ("done", "failed"):
+            self.send(launcher_key_of(self.run.id), PipelineComplete(action.target, action.why),
+                      id_=f"{self.run.id}-complete")
+            yield None
+        yield from self.record_synced(RunChanged(action.target, action.why))
+
+    # ---- actions: children
+
+    def attempt_of(self, name: str) -> int:
+        return self.state.nodes[name].attempt if name in self.state.nodes else 1
+
+    def _runner_key(self, node: str) -> Key:
+        return key_of("runner", node, self.run.id)
+
+    def _child_key(self, name: str) -> Key:
+        return self.processor_key if name == "processor" else self._runner_key(name)
+
+    def _child(self, name: str, view: GuardianView) -> ChildState:
+        return view.processor if name == "processor" else view.runner(name)
+
+    def _start(self, action: Action, view: GuardianView) -> Effect:
+        name, key = action.target, self._child_key(action.target)
+        previous = self._child(name, view).identity
+        if previous is not None and previous.status == "crashed":
+            yield from sweep(self.world, self.me, previous)
+        request = SpawnRequest(key, self.key, metadata={"attempt": self.attempt_of(name)},
+                               journal_incarnation=self.state.incarnations.get(key.full, 0))
+        body = Processor.body if name == "processor" else Runner.body
+        try:
+            started = yield from start_incarnation(self.world, self.me, request, body)
+        except START_RACES:
+            return
+        self.record(self.start_record(started, action))
+
+    def _close_circuit(self, action: Action, view: GuardianView) -> Effect:
+        full = self._child_key(action.target).full
+        self.record(ProbeHealthy(full, self.state.circuit(full).probe))
+        yield None
+
+    def _replace(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.replace_child(self._child(action.target, view), action.why, death_class_of(action))
+
+    def _replace_stray(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.replace_child(view.strays[action.target], action.why, restart.STOP)
+
+    def _record_death(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_death(self._child(action.target, view))
+
+    def _park(self, action: Action, view: GuardianView) -> Effect:
+        child = self._child(action.target, view)
+        assert child.identity is not None
+        full = child.identity.key.full
+        self._escalate(full, action.why, action.target, f"{full}-parked-{child.identity.incarnation}")
+        yield None
+        yield from self.park(child, action.why)
+
+    def _terminate(self, action: Action, view: GuardianView) -> Effect:
+        self.terminate(self._child(action.target, view))
+        yield None
+
+    # ---- the end, and the guardian's own hook
+
+    def _end(self, action: Action, view: GuardianView) -> Effect:
+        yield from self._move_hook()
+        yield from self.end(self.state.status)
+
+    def _move_hook(self) -> Effect:
+        """Bring the own hook to the phase that the nodes imply."""
+        wanted = policy.implied_phase(self.state)
+        if wanted == self.phase:
+            return
+        self.world.write_hook(self.me, self.key, lambda old: policy.advance_hook(existing(old), wanted, self.world.now),
+                              incarnation=self.me.incarnation)
+        self.phase = wanted
+        yield None
+
+    HANDLERS: ClassVar[Mapping[ActionKind, Callable[..., Effect]]] = {
+        ActionKind.APPLY_SIGNAL: _apply_signal,
+        ActionKind.REFUSE_SIGNAL: _refuse_signal,
+        ActionKind.CHANGE_NODE: _change_node,
+        ActionKind.ADVANCE_FLOW: _advance_flow,
+        ActionKind.CHANGE_GATE: _change_gate,
+        ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.CHANGE_RUN: _change_run,
+        ActionKind.START: _start,
+        ActionKind.PROBE: _start,
+        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.REPLACE: _replace,
+        ActionKind.REPLACE_STRAY: _replace_stray,
+        ActionKind.RECORD_DEATH: _record_death,
+        ActionKind.PARK: _park,
+        ActionKind.TERMINATE: _terminate,
+        ActionKind.END: _end,
+    }

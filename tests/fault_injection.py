@@ -8,6 +8,7 @@ and acts; what became of it goes out by a socket, whose calls are not traced.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -348,7 +349,8 @@ class Faults:
         try:
             tracer.communicate(timeout=300)
         except subprocess.TimeoutExpired:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             tracer.communicate()
             raise AssertionError(f"it hangs with {inject}") from None
         said = self._hear(0.0)

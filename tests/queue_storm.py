@@ -284,12 +284,14 @@ class Storm:
         """Stop it anywhere, remove its lock's file (`git clean -fdx`), let another one work; then continue it."""
         first = self._start(world)
         self._pause()
-        os.kill(first.pid or 0, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first.pid or 0, signal.SIGSTOP)
         for lock in (world.repo / ".git/garrison").glob("*/processor.lock"):
             lock.unlink(missing_ok=True)
         second = self._start(world)
         self._pause()
-        os.kill(first.pid or 0, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first.pid or 0, signal.SIGCONT)
         first.join(self.dice.choice((0.0, 1.0)))
         _kill(first)
         _kill(second)

@@ -114,7 +114,8 @@ class Storm:
             if time.monotonic() > at:
                 del self.stopped[pid]
                 if any(one.ticks == ticks for one in self.place.mine() if one.pid == pid):
-                    os.kill(pid, signal.SIGCONT)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
 
     def fill_disk(self, *disks: str, reboot: bool = False) -> None:
         """The home, or repository and trees, have no room for two seconds; only where they have disks of their own."""

@@ -60,7 +60,7 @@ def main() -> int:
     if options.seed is not None:
         return replay(options.seed, trace=options.trace, flows=options.flows)
     option = " --flows" if options.flows else ""
-    began, ends, steps, failures = time.monotonic(), Counter[str](), 0, []
+    began, ends, steps, failures = time.monotonic(), Counter[str](), 0, list[int]()
     printed = began
     with ProcessPoolExecutor(min(options.jobs, os.cpu_count() or 1)) as pool:
         for done, (seed, took, statuses, why) in enumerate(pool.map(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import commands, flows
-from tests.simulator.supervision import PIPELINE
+from tests.simulator.supervision import PIPELINE, existing
 from tests.simulator.world import Process, Steps, World
 
 from garrison.cli.agents import cancel_signal
@@ -247,7 +247,7 @@ class Chaos:
             proc.revenant, proc.stopped_until = True, self.world.t + self.rng.choice([0.5, 3.0, 20.0])
             del self.world.life_locks[proc.key]
             self.world.write_identity(
-                proc, proc.key, lambda old: mark_ended(old, "crashed", self.world.now, "taken for dead"))
+                proc, proc.key, lambda old: mark_ended(existing(old), "crashed", self.world.now, "taken for dead"))
             self.world.note(f"=== {proc.name} is taken for dead")
 
     def doctor(self) -> None:
@@ -260,7 +260,7 @@ class Chaos:
         entries = [entry for entry in self.world.queue.entries.values() if entry.status in WITHDRAWABLE]
         if not entries or self.world.queue_lock is not None:
             return
-        entry, person = self.rng.choice(entries), Process(0, 0, "command", launcher_key(self._run()), 0, "", None, 0.0)
+        entry, person = self.rng.choice(entries), self.world.person(self._run())
         if self.rng.random() < 0.5:
             self.world.cancels.add((entry.run, entry.node))
             self.world.append_merge(person, EntryCancelled(entry.id, "a person"))

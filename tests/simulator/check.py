@@ -38,6 +38,7 @@ SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "ru
 
 def fresh(run: Run) -> RunState:
     """Return the state of a run before its first record."""
+    assert run.plan.program is not None
     return RunState(flow=RunFlow(run.plan.program, run.id))
 
 
@@ -386,6 +387,7 @@ class Check:
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._is_parked(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
+        assert shadow.flow is not None
         if shadow.status == "failed" and not shadow.flow.over and any(
                 shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
                 if place.node in shadow.nodes):

@@ -28,7 +28,8 @@ class Graph:
     """A graph under construction."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.lines, self.tasks, self.count = rng, ["start [shape=Mdiamond]; exit [shape=Msquare];"], [], 0
+        self.rng, self.count = rng, 0
+        self.lines, self.tasks = ["start [shape=Mdiamond]; exit [shape=Msquare];"], list[str]()
         self.retried: set[str] = set()
 
     def name(self, kind: str) -> str:

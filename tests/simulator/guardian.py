@@ -56,6 +56,7 @@ class Guardian(SimulatedProcess):
     def __init__(self, world: World, me: Process) -> None:
         super().__init__(world, me)
         self.processor_key = key_of("processor", self.key.name, self.run.id)
+        assert self.run.plan.program is not None
         self.state = RunState(flow=RunFlow(self.run.plan.program, self.run.id))
         self.policy = Policy(total=10)
         self.leaving_since: float | None = None

@@ -13,7 +13,6 @@ from tests.simulator.world import Fate, Journal, Run, World
 from garrison.merge.records import QueueResumed, StatusChanged
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.records.names import launcher_key
 from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
@@ -168,15 +167,9 @@ def _attend_queue(world: World) -> None:
     if world.queue.pause and world.history[-1] in world.broken:
         world.history.append("repaired")
     elif world.queue.pause and world.queue_lock is None:
-        world.append_merge(_person(world), QueueResumed("a person looked"))
+        world.append_merge(world.person(next(iter(world.runs))), QueueResumed("a person looked"))
         world.sync_merge()
     for entry in [entry for entry in world.queue.entries.values() if entry.status == "held"]:
         if world.queue_lock is None:
-            world.append_merge(_person(world), StatusChanged((entry.id,), "queued"))
+            world.append_merge(world.person(next(iter(world.runs))), StatusChanged((entry.id,), "queued"))
             world.sync_merge()
-
-
-def _person(world: World) -> object:
-    from types import SimpleNamespace
-
-    return SimpleNamespace(key=launcher_key(next(iter(world.runs))), incarnation=0, name="a person")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from tests.simulator.world import Effect, Process, Run, Steps, World, key_of, marker_of
 
@@ -17,6 +17,7 @@ from garrison.config import Timing
 from garrison.errors import Fenced, Refused
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, Event, ProcessOpened, encode
+from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.names import Key
@@ -27,6 +28,8 @@ from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import HangWatcher, Observer
 from garrison.system.clock import from_iso, iso
 
+R = TypeVar("R", Identity, Hook)
+
 TIMING = Timing(beat_timeout=30.0)
 PIPELINE = "pipe"
 """Name of every simulated guardian and merge processor."""
@@ -34,7 +37,7 @@ LONGEST_SLEEP = 60.0
 """Seconds; longer than a real process's, to spare the simulation."""
 
 
-def existing(record: Identity | None) -> Identity:
+def existing(record: R | None) -> R:
     """Return a record that has to be there; Fenced without one."""
     if record is None:
         raise Fenced("the record is gone")
@@ -159,14 +162,15 @@ class SimulatedObserver:
 class BusyAgent:
     """Evidence of an agent that leaves none but its CPU time."""
 
-    silence = None
+    silence: float | None = None
 
     def stamps(self, *, deep: bool) -> Mapping[str, str]:
         """Return no stamps."""
         return {}
 
-    def tool(self) -> None:
-        """Return that no tool is under way."""
+    def tool(self) -> tuple[str, float] | None:
+        """Return None: no tool is under way."""
+        return None
 
     def waiting(self) -> str:
         """Return that it waits for nothing."""
@@ -216,7 +220,7 @@ class Watch:
             hung = agent if rule.startswith("agent") and agent else proc
             if hung is not None:
                 self.world.check.hung(self.me, hung, inspection.evidence["timeout"])
-        return ChildState(identity, inspection.verdict, child.seen, inspection.evidence)
+        return ChildState(identity, inspection.verdict, child.observation, inspection.evidence)
 
 
 # ---- a process -------------------------------------------------------------------------------------------------------

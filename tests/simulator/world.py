@@ -254,6 +254,10 @@ class World:
         self.note(f"  + {proc.name}")
         return proc
 
+    def person(self, run: str) -> Process:
+        """Return a person at a terminal, who is no process of the world."""
+        return Process(0, 0, "command", key_of("launch", "launch", run), 0, "", iter(()), 0.0)  # type: ignore[arg-type]
+
     def kill(self, proc: Process, why: str, *, blocked: bool = False) -> None:
         """Send SIGKILL; a process that is blocked in the kernel ends only when it returns."""
         if not proc.alive or proc.doomed:

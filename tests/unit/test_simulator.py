@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +11,8 @@ from tests.simulator.guardian import Guardian
 from tests.simulator.launcher import Launcher
 from tests.simulator.runner import Runner
 from tests.simulator.simulation import Failed, simulate
-from tests.simulator.world import World
 
 from garrison.merge import batch
-from garrison.merge.processor import MergeProcessor
-from garrison.merge.queue import QueueWriter
 from garrison.merge.state import QueueState
 from garrison.processes import run_state
 from garrison.processes.actions import ActionKind, Decision
@@ -257,35 +253,8 @@ def _base_not_tested(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch, "_consult_base", lambda *rest: None)
 
 
-def _queue_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueueWriter, "state", lambda self: self.queue.state)
-    patch.setattr(World, "append_merge", partialmethod(_append_unfenced, World.append_merge))
-
-
-def _append_unfenced(world: World, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    return real(world, *args, **{**options, "epoch": None})
-
-
-def _pause_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MergeProcessor, "_check_pause", lambda self, state: None)
-
-
 def _lands_untested(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch, "decide_next", lambda entries, *rest, **more: batch.Land(len(entries)))
-
-
-def _landing_not_finished(patch: pytest.MonkeyPatch) -> None:
-    real = MergeProcessor._step
-
-    def step(self: Any) -> Any:
-        state = self.queue.state
-        landing, state.landing = state.landing, None
-        try:
-            return real(self)
-        finally:
-            state.landing = landing
-
-    patch.setattr(MergeProcessor, "_step", step)
 
 
 def _unforwarded(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -373,8 +342,7 @@ BROKEN = [*NEW,
           _no_objection, _runner_objects_to_nothing, _result_ignored, _every_result_is_good, _acceptance_skipped,
           _validated_early, _merge_journal_unread, _landing_ignored, _runners_not_watched, _order_ignored,
           _orphans_not_restarted, _queue_stalls, _base_not_tested, _unforwarded("NEEDS_INPUT"),
-          _unforwarded("INPUT_RESPONSE"), _cancelled_and_reworked, _queue_not_fenced, _pause_ignored, _lands_untested,
-          _landing_not_finished]
+          _unforwarded("INPUT_RESPONSE"), _cancelled_and_reworked, _lands_untested]
 
 
 # of flows

@@ -103,7 +103,7 @@ def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
         path.touch()
     if how == "folder gone":
         path.parent.rmdir()
-    with pytest.raises(LockLost, match="was removed or replaced; stopping in order"):
+    with pytest.raises(LockLost, match="was removed or replaced; stopping gracefully"):
         mine.beat(3, 4)
     if how == "replaced":
         assert not life_lock.is_held(path)

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a layer was about to write when its home was removed must not bring the home back as a ruin."""
-    monkeypatch.setattr(atomic, "_within", [])
+    monkeypatch.setattr(atomic, "_protected", [])
     home = tmp_path / "home"
     home.mkdir()
     atomic.forbid_recreating(home)
@@ -46,7 +46,7 @@ def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(RecordUnreadable):
         atomic.make_directory(home / "file" / "below")
     shutil.rmtree(home)
-    with pytest.raises(LockLost, match="was removed; stopping in order"):
+    with pytest.raises(LockLost, match="was removed; stopping gracefully"):
         atomic.make_directory(home / "signals" / "a")
     assert not home.exists()
 

@@ -44,14 +44,14 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
 
 
 def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_retention, "KEPT", 3)
+    monkeypatch.setattr(log_retention, "MAX_LOGS", 3)
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
     world.branch("bad", {"bad": "x\n"})
     world.enqueue("bad")
     world.drain()
     assert "ends" in world.entry("bad").reason
     log = Path(world.entry("bad").log)
-    assert log.stat().st_size < log_retention.MOST + 100
+    assert log.stat().st_size < log_retention.MAX_BYTES + 100
     assert (log.read_text().split("\n", 1)[0], log.read_text().splitlines()[-1]) == ("begins", "ends")
     for name in ("one", "two", "three"):
         world.branch(name, {f"{name}.txt": "x\n"})

@@ -44,7 +44,7 @@ def test_what_cannot_be_shortened_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "folder.log").mkdir()
     log_retention.shorten_log(tmp_path / "folder.log")
     log_retention.remove_old_logs(tmp_path / "nowhere")
-    log_retention.remove_old_logs(tmp_path, kept=0)
+    log_retention.remove_old_logs(tmp_path, max_logs=0)
     assert (tmp_path / "folder.log").is_dir()
 
 
@@ -53,7 +53,7 @@ def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:
         (tmp_path / f"{number}.log").write_text("")
         os.utime(tmp_path / f"{number}.log", (number, number))
     (tmp_path / "other").write_text("")
-    log_retention.remove_old_logs(tmp_path, [tmp_path / "1.log"], kept=3)
+    log_retention.remove_old_logs(tmp_path, [tmp_path / "1.log"], max_logs=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "3.log", "4.log", "5.log", "other"]
 
 

@@ -28,7 +28,7 @@ _POLL = 0.01
 _CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
                         errno.ENAMETOOLONG})
-"""Errors that a person must mend: something else bears the name, or we may not. All others are the machine's."""
+"""Errors that a person must fix: something else has the name, or permission is missing. Others are the machine's."""
 
 
 def read(path: Path) -> bytes | None:
@@ -54,7 +54,7 @@ def open_existing(path: Path) -> int | None:
 
 def read_open(descriptor: int, path: Path) -> bytes:
     """Return the bytes behind an open descriptor of the file `path`; RecordUnreadable as for `read`."""
-    try:  # a look at a hundred lives reads as many: half the cost of `read_bytes`, whose first step is a file object
+    try:  # half the cost of `read_bytes`, which makes a file object; a scan reads hundreds of records
         chunks = []
         while chunk := os.read(descriptor, _CHUNK):
             chunks.append(chunk)
@@ -68,7 +68,7 @@ def read_open(descriptor: int, path: Path) -> bytes:
 def list_names(folder: Path) -> list[str]:
     """Return the names in a folder, unsorted; none if it is absent, RecordUnreadable as for `read`."""
     try:
-        return os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
+        return os.listdir(folder)  # noqa: PTH208  # a Path for each name would double the cost of find-stale
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -76,28 +76,29 @@ def list_names(folder: Path) -> list[str]:
 
 
 def to_record_error(path: Path, error: OSError) -> Exception:
-    """Return what to raise for `error` at `path`: RecordUnreadable where a person must act, else the error itself."""
+    """Return the exception to raise for `error` at `path`: RecordUnreadable if a person must act, else `error`."""
     if error.errno not in _MISPLACED:
         return error
     return RecordUnreadable(path, os.strerror(error.errno).lower())
 
 
-_within: list[str] = []
-"""A directory that this process never makes again, with its final slash; none for a command."""
+_protected: list[str] = []
+"""The home that this process must not create again, with a final slash; empty in a command."""
 
 
 def forbid_recreating(home: Path) -> None:
-    """Forbid this process to create anything in `home` once that is gone: it must not bring it back as a ruin."""
-    _within[:] = [os.path.join(home, "")]  # noqa: PTH118  # light
+    """Forbid this process to create anything in `home` once that is gone, which would leave half a home."""
+    _protected[:] = [os.path.join(home, "")]  # noqa: PTH118
 
 
 def make_directory(path: Path) -> Path:
-    """Create `path` and its parents with mode 0700, if absent; return it. LockLost as `forbid_recreating` says."""
+    """Create `path` and its parents with mode 0700, if absent; return it. LockLost if `forbid_recreating` forbids
+    it."""
     try:
-        if os.path.isdir(path):  # noqa: PTH112  # light
+        if os.path.isdir(path):  # noqa: PTH112
             return path
-        if _within and str(path).startswith(_within[0]):
-            _make_within(_within[0], str(path))
+        if _protected and str(path).startswith(_protected[0]):
+            _make_within(_protected[0], str(path))
         else:
             os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
     except OSError as error:
@@ -108,17 +109,17 @@ def make_directory(path: Path) -> Path:
 
 
 def _make_within(home: str, path: str) -> None:
-    """Make one directory after the other, `home` itself never."""
+    """Create one directory after the other, but never `home` itself."""
     at = home.rstrip("/")
     for part in path[len(home):].split("/"):
         at = f"{at}/{part}"
         try:
-            os.mkdir(at, 0o700)  # noqa: PTH102  # light
+            os.mkdir(at, 0o700)  # noqa: PTH102
         except FileExistsError:
-            if not os.path.isdir(at):  # noqa: PTH112  # light
+            if not os.path.isdir(at):  # noqa: PTH112
                 raise
         except FileNotFoundError:
-            raise LockLost(f"{home.rstrip('/')} was removed; stopping in order") from None
+            raise LockLost(f"{home.rstrip('/')} was removed; stopping gracefully") from None
 
 
 def _is_directory(path: Path, error: OSError) -> bool:
@@ -143,8 +144,8 @@ def sync_directory(path: Path) -> None:
 def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) -> None:
     """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory.
 
-    Without `named` the last of these is left out: for what a later write of the same name makes durable before anybody
-    relies on it. The fsync before the rename stays, for without it a power cut may leave the name with no bytes.
+    Without `named` the last of these is left out, for a record that a later write of the same name makes durable before
+    anything relies on it. The fsync before the rename stays: without it a power cut may leave an empty file.
     """
     with replacing(path) as descriptor:
         try:
@@ -170,7 +171,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
     except BaseException as error:
         with suppress(OSError):
             os.close(descriptor)
-        with suppress(OSError):  # what is left then is cleared later; the first error is the one to tell
+        with suppress(OSError):  # a leftover is cleared later; the first error is the one to raise
             os.unlink(temporary)  # noqa: PTH108
         if isinstance(error, OSError):
             raise to_record_error(path, error) from error
@@ -178,7 +179,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _temporary(path: str, flags: int) -> tuple[str, int]:
-    """Create a new file beside `path`, skipping names that a killed writer of the same pid left."""
+    """Create a new file beside `path`; skip names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
         temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(_serial)}.tmp"
@@ -193,24 +194,24 @@ TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp")
 
 
 def clear_temporaries(folder: Path, before: float) -> list[str]:
-    """Remove what killed writers left in `folder` and below and did not touch since `before` (epoch s); their paths.
+    """Remove the temporary files below `folder` that are older than `before` (epoch s); return their paths.
 
-    A writer needs its file for milliseconds. One that was suspended for longer than that fails, and writes nothing.
+    A writer needs its file for milliseconds. One that was suspended for longer fails, and writes nothing.
     """
     removed = []
     for parent, _, files in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, files):
-            path = os.path.join(parent, name)  # noqa: PTH118  # light
+            path = os.path.join(parent, name)  # noqa: PTH118
             with suppress(FileNotFoundError):
-                found = os.lstat(path)
-                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
                     os.unlink(path)  # noqa: PTH108
                     removed.append(path)
     return removed
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """write(2) until all of `data` is out."""
+    """Call write(2) until all of `data` is written."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view):]
@@ -221,8 +222,8 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold the lock file `path` (created 0600, never unlinked) for milliseconds; wait for other holders.
 
     Args:
-        timeout: seconds to wait, at most; then Refused. Without one the wait is in the kernel and without limit, which
-            is for locks that are only ever held for the write of one record.
+        timeout: seconds to wait at most; then Refused. Without one the wait is in the kernel and unlimited, for locks
+            that are only ever held while one record is written.
     """
     if timeout is not None:
         with _locked_in_time(path, timeout):
@@ -237,7 +238,7 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
-    from filelock import FileLock, Timeout  # a short command does not pay for it
+    from filelock import FileLock, Timeout  # imported here: short commands do without
 
     try:
         lock = FileLock(path, timeout, 0o600, poll_interval=_POLL, fallback_to_soft=False, preserve_lock_file=True)
@@ -254,7 +255,7 @@ def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _open_current(path: Path) -> int:
-    """Open and flock the file that bears the name now; a file replaced while we waited guards nothing."""
+    """Open and flock the file that has the name now; one replaced during the wait guards nothing."""
     while True:
         descriptor = open_or_create(path)
         try:
@@ -268,7 +269,7 @@ def _open_current(path: Path) -> int:
 
 
 def open_or_create(path: Path, flags: int = 0) -> int:
-    """Open `path` for reading and writing, made 0600 if absent; RecordUnreadable as for `read`."""
+    """Open `path` for reading and writing; create it with mode 0600 if absent. RecordUnreadable as for `read`."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
@@ -278,7 +279,7 @@ def open_or_create(path: Path, flags: int = 0) -> int:
 def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:
     """Return the status of the open `descriptor` if it is still the file called `path`, else None."""
     try:
-        named = os.stat(path)  # noqa: PTH116  # light
+        named = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
         return None
     opened = os.fstat(descriptor)

@@ -1,8 +1,8 @@
 """Records of the run and process journals: one dataclass per kind, and their form on disk.
 
-Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. The form on disk is
-the one of the first edition: its keys are the names of the fields, but for `RENAMED`. A field that is declared `sparse`
-is left out of the record while it has its default; readers fill in what is missing and ignore keys they do not know.
+Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. The keys on disk are
+the names of the fields, except for `RENAMED`. A `sparse` field is left out while it has its default; readers fill in
+missing fields and ignore unknown keys.
 
 Which process writes which kinds:
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 RENAMED = {"death_class": "class", "sender": "from", "failure_kind": "kind"}
-"""Field → key on disk, where the key cannot be the name of a field or would not say what it holds."""
+"""Field → key on disk, where the two differ."""
 
 CRASH = "crash"
 
@@ -52,8 +52,8 @@ def nested(of: type) -> Any:
 
 @dataclass(frozen=True)
 class ProcessOpened:
-    """An incarnation has opened the journal; `phase` is a runner's, `resume` and `why` (what it succeeds) a
-    launcher's."""
+    """An incarnation opened the journal; `phase` is a runner's; `resume` and `why` (what became of its predecessor) are
+    a launcher's."""
 
     kind: ClassVar[str] = "open"
     incarnation: int
@@ -78,7 +78,7 @@ class DecisionMade:
 
 @dataclass(frozen=True)
 class ChildFenced:
-    """An incarnation was declared crashed; `evidence` is what the verdict `hung` rests on."""
+    """An incarnation was declared crashed; `evidence` holds what was observed."""
 
     kind: ClassVar[str] = "fenced"
     full: str
@@ -89,7 +89,7 @@ class ChildFenced:
 
 @dataclass(frozen=True)
 class ChildSwept:
-    """Processes that were left of a fenced incarnation were killed."""
+    """Remaining processes of a fenced incarnation were killed."""
 
     kind: ClassVar[str] = "swept"
     full: str
@@ -99,7 +99,7 @@ class ChildSwept:
 
 @dataclass(frozen=True)
 class ChildDied:
-    """A death, once per incarnation; it is counted from here on. `monotonic` is of the boot `boot_id`."""
+    """An incarnation died: recorded once, and counted from here on. `monotonic` is in seconds of the boot `boot_id`."""
 
     kind: ClassVar[str] = "death"
     full: str
@@ -114,7 +114,7 @@ class ChildDied:
 
 @dataclass(frozen=True)
 class ChildSpawned:
-    """An incarnation was started; a half-open probe is timed from here."""
+    """An incarnation was started; the time of a half-open probe runs from here."""
 
     kind: ClassVar[str] = "spawn"
     full: str
@@ -128,7 +128,7 @@ class ChildSpawned:
 
 @dataclass(frozen=True)
 class ChildParked:
-    """The circuit opened: no successor before the probe is due, or a person unparks the name."""
+    """A name's circuit opened: no successor until the probe is due or a person unparks it."""
 
     kind: ClassVar[str] = "park"
     full: str
@@ -142,7 +142,7 @@ class ChildParked:
 
 @dataclass(frozen=True)
 class ProbeHealthy:
-    """The probe stayed healthy: the circuit is closed again."""
+    """A probe stayed healthy: the circuit is closed."""
 
     kind: ClassVar[str] = "heal"
     full: str
@@ -174,10 +174,10 @@ class RunChanged:
 
 @dataclass(frozen=True)
 class NodeChanged:
-    """A node's status, and the attempt it is of.
+    """A node's new status, in an attempt.
 
-    `step` names the step of the flow that the attempt is for (None: as before), `failure_kind` what failed, `steer`
-    what a manager (at the place `steered_by`) tells the node's agent.
+    `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
+    is the instruction of a manager (at the place `steered_by`) for the node's agent.
     """
 
     kind: ClassVar[str] = "node"
@@ -196,7 +196,7 @@ class NodeChanged:
 class FlowAdvanced:
     """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
 
-    `node` is whose place it is about, `took` the pipeline signal that it used up.
+    `node` is the node of its place, `took` the pipeline signal that it used up.
     """
 
     kind: ClassVar[str] = "flow"
@@ -206,12 +206,12 @@ class FlowAdvanced:
 
     @property
     def event(self) -> str:
-        """The event's name."""
+        """Return the event's name."""
         return str(self.body.get("event", ""))
 
     @property
     def place(self) -> str:
-        """The id of the place that it ends; '' for an event of the whole flow."""
+        """Return the id of the place that it ends; '' for an event of the whole flow."""
         return str(self.body.get("place_id", ""))
 
 
@@ -228,9 +228,9 @@ class GateChanged:
 
 @dataclass(frozen=True)
 class ManagerCycled:
-    """A manager has looked at its child pipeline, for the `cycle`-th time, or has ended with it (`closed`).
+    """A manager observed its child pipeline for the `cycle`-th time, or ended with it (`closed`).
 
-    `steer` is what it tells the next agent there, `steered` the cycle in which it last did.
+    `steer` is its instruction for the next agent there, `steered` the last cycle in which it gave one.
     """
 
     kind: ClassVar[str] = "manager"
@@ -244,7 +244,7 @@ class ManagerCycled:
 
 @dataclass(frozen=True)
 class NodeCancelled:
-    """A node's runner was told that its work is not needed any more."""
+    """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
     kind: ClassVar[str] = "cancel"
     node: str
@@ -254,7 +254,7 @@ class NodeCancelled:
 
 @dataclass(frozen=True)
 class NoteWritten:
-    """Something that waits for a person: `who` waits, `text` says for what."""
+    """Something waits for a person: `who` waits, `text` says for what."""
 
     kind: ClassVar[str] = "note"
     who: str
@@ -288,7 +288,7 @@ class PipelineSignal:
 
 @dataclass(frozen=True)
 class GuardianSignal:
-    """A signal that the guardian applied, with what it changed."""
+    """A signal that the guardian applied, with all its effects."""
 
     kind: ClassVar[str] = "signal"
     id: str
@@ -316,7 +316,7 @@ class GuardianSignal:
     budget: int | None = sparse()
     """Steps that the flow may take from the next resume on."""
     resume: dict[str, int] | None = sparse()
-    """As `lives`, of a run that goes on."""
+    """As `lives`, in a run that is resumed."""
     run: str | None = sparse()
     """The run's new status."""
     unparked: list[str] = sparse([])
@@ -357,7 +357,7 @@ class NotificationSent:
 
 @dataclass(frozen=True)
 class GuardianUnparked:
-    """A person resumed a run whose guardian was parked: its deaths count no more."""
+    """A person resumed a run whose guardian was parked: its deaths no longer count."""
 
     kind: ClassVar[str] = "lift"
     full: str
@@ -385,24 +385,24 @@ class LauncherEnded:
 
 @dataclass(frozen=True)
 class RunnerSignal:
-    """A signal that a runner applied, with what it changed."""
+    """A signal that a runner applied, with all its effects."""
 
     kind: ClassVar[str] = "signal"
     id: str
     type: str
     attempt: int = 0
     kill: int = sparse(0)
-    """The orchestrator's incarnation that is to be killed."""
+    """The orchestrator's incarnation to kill."""
     cancel: str = sparse("")
     """Why the node was cancelled."""
     forward: str = sparse("")
-    """Where a question (`up`) or an answer (`down`) was passed on to."""
+    """Direction in which a question (`up`) or an answer (`down`) was passed on."""
     unpark: bool = sparse(default=False)
 
 
 @dataclass(frozen=True)
 class FactRecorded:
-    """Something about an attempt that its next runner has to know; `failure_kind` goes with the fact `failed`."""
+    """A fact about an attempt that its next runner must know; `failure_kind` belongs to the fact `failed`."""
 
     kind: ClassVar[str] = "fact"
     name: str
@@ -423,7 +423,7 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class WorkSaved:
-    """What the worktree held is kept under a rescue ref."""
+    """The content of a worktree was saved under a rescue ref."""
 
     kind: ClassVar[str] = "rescue"
     ref: str
@@ -474,13 +474,12 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(entry: Entry) -> Event | None:
-    """Return the event of a journal record; None for a kind that this version does not know. ValueError if a field is
-    missing."""
+    """Return the event of a journal record; None for an unknown kind. ValueError if a field is missing."""
     return decode_data(entry.kind, entry.data)
 
 
 def decode_data(kind: str, data: Mapping[str, Any]) -> Event | None:
-    """As `decode`, from a record's kind and data."""
+    """Return the event of a record's kind and data; as `decode`."""
     match kind:
         case "flow":
             return _decode_flow(data)
@@ -501,7 +500,7 @@ def _decode_flow(data: Mapping[str, Any]) -> FlowAdvanced:
 
 
 def _decode_signal(data: Mapping[str, Any]) -> Event:
-    """Tell whose record it is by the key that only this process writes."""
+    """Decode a record of kind `signal`; a key that only one process writes tells whose it is."""
     if "payload" in data:
         return _decode_fields(LauncherSignal, data)
     if "node" in data:
@@ -524,13 +523,13 @@ class _Field(NamedTuple):
 
 
 def _stored_fields(cls: type[Any]) -> tuple[_Field, ...]:
-    found = []
-    for one in fields(cls):
-        if not one.metadata.get("transient"):
-            default = one.default_factory() if one.default_factory is not MISSING else one.default
-            found.append(_Field(one.name, RENAMED.get(one.name, one.name), bool(one.metadata.get("sparse")), default,
-                                one.metadata.get("of")))
-    return tuple(found)
+    stored = []
+    for field_ in fields(cls):
+        if not field_.metadata.get("transient"):
+            default = field_.default_factory() if field_.default_factory is not MISSING else field_.default
+            stored.append(_Field(field_.name, RENAMED.get(field_.name, field_.name),
+                                 bool(field_.metadata.get("sparse")), default, field_.metadata.get("of")))
+    return tuple(stored)
 
 
 _FIELDS = {cls: _stored_fields(cls) for cls in (*get_args(Event), Question, StuckAgent, PipelineSignal)}
@@ -538,22 +537,22 @@ _FIELDS = {cls: _stored_fields(cls) for cls in (*get_args(Event), Question, Stuc
 
 def _encode_fields(event: Any) -> dict[str, Any]:
     data = {}
-    for one in _FIELDS[type(event)]:
-        value = getattr(event, one.name)
-        if not (one.is_sparse and value == one.default):
-            data[one.key] = encode(value) if one.of is not None else value
+    for stored in _FIELDS[type(event)]:
+        value = getattr(event, stored.name)
+        if not (stored.is_sparse and value == stored.default):
+            data[stored.key] = encode(value) if stored.of is not None else value
     return data
 
 
 def _decode_fields(cls: type[R], data: Mapping[str, Any]) -> R:
     values = {}
-    for one in _FIELDS[cls]:
-        if one.key not in data:
-            if one.default is MISSING:
-                raise ValueError(f"a journal record of {cls.__name__} has no {one.key!r}")
+    for stored in _FIELDS[cls]:
+        if stored.key not in data:
+            if stored.default is MISSING:
+                raise ValueError(f"a journal record of {cls.__name__} has no {stored.key!r}")
             continue
-        value = data[one.key]
-        if one.of is not None and value is not None:
-            value = _decode_flow(value) if one.of is FlowAdvanced else _decode_fields(one.of, value)
-        values[one.name] = value
+        value = data[stored.key]
+        if stored.of is not None and value is not None:
+            value = _decode_flow(value) if stored.of is FlowAdvanced else _decode_fields(stored.of, value)
+        values[stored.name] = value
     return cls(**values)

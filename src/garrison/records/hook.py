@@ -1,4 +1,4 @@
-"""Hooks: how far a name's work has progressed. The record, the phase table and the pure changes to it.
+"""Hooks: the progress of a name's work. The record, the phase table and the pure changes to it.
 
 A hook outlives incarnations: a successor keeps the phase, the last commit and the notes, and links to the hook it
 continues. Each process moves only its own hook.
@@ -22,7 +22,7 @@ PHASES: dict[str, frozenset[str]] = {
     "validating": frozenset({"merged", "executing"}),
     "merged": frozenset(),
 }
-"""Phase → what may follow. Back to `executing` is rework; the same phase again is no change."""
+"""Phase → the phases that may follow. Back to `executing` is rework; the same phase is no change."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def change_phase(hook: Hook, phase: str, now: str) -> Hook:
 def reopen(hook: Hook, now: str) -> Hook:
     """Return a merged `hook` back in planning, with its history; any other phase is unchanged.
 
-    The table does not list this step: only a run's flow asks for it, with a new attempt.
+    The table does not list this step: only a flow that returns to a landed node takes it, with a new attempt.
     """
     if hook.phase != "merged":
         return hook

@@ -24,7 +24,7 @@ STATUSES: dict[str, frozenset[str]] = {
     "terminated": frozenset({"starting", "active", "parked", "terminated"}),
     "parked": frozenset({"starting", "active", "terminated", "crashed"}),
 }
-"""Status → what may follow. `active` after an ended status is a successor made by hand (no lease)."""
+"""Status → the statuses that may follow. `active` after an ended one is a successor made by hand, without a lease."""
 
 ALIVE = frozenset({"starting", "active", "held"})
 """Statuses that claim a living process; `supervise.verdict` decides whether there is one."""

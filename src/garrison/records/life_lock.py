@@ -1,9 +1,9 @@
-"""Life lock: held by a process as long as it lives, and its heartbeat.
+"""Life lock: a lock that a process holds as long as it lives, and its heartbeat.
 
-It is a raw flock on `X.life`, close-on-exec, opened by the process itself after its last fork and never passed on: a
-lock object shared with a forked child would stay held after its owner's death. The kernel frees it at any death. A
-heartbeat is `utime` of that file; the holder compares the open inode with the path, since `git clean -fdx` may have
-replaced it.
+The lock is a raw flock on `X.life`, close-on-exec, opened by the process itself after its last fork and never passed
+on: a lock object shared with a forked child would stay held after its owner's death. The kernel releases it at any
+death. A heartbeat is `utime` of that file; the holder first compares the open inode with the path, since `git clean
+-fdx` may have removed it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class LifeLock:
 
     @classmethod
     def try_acquire(cls, path: Path) -> LifeLock | None:
-        """Take `path` without waiting; None if another process holds it."""
+        """Lock `path` without waiting; None if another process holds it."""
         descriptor = atomic.open_or_create(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if atomic.same_file(descriptor, path):  # else replaced between open and flock: it guards nothing
+            if atomic.same_file(descriptor, path):  # else it was replaced between open and flock, and guards nothing
                 return cls(path, descriptor)
         except BlockingIOError:
             pass
         except BaseException:
-            os.close(descriptor)  # a lock that nobody knows of would keep its name from everybody
+            os.close(descriptor)  # a leaked lock would block the name until this process ends
             raise
         os.close(descriptor)
         return None
@@ -49,20 +49,20 @@ class LifeLock:
         of the same boot can compute an age that neither suspend nor clock steps change.
         """
         if not atomic.same_file(self._descriptor, self.path):
-            raise LockLost(f"life lock {self.path} was removed or replaced; stopping in order")
+            raise LockLost(f"life lock {self.path} was removed or replaced; stopping gracefully")
         os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
 
     def release(self) -> None:
-        """Let go; the file stays."""
+        """Release the lock; the file stays."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def read_heartbeat(path: Path) -> tuple[float, float] | None:
-    """Return (CLOCK_MONOTONIC, epoch) seconds of the last heartbeat, None if no process ever had this lock."""
+    """Return (CLOCK_MONOTONIC, epoch) seconds of the last heartbeat, None if no process ever held this lock."""
     try:
-        stat = os.stat(path)  # noqa: PTH116  # light
+        stat = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
         return None
     return stat.st_atime, stat.st_mtime
@@ -71,11 +71,11 @@ def read_heartbeat(path: Path) -> tuple[float, float] | None:
 def is_held(path: Path) -> bool:
     """Return whether some process holds the life lock at `path`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # who only looks may look where nobody may write
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # reading needs no permission to write
     except FileNotFoundError:
         return False
     try:
-        # A shared, non-blocking try disturbs a taker for an instant only; takers retry until their deadline.
+        # A shared, non-blocking lock can make another's try fail for an instant; starts retry until their deadline.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,6 +1,6 @@
 """Log retention: shorten long logs, and remove the oldest ones of a folder.
 
-A log never makes anything fail: what cannot be shortened or removed stays as it is.
+No error escapes: a log that cannot be shortened or removed stays as it is.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-MOST = 8 << 20
-"""Bytes that stay of one log."""
-KEPT = 500
-"""Logs that stay in one folder."""
-_HEAD = 4
-"""One part in so many of what is kept is the log's beginning; the rest is its end, where the reason is."""
+MAX_BYTES = 8 << 20
+"""Bytes kept of one log."""
+MAX_LOGS = 500
+"""Logs kept in one folder."""
+_HEAD_FRACTION = 4
+"""A quarter of what is kept is the log's beginning; the rest is its end, which holds the reason of a failure."""
 
 
-def shorten_log(path: Path, most: int = MOST) -> None:
-    """Cut whole lines out of the middle of a log that has more than `most` bytes, and say so there."""
+def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:
+    """Cut whole lines out of the middle of a log of more than `max_bytes`, and leave a note there."""
     with suppress(OSError, GarrisonError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size <= most:
+        if size <= max_bytes:
             return
-        head = file.read(most // _HEAD)
+        head = file.read(max_bytes // _HEAD_FRACTION)
         head = head[:head.rfind(b"\n") + 1] or head
-        file.seek(size - (most - most // _HEAD))
-        tail = file.read(most - most // _HEAD)
+        file.seek(size - (max_bytes - max_bytes // _HEAD_FRACTION))
+        tail = file.read(max_bytes - max_bytes // _HEAD_FRACTION)
         tail = tail[tail.find(b"\n") + 1:] or tail
-        between = b"" if head.endswith(b"\n") else b"\n"
-        said = f"[garrison left out {size - len(head) - len(tail)} bytes here]\n".encode()
-        atomic.write(path, head + between + said + tail, durable=False)
+        newline = b"" if head.endswith(b"\n") else b"\n"
+        note = f"[garrison left out {size - len(head) - len(tail)} bytes here]\n".encode()
+        atomic.write(path, head + newline + note + tail, durable=False)
 
 
-def remove_old_logs(folder: Path, spare: Collection[Path] = (), kept: int | None = None) -> None:
-    """Remove the logs of a folder that were written longest ago, until `kept` (KEPT) are left; none of `spare`."""
-    kept = KEPT if kept is None else kept
+def remove_old_logs(folder: Path, spare: Collection[Path] = (), max_logs: int | None = None) -> None:
+    """Remove the oldest logs of a folder until `max_logs` (MAX_LOGS) are left; none of `spare`."""
+    max_logs = MAX_LOGS if max_logs is None else max_logs
     names = [name for name in atomic.list_names(folder) if name.endswith(".log")]
-    if len(names) <= kept:
+    if len(names) <= max_logs:
         return
     ages = {}
     for name in names:
         with suppress(OSError):
             ages[folder / name] = (folder / name).lstat().st_mtime_ns
-    for path in sorted(ages, key=ages.__getitem__)[:len(ages) - kept]:
+    for path in sorted(ages, key=ages.__getitem__)[:len(ages) - max_logs]:
         if path not in spare:
             with suppress(OSError):
                 path.unlink()

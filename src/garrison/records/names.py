@@ -33,21 +33,21 @@ def check_run(run: str) -> str:
 
 
 def check_node(node: str) -> str:
-    """Return `node` if an agent may bear it, else raise UsageError."""
+    """Return `node` if it is the name of a node, else raise UsageError."""
     if not _NODE.match(node):
         raise UsageError(f"not a node name: {quote(node)}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
     return node
 
 
 def check_role(role: str) -> str:
-    """Return `role` if it is a layer's, else raise UsageError."""
+    """Return `role` if it is a role of a process, else raise UsageError."""
     if role not in ROLES:
         raise UsageError(f"not a role: {quote(role)}; roles are {', '.join(ROLES)}")
     return role
 
 
 def check_name(name: str) -> str:
-    """Return `name` if a record may bear it, else raise UsageError."""
+    """Return `name` if a record may have it, else raise UsageError."""
     if not _NAME.match(name) or ".." in name:
         raise UsageError(f"not a name: {quote(name)}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, "
                          "no '..'")
@@ -55,15 +55,15 @@ def check_name(name: str) -> str:
 
 
 def to_name(text: str) -> str:
-    """Make a name of any text: unfit characters become `_` (used for pipeline ids made from file names)."""
-    fitted = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:48] or "_"
-    return fitted if re.match(r"[A-Za-z_]", fitted) else "_" + fitted[:47]
+    """Return a name made of any text: other characters become `_` (for pipeline ids made of file names)."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:48] or "_"
+    return name if re.match(r"[A-Za-z_]", name) else "_" + name[:47]
 
 
 def to_run_stem(text: str) -> str:
-    """Make the stem of a run id of any text: lower case, unfit characters become `-`, at most 20 characters."""
-    fitted = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:20].strip("-")
-    return fitted or "run"
+    """Return the stem of a run id made of any text: lower case, other characters become `-`, at most 20 characters."""
+    stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:20].strip("-")
+    return stem or "run"
 
 
 @dataclass(frozen=True, order=True)
@@ -82,7 +82,7 @@ class Key:
 
     @property
     def full(self) -> str:
-        """Return `role-name@run`, the name in files, tmux and messages; the launcher's is `launch@run`."""
+        """Return `role-name@run`, as in file names, tmux and messages; the launcher's is `launch@run`."""
         stem = self.role if self.name == self.role == "launch" else f"{self.role}-{self.name}"
         return f"{stem}@{self.run}" if self.run else stem
 
@@ -91,10 +91,10 @@ class Key:
         """Parse a full name; UsageError for anything else."""
         match = _FULL.match(full)
         if not match:
-            raise UsageError(f"not a full name: {quote(full)}; it reads role-name@run")
+            raise UsageError(f"not a full name: {quote(full)}; the form is role-name@run")
         key = cls(match["role"], match["name"] or match["role"], match["run"] or "")
-        if key.full != full:  # `guardian@r`, or `launch-launch@r`: two spellings would be two files of one name
-            raise UsageError(f"not a full name: {quote(full)}; it reads {key.full}")
+        if key.full != full:  # `guardian@r`, or `launch-launch@r`: two spellings of one name would be two files
+            raise UsageError(f"not a full name: {quote(full)}; use {key.full}")
         return key
 
     def __str__(self) -> str:

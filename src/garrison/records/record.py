@@ -1,8 +1,8 @@
-"""Records: frozen dataclasses, and their conversion to and from JSON. Pure.
+"""Record format: conversion of frozen dataclasses to and from JSON. Pure.
 
-A record class lists its fields with plain annotations (`str`, `int | None`, `dict[str, object]`, …). Reading checks
-each field's type by its annotation, so that a foreign file is refused by name instead of failing later with a
-traceback. Unknown fields of the same schema are ignored; a newer schema is refused, and the file stays untouched.
+A record class annotates its fields plainly (`str`, `int | None`, `dict[str, object]`, …). Reading checks the type of
+each field against its annotation, so that a foreign file is refused by name instead of failing later with a traceback.
+Unknown fields of the same schema are ignored; a newer schema is refused, and the file stays as it is.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _layout(kind: Any) -> list[tuple[str, str, tuple[type, ...], bool]]:
 
 
 def is_timestamp(text: str) -> bool:
-    """Return whether `text` is a time as records hold it: `2026-01-31T12:00:00.000000Z`."""
+    """Return whether `text` is a time in the form of records: `2026-01-31T12:00:00.000000Z`."""
     if not _TIMESTAMP.fullmatch(text):
         return False
     try:

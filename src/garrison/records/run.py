@@ -1,7 +1,7 @@
-"""Run files: where a run's files are, and the records launch.json, task.json, result.json and runners/NODE.json.
+"""Run files: paths of a run, and its records launch.json, task.json, result.json and runners/NODE.json.
 
-launch.json and graph.dot are written once, before the launcher's identity; a resume needs nothing else. task.json is
-what the guardian gives a runner and its orchestrator for one attempt, so that neither parses the graph.
+launch.json and graph.dot are written once, before the launcher's identity; a resume needs nothing else. The guardian
+writes a task.json for each attempt, so that neither runner nor orchestrator parses the graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """Options that a run was launched with; no secrets, only the names of variables that pass through."""
+    """Options of a launched run; no secrets, only the names of variables that pass through."""
 
     run_id: str
     pipeline_id: str
@@ -38,7 +38,7 @@ class Launch:
     no_gate: bool = False
     env: list[str] = field(default_factory=list)
     held_back: list[str] = field(default_factory=list)
-    """Names of the launcher's variables that no child gets; shown when a command is not found."""
+    """Names of the launcher's variables that its children do not get; shown when a command is not found."""
     agent: str = "command"
     max_agents: int = 2
     max_respawn: int = 10
@@ -59,7 +59,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Task:
-    """One attempt at one node, as its runner and orchestrator need to know it."""
+    """One attempt at one node: everything that its runner and orchestrator need to know."""
 
     run_id: str
     node: str
@@ -73,28 +73,29 @@ class Task:
     setup: str | None = None
     timeout_s: float | None = None
     silence_s: float | None = None
-    """Seconds without any sign of work after which its agent counts as hung; None: only the time-out bounds it."""
+    """Seconds without evidence of work after which its agent counts as hung; None: only the timeout limits it."""
     skip_agent: bool = False
     goal: str = ""
     rework: str = "fresh"
     """Start of an attempt after a red acceptance, a red gate or a conflict: `fresh` at the target's tip, or `merge`
     (the tip is merged into the branch, conflict markers are left for the agent)."""
     rework_reason: str = ""
-    """Why the attempt before this one was not good enough; empty in the first."""
+    """Why the attempt before this one failed; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     """Pipeline context at the start of this attempt, in a run whose graph has one."""
     preamble: str = ""
-    """Summary of the run so far, where no session remembers it; the prompt begins with it."""
+    """Summary of the run so far, unless a session remembers it; the prompt begins with it."""
     continues: str = ""
     """Session id of an earlier node that this one continues, '' for none."""
     ways: list[str] = field(default_factory=list)
-    """Possible continuations of the pipeline after the node, one per line, where its agent chooses."""
+    """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result that an orchestrator reports; refused unless run, node and attempt are the current ones."""
+    """Result of an attempt, as its orchestrator writes it; ignored unless run, node and attempt are the current
+    ones."""
 
     run_id: str
     node: str
@@ -117,7 +118,7 @@ class Result:
 
 
 def read_result(path: Path, run: str, node: str, attempt: int) -> tuple[Result | None, str]:
-    """Return the result in `path` if it is whole and of that run, node and attempt; else None and what is wrong."""
+    """Return the result in `path` if it is whole and of that run, node and attempt; else None and the reason."""
     try:
         result = load(Result, path)
     except (RecordCorrupt, NewerSchema) as error:
@@ -150,7 +151,7 @@ class RunFiles:
 
     @property
     def launch(self) -> Path:
-        """launch.json"""
+        """Return the path of launch.json."""
         return self.root / "launch.json"
 
     @property
@@ -183,7 +184,7 @@ class RunFiles:
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""
         try:
-            names = os.listdir(self.root / "nodes" / node)  # noqa: PTH208  # names only
+            names = os.listdir(self.root / "nodes" / node)  # noqa: PTH208
         except FileNotFoundError:
             return 0
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
@@ -194,19 +195,19 @@ class RunFiles:
 
 
 def list_runs(home: Path) -> list[str]:
-    """Return the ids of all launched runs in a home, oldest first; not those that are being removed."""
+    """Return the ids of all launched runs in a home, oldest first; without those being removed."""
     folder = home / "runs"
-    found = [(folder / name / "launch.json", name) for name in atomic.list_names(folder) if not name.startswith(".")]
-    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.exists())]
+    launched = [(folder / name / "launch.json", name) for name in atomic.list_names(folder) if not name.startswith(".")]
+    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in launched if path.exists())]
 
 
 def save(path: Path, value: Any) -> None:
-    """Write a record of this room durably."""
+    """Write a run's record durably."""
     atomic.make_directory(path.parent)
     atomic.write(path, record.encode(value))
 
 
 def load(kind: type[T], path: Path) -> T | None:
-    """Read a record of this room; None if absent, RecordError if it is none."""
+    """Read a run's record; None if absent, RecordError if it cannot be read as one."""
     data = atomic.read(path)
     return None if data is None else record.decode(kind, data, path)

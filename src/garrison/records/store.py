@@ -50,10 +50,10 @@ class Store:
 
     def get(self, kind: type[R], key: Key) -> R:
         """Return the record; NotFound if there is none."""
-        found = self.read(kind, key)
-        if found is None:
-            raise NotFound(f"no {kind.__name__.lower()} {key.full} in {self.home}; `list` shows what there is")
-        return found
+        existing = self.read(kind, key)
+        if existing is None:
+            raise NotFound(f"no {kind.__name__.lower()} {key.full} in {self.home}; `list` shows the existing ones")
+        return existing
 
     def update(self, kind: type[R], key: Key, change: Callable[[R | None], R], *, incarnation: int | None = None,
                named: bool = True) -> R:
@@ -70,7 +70,7 @@ class Store:
 
     @contextmanager
     def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
-        """Hold a record's lock and give the record; for steps that only the current incarnation may take."""
+        """Hold a record's lock and yield the record; for steps that only the current incarnation may take."""
         folder = self.home / _FOLDERS[kind]
         if incarnation is None:
             atomic.make_directory(folder)
@@ -84,14 +84,14 @@ class Store:
 
     def keys(self, kind: type[R]) -> list[Key]:
         """Return the keys of all records of a kind, sorted; foreign file names are ignored."""
-        found = []
+        keys = []
         for name in atomic.list_names(self.home / _FOLDERS[kind]):
             if name.endswith(".json") and not name.startswith("."):
                 try:
-                    found.append(Key.parse(name[:-5]))
+                    keys.append(Key.parse(name[:-5]))
                 except UsageError:
                     continue
-        return sorted(found)
+        return sorted(keys)
 
     def list(self, kind: type[R]) -> tuple[list[R], list[RecordError]]:
         """Return all readable records, sorted by key, and the errors of the others."""
@@ -103,26 +103,26 @@ class Store:
             return [], [error]
         for key in keys:
             try:
-                found = self.read(kind, key)
+                existing = self.read(kind, key)
             except RecordError as error:
                 errors.append(error)
                 continue
-            if found is not None:
-                records.append(found)
+            if existing is not None:
+                records.append(existing)
         return records, errors
 
 
 def _decode(kind: type[R], key: Key, data: bytes, path: Path) -> R:
-    found = record.decode(kind, data, path)
-    if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
-        raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")
-    return found
+    decoded = record.decode(kind, data, path)
+    if (decoded.role, decoded.name, decoded.run_id) != (key.role, key.name, key.run):
+        raise RecordCorrupt(path, f"it is about {decoded.role} {decoded.name} of run {decoded.run_id!r}")
+    return decoded
 
 
-def check_incarnation(found: Identity | Hook | None, key: Key, incarnation: int) -> None:
-    """Raise Fenced unless `found` belongs to `incarnation` or an earlier one."""
-    if found is None:
-        raise Fenced(f"the record of {key.full} is gone; life {incarnation} stops without writing")
-    if found.incarnation > incarnation:
-        raise Fenced(f"{key.full} has a later incarnation ({found.incarnation} > {incarnation}); "
+def check_incarnation(existing: Identity | Hook | None, key: Key, incarnation: int) -> None:
+    """Raise Fenced unless the existing record belongs to `incarnation` or an earlier one."""
+    if existing is None:
+        raise Fenced(f"the record of {key.full} is gone; incarnation {incarnation} stops without writing")
+    if existing.incarnation > incarnation:
+        raise Fenced(f"{key.full} has a later incarnation ({existing.incarnation} > {incarnation}); "
                      f"stopping without writing")

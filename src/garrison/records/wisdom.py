@@ -1,4 +1,4 @@
-"""Wisdom: the prompt block that tells a successor how far its predecessor got. Pure."""
+"""Wisdom: the prompt block by which a successor learns what its predecessor had done. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SKIP = ("executing", "impl_complete", "validating")
 
 def build_wisdom_prompt_block(hook: Any) -> str:
     """Return the block for `hook` (a Hook or its JSON object): phase reached, last commit, what to skip, the notes."""
-    read = hook.get if isinstance(hook, dict) else lambda name, default=None: getattr(hook, name, default)
-    phase = read("phase") or "planning"
+    get = hook.get if isinstance(hook, dict) else lambda name, default=None: getattr(hook, name, default)
+    phase = get("phase") or "planning"
     lines = [HEADING, f"Previous phase reached: {phase}"]
-    if read("last_committed_node"):
-        lines.append(f"Last committed node: {read('last_committed_node')}")
+    if get("last_committed_node"):
+        lines.append(f"Last committed node: {get('last_committed_node')}")
     if phase in _SKIP:
         lines.append(f"SKIP planning phase — go directly to {phase}")
     if phase == "merged":
         lines.append("The work is merged: nothing is left to do.")
-    if read("resumption_instructions"):
-        lines.append(f"Resumption notes: {read('resumption_instructions')}")
+    if get("resumption_instructions"):
+        lines.append(f"Resumption notes: {get('resumption_instructions')}")
     return "\n".join(lines)

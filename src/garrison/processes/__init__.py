@@ -1,6 +1,6 @@
-"""Processes of a run: launcher, guardian, runner, orchestrator and merge processor.
+"""Processes of a run: launcher, guardian, runners, orchestrators and the merge processor.
 
-Each process is the same loop (`loop`): observe everything, decide, act, send a heartbeat, sleep until an event or the
-rescan timer. Events only wake the loop early, so a lost one costs a second. In each package, `policy` decides and is
-pure, and `process` observes and acts. Processes know each other by records, journals and signals alone.
+Each has a package and the same shape: `process.py` observes and acts, `policy.py` decides (pure), `loop.py` drives
+both, writes the heartbeat and sleeps until an event or the slow timer. Events only wake the loop early; a lost one
+costs a second. Processes know each other by records and signals alone.
 """

@@ -1,4 +1,4 @@
-"""Actions: what a policy decides to do, as data. Each process carries them out by its own table, `HANDLERS`."""
+"""Actions: decisions of a policy, as data. Each process carries them out by its own table, `HANDLERS`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ApplySignal:
 
 @dataclass(frozen=True)
 class SendSignal:
-    """A report to the parent; `suffix` tells several of one type and attempt apart."""
+    """A report to the parent; `suffix` distinguishes several of one type and attempt."""
 
     payload: Payload
     suffix: str = ""
@@ -87,7 +87,7 @@ class SendSignal:
 
 @dataclass(frozen=True)
 class ReplaceChild:
-    """Why the child's end is no crash, as the restart policy classes it."""
+    """The class of a death that is no crash, as in `restart.CLASSES`."""
 
     death_class: str
 
@@ -103,8 +103,8 @@ class ParkChild:
 class Action:
     """One thing to do.
 
-    `target` names what it is done to: a node (or `processor`), a job, a fact, a hook's phase, a run's status, a
-    signal's type. A supervisor's own only child has no name.
+    `target` names its object: a node (or `processor`), a job, a fact, a hook's phase, a run's status or a signal's
+    type. It is empty for the only child of a launcher or runner.
     """
 
     kind: ActionKind
@@ -113,10 +113,10 @@ class Action:
     payload: (ApplySignal | SendSignal | ReplaceChild | ParkChild | NodeChanged | FlowAdvanced | GateChanged
               | ManagerCycled | FactRecorded | None) = None
     basis: DecisionInputs | None = field(default=None, compare=False)
-    """What a restart or cleanup was decided on; it is journaled before the action."""
+    """Inputs of a restart or cleanup decision; they are journaled before the action."""
 
     def expect(self, payload: type[P]) -> P:
-        """Return the payload, which has to be of that type."""
+        """Return the payload, which must be of that type."""
         if not isinstance(self.payload, payload):
             raise TypeError(f"action {self.kind} has {self.payload!r}, not a {payload.__name__}")
         return self.payload
@@ -124,17 +124,8 @@ class Action:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now, and when to observe again at the latest (monotonic seconds; None: at the next event)."""
+    """Actions of one turn, and the latest time of the next one (monotonic seconds; None: at the next event)."""
 
     actions: list[Action]
     wake_at: float | None = None
 
-
-@dataclass(frozen=True)
-class MergeStatus:
-    """Status of a node's entry in the merge queue, and the attempt that it was enqueued for."""
-
-    attempt: int
-    status: str
-    reason: str = ""
-    commit: str = ""

@@ -1,7 +1,7 @@
-"""Activity of a node's agent: what its files tell, for its runner's hang detection and for `status`. Reads only.
+"""Activity of a node's agent, as its files show it: evidence for the runner's hang detection and for `status`.
 
-Output, stream events, transcripts, notes and HEAD are a `stat` each; the worktree is walked only when asked, and not
-farther than `MAX_ENTRIES`.
+Output, stream events, transcripts, notes and HEAD cost a `stat` each; the worktree is walked only on request, up to
+`MAX_ENTRIES`. Nothing is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Stamp = tuple[int, int] | None
 
 MAX_ENTRIES = 5000
-"""Entries of a folder that are counted."""
+"""Entries of a folder that are counted at most."""
 
 
 class AgentActivity:
@@ -56,7 +56,7 @@ class AgentActivity:
         return tool_in_flight(self.folder)
 
     def waiting(self) -> str:
-        """Return what the session says it waits for."""
+        """Return what the session reports to wait for; '' if it works."""
         try:
             return (self.folder / "claude" / "waiting").read_text(errors="replace").strip()
         except OSError:
@@ -92,5 +92,5 @@ def _walk(folder: Path) -> Iterator[int]:
                     yield entry.stat(follow_symlinks=False).st_mtime_ns
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-        except OSError:  # it was removed meanwhile
+        except OSError:  # removed during the walk
             continue

@@ -1,6 +1,6 @@
-"""The processes of a run as an agent graph: which one controls which, and in what. Pure.
+"""Control graph: the processes of a run as an agent graph, by which one controls which. Pure.
 
-One table, for the prompts of the agents and for `garrison agents graph`.
+Both the prompts of the agents and `garrison agents graph` use this table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTROL_KINDS: Mapping[tuple[str, str], str] = {
 
 
 def control_graph(identities: Iterable[Identity]) -> ControlGraph:
-    """Return the graph of these identities: each with its parent, and a guardian with its run's orchestrators, too.
+    """Return the graph of these identities: edges from parent to child, and from a guardian to its orchestrators.
 
     A parent without an identity of its own is left out.
     """

@@ -1,8 +1,8 @@
 """The program of every process of a run: `python -m garrison.processes.main ROLE --home H --run R --name N
 --incarnation I`.
 
-It is started only by a process that holds a lease for it (`supervise/incarnation.py`). It registers as that
-incarnation, recovers its state from disk, says that it is ready, and enters the loop.
+Only a process that holds a lease for it starts it (`supervise/incarnation.py`). It registers as that
+incarnation, recovers its state from disk, records that it is ready, and enters the loop.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def prepare_process(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
-    """Return what makes the process of a role once its incarnation is registered.
+    """Return a function that makes the process of a role once its incarnation is registered.
 
-    What takes long and neither writes nor can change comes first, while the name is not held yet: the role's own
-    modules (a runner parses no graph) and the run's plan. An error is raised later, by the incarnation it happens to.
+    Slow steps that only read come first, before the name is taken: importing the role's own modules (a runner parses no
+    graph) and reading the run's plan. Their error is raised by the incarnation, which can record it.
     """
     try:
         return _PREPARE[options.role](runtime, options)
-    except Exception as error:  # its reason belongs into the identity, which is not ours yet
+    except Exception as error:  # its reason belongs in the identity, which is not ours yet
         failure = error
 
     def fail(_me: Incarnation) -> Process:
@@ -89,7 +89,7 @@ def _guardian(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
 
     launch = runtime.launch(options.run)
     plan, git = read_plan(runtime.files(options.run), launch), Git(Path(launch.repo))
-    with contextlib.suppress(GarrisonError, OSError):  # a repository that is gone is the guardian's to report
+    with contextlib.suppress(GarrisonError, OSError):  # the guardian reports a repository that is gone
         _ = git.common  # costs a git process
     return lambda me: Guardian(runtime, me, launch, plan, git)
 
@@ -125,12 +125,12 @@ def _task(runtime: Runtime, options: argparse.Namespace) -> Task:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Become the incarnation that the lease is for, and run; returns the exit code."""
+    """Become the incarnation that the lease is for, and run; return the exit code."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
     if options.role == "orchestrator":
         reaper.fork_under_reaper()
-    # What a launcher's shell had started before it became one is not ours, whoever's child it is.
+    # Children that the launcher's shell had before it became the launcher are not adopted.
     become_subreaper(adopting=options.role != "launch")
     event_loop = EventLoop(WAKING_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
@@ -147,17 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _exit_code(options.role, run(process, me, runtime, event_loop))
     except GarrisonError as error:
         return report_crash(me, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
-    except Exception as error:  # a bug: the log gets a line, and the supervisor that counts the death the reason
+    except Exception as error:  # a bug: the log and the identity get one line, the supervisor counts a death
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
         return report_crash(me, f"{key.full}#{options.incarnation}", describe_fault(error))
 
 
 def recover_process(runtime: Runtime, me: Incarnation, make: MakeProcess) -> Process:
-    """Make the process and say that it is ready.
+    """Make the process and record that it is ready.
 
-    On a full disk it waits, as the loop will, for as long as a start may take: what is recovered from disk can be
-    recovered again, as by the next incarnation.
+    On a full disk this waits, as the loop does, for as long as a start may take; recovery can be repeated.
     """
     until = runtime.clock.monotonic() + runtime.timing.spawn_deadline
 
@@ -165,7 +164,7 @@ def recover_process(runtime: Runtime, me: Incarnation, make: MakeProcess) -> Pro
         return runtime.clock.monotonic() > until
 
     def wait(seconds: float) -> None:
-        with contextlib.suppress(OSError):  # a waiting process is not a hanging one
+        with contextlib.suppress(OSError):  # it waits, it does not hang
             me.beat()
         time.sleep(seconds)
 
@@ -175,12 +174,12 @@ def recover_process(runtime: Runtime, me: Incarnation, make: MakeProcess) -> Pro
 
 
 def _exit_code(role: str, code: int) -> int:
-    """Return the exit code for its reader: a supervisor is told of a fence, a person that the launcher failed."""
+    """Return the exit code: a supervisor learns of a fence from it, a person that the launcher failed."""
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
 def report_crash(me: Incarnation | None, who: str, why: str, code: int = 1) -> int:
-    """Write why a process cannot go on to its log and its identity; returns the exit code."""
+    """Write to log and identity why a process cannot go on; return the exit code."""
     log_line(f"{who}: {why}")
     if me is not None:
         with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is damaged
@@ -189,7 +188,7 @@ def report_crash(me: Incarnation | None, who: str, why: str, code: int = 1) -> i
 
 
 def describe_fault(error: Exception) -> str:
-    """Return an unforeseen error in one line: what the machine refused, else the place in garrison."""
+    """Return an unexpected error in one line: the machine's error, or the line of garrison's code."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename}; fix that, then try again"
     frames = traceback.extract_tb(error.__traceback__)

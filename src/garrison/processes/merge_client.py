@@ -1,4 +1,16 @@
-"""A node's entry in the merge queue, as runner and guardian see it. Enqueueing the same work again changes nothing."""
+"""Merge client: a node's entry in the merge queue, for its runner and guardian.
+
+A merge entry, followed through the code:
+
+1. `runner/policy.py _impl_complete`: the node's work is accepted → ENQUEUE, then MERGE_READY to the guardian. 2.
+`MergeClient.enqueue` → `merge/queue.py`: the entry is journaled, its commit pinned by a ref. Enqueueing the same work
+again changes nothing. 3. `merge_processor/process.py` steps `merge/processor.py`: build the candidate
+(`merge/candidates.py`), run its gate (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is
+journaled first. 4. `merge_processor/process.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner. 5.
+`runner/policy.py _validating` reads `read_status`: landed → hook `merged`, clean up; conflict or red gate → the node
+fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian believes the queue's journal, too
+(`_apply_merges`), so that a lost signal or runner changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +25,14 @@ if TYPE_CHECKING:
     from garrison.records.run import Task
 
 SIGNAL_GRACE = 2.0
-"""Seconds that a landing seen in the queue's journal waits for its signal."""
+"""Seconds to wait for the signal of a landing that the queue's journal shows."""
 
 _PHASES_WITH_ENTRY = frozenset({"validating", "impl_complete"})
 
 
 @dataclass(frozen=True)
 class MergeStatus:
-    """What the merge journal says about a node's entry; `attempt` is the one it was enqueued for."""
+    """Status of a node's entry in the merge journal; `attempt` is the one it was enqueued for."""
 
     attempt: int
     status: str
@@ -42,7 +54,7 @@ class MergeClient:
 
     @property
     def folder(self) -> Path:
-        """The queue's folder: something in it changes when the queue does."""
+        """Return the queue's folder; a file in it changes whenever the queue does."""
         return self.queue.path.parent
 
     def enqueue(self) -> None:
@@ -50,15 +62,15 @@ class MergeClient:
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient)
 
     def read_status(self, phase: str) -> MergeStatus | None:
-        """Return the entry's status, for a runner in that phase of its hook; None while there is no entry."""
+        """Return the entry's status for a runner in that phase of its hook; None while there is no entry."""
         if phase not in _PHASES_WITH_ENTRY:
             return None
-        mine = (self.task.run_id, self.task.node, self.task.attempt)
-        entries = [entry for entry in self.queue.entries() if (entry.run, entry.node, entry.attempt) == mine]
+        wanted = (self.task.run_id, self.task.node, self.task.attempt)
+        entries = [entry for entry in self.queue.entries() if (entry.run, entry.node, entry.attempt) == wanted]
         return MergeStatus.of(entries[-1]) if entries else None
 
     def is_signal_overdue(self, merge: MergeStatus | None, now: float) -> bool:
-        """Return whether the entry landed so long ago (monotonic) that its signal is not waited for any more."""
+        """Return whether the entry landed so long ago that its signal is no longer waited for; `now` is monotonic."""
         if merge is None or merge.status != "landed":
             return False
         if self._landed_since is None:

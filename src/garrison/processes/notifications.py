@@ -1,13 +1,13 @@
-"""Notifications: run a command of the person's own when something is parked, a question is open, or the run has ended.
+"""Notifications: run the user's own command when something is parked, a question is open, or the run has ended.
 
     [notify]
     command = ["notify-send", "garrison {run}", "{text}"]
     on = ["escalate", "question", "failed"]
     timeout = 10
 
-What is due follows from the state of the run alone, and is journaled once its command has ended: the successor of a
-launcher that died sends the rest, one of them perhaps twice, none never. A command that fails is logged and stops
-nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on its standard input.
+The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
+successor of a launcher that died sends the rest: one of them perhaps twice, but none is lost. A failing command is
+logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
-_LONGEST = 500
+_MAX_TEXT = 500
 """Characters of a text from outside in one notification."""
 
 
@@ -50,48 +50,48 @@ class Notification:
 
 def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
                       ended: str = "") -> list[Notification]:
-    """Return what is due now; `ended` is how the run ended, if it did. Pure."""
-    due = [Notification(f"escalate:{one.id}", "escalate", f"{one.who} is parked: {one.why}",
-                        one.who if one.who in state.nodes else "") for one in parked]
+    """Return the notifications due now; `ended` is how the run ended, if it did. Pure."""
+    due = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
+                        name.who if name.who in state.nodes else "") for name in parked]
     due += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
             for node, question in state.questions.items()]
     if ended:
         reason = f": {state.reason}" if state.reason else ""
-        due.append(Notification(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends once more
+        due.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more
                                 f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
-    return [one for one in due if one.key not in notified and one.event in config.on and config.command]
+    return [notification for notification in due
+            if notification.key not in notified and notification.event in config.on and config.command]
 
 
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
-    """Return the command for one notification; braces that name none of the placeholders stay. Pure."""
-    values = {"text": clean(notification.text)[:_LONGEST], "run": run, "event": notification.event,
+    """Return the command for one notification; other words in braces stay as they are. Pure."""
+    values = {"text": clean(notification.text)[:_MAX_TEXT], "run": run, "event": notification.event,
               "node": notification.node}
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
 
 
 class Notifier:
-    """Runs the command, one notification at a time; `on_done` is called with each whose command has ended, or could not
-    be run."""
+    """Runs the command, one notification at a time; calls `on_done` when a command has ended or could not be run."""
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
                  on_done: Callable[[Notification], None]) -> None:
         self.config, self.run, self.environ, self.log, self.on_done = config, run, environ, log, on_done
         self._job: Job | None = None
         self._queue: list[Notification] = []
-        """The first of them is the one whose command runs, if one does."""
+        """The command that runs, if any, is the first one's."""
 
     @property
     def busy(self) -> bool:
-        """Whether any notification is still to be sent."""
+        """Return whether any notification is still to be sent."""
         return bool(self._queue)
 
     def add(self, notification: Notification) -> None:
         """Queue a notification; one that is queued already is not queued again."""
-        if all(one.key != notification.key for one in self._queue):
+        if all(queued.key != notification.key for queued in self._queue):
             self._queue.append(notification)
 
     def poll(self, now: float) -> None:
-        """Take one step; `now` is monotonic seconds."""
+        """Finish a command that has ended and start the next; `now` is monotonic."""
         if self._job is not None:
             result = self._job.poll(now)
             if result is None:
@@ -107,7 +107,7 @@ class Notifier:
                 self.on_done(self._queue.pop(0))
 
     def finish(self) -> None:
-        """Send what is left, within the command's own time limit each."""
+        """Send the rest, each within the command's time limit."""
         while self.busy:
             self.poll(time.monotonic())
             time.sleep(0.01)
@@ -118,7 +118,7 @@ class Notifier:
         stdin = self.log.with_suffix(".json")
         try:
             atomic.write(stdin, (json.dumps(body) + "\n").encode())
-            # The shell only redirects standard input; the words themselves are not parsed by it.
+            # The shell only redirects standard input; it does not parse the words of the command.
             shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *argv]
             return Job.start(shell, env=dict(self.environ), cwd=os.sep, log=self.log,
                              timeout_s=self.config.timeout, now=now)

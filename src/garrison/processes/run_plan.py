@@ -1,7 +1,7 @@
-"""Plan of a run: read from the snapshot of its graph. Also the task of each attempt.
+"""Plan of a run, read from the graph that the run keeps, and the task of each attempt.
 
 A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
-once per attempt. A run that has started but whose journal is empty is refused: it must not start again.
+once per attempt. A run that has begun but whose journal is empty is refused: it must not begin again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
                context: dict[str, Any] | None = None, carried: Carryover | None = None) -> Task:
     """Return the task of a node's current attempt.
 
-    `context` is what the flow's step sees, `carried` what the agent is told of the run before it. Pure.
+    `context` holds the values of the flow's step, `carried` what the agent learns about the run before it. Pure.
     """
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
@@ -59,7 +59,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
-        # "Done, still to validate": its acceptance is run on the target; without one nothing would be proven.
+        # A node that the graph calls done: its acceptance runs on the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, ways=list(planned.next_steps),
@@ -73,8 +73,8 @@ def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
-    """RecordError, naming the journal, if it tells of a run that has not begun, though the guardian's hook says it
-    has."""
+    """Raise RecordError, naming the journal, if it is empty although the guardian's hook says that the run has
+    begun."""
     if launch.adhoc or state.status != "new":
         return
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))

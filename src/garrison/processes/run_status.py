@@ -1,4 +1,9 @@
-"""Status of a run: what its journal tells, whether any of its processes live, whether it can go on or is over.
+"""Status of a run: from its journal, its living processes and its merge entries, and whether it is over.
+
+Where the status comes from: the guardian journals `run` records (`guardian/process.py _change_run`; without a guardian
+`launcher/process.py _write_stopped`), `run_state.py RunState` replays them, `read_run_state` here reads a run's
+journal, and `RunStatus` adds what only the home shows. `views/` presents the same state to status, top, web and
+metrics.
 
 `RunStatus` decides and is pure. A run whose records cannot be read does not count as over.
 """
@@ -24,43 +29,43 @@ FINAL = frozenset({"done", "failed"})
 
 
 def read_run_state(runtime: Runtime, run: str) -> RunState:
-    """Return a run's state as its journal tells it."""
+    """Return a run's state, replayed from its journal."""
     return replay_run(read_all(runtime.files(run).journal))
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, as it is now; `status` is `unreadable` where a record or journal of it cannot be read."""
+    """One run as it is now; `status` is `unreadable` if a record or journal of it cannot be read."""
 
     run: str
     status: str
     launch: Launch | None = None
     living: tuple[str, ...] = ()
-    """Full names of its processes that live, or may live where that cannot be seen."""
+    """Full names of its processes that are, or may be, alive."""
     was_registered: bool = True
-    """Whether any process of it was ever registered."""
+    """Whether any of its processes was ever registered."""
     waiting: tuple[str, ...] = ()
     """Its merge entries that are not final."""
     ended_at: str = ""
     """Time of its last journal record, ISO 8601 UTC."""
     resumable: bool = False
-    """Whether it failed only because nodes of it are parked: their work waits for a person."""
+    """Whether it failed only because some of its nodes are parked: their work waits for a person."""
 
     @property
     def adhoc(self) -> bool:
-        """Whether it is one node started by hand, without a guardian."""
+        """Return whether it is one node started by hand, without a guardian."""
         return self.launch is not None and self.launch.adhoc
 
     @property
     def over(self) -> bool:
-        """Whether none of its processes lives and nothing more will happen to it."""
+        """Return whether none of its processes is alive and nothing more will happen to it."""
         if self.living or self.waiting:
             return False
         return self.was_registered if self.adhoc else self.status in FINAL and not self.resumable
 
     @property
     def objection(self) -> str:
-        """Why nothing of it may be removed, and what to do; '' if it is over."""
+        """Return why nothing of it may be removed, and what to do; '' if it is over."""
         if self.living:
             return f"run {self.run} is alive ({', '.join(self.living[:3])}); `garrison stop {self.run}` first"
         if self.over:
@@ -83,7 +88,7 @@ def run_statuses(runtime: Runtime) -> dict[str, RunStatus]:
 
 
 def running_runs(runtime: Runtime) -> set[str]:
-    """Return the runs of which any process lives; one whose records cannot be read counts as such."""
+    """Return the runs with a living process; an unreadable record counts as one."""
     return {run for run, processes in _processes(runtime, when_unreadable=True).items() if any(processes.values())}
 
 
@@ -101,29 +106,29 @@ def _run_status(runtime: Runtime, run: str, processes: dict[str, bool], waiting:
 
 
 def _processes(runtime: Runtime, *, when_unreadable: bool | None = None) -> dict[str, dict[str, bool]]:
-    """Return run → full name of each of its processes → whether that lives.
+    """Return run → full name of each of its processes → whether it is alive.
 
-    Where a record cannot be read, its life lock tells, or `when_unreadable`.
+    An unreadable record counts as `when_unreadable`; None: as alive if its life lock is held.
     """
-    found: dict[str, dict[str, bool]] = {}
+    processes: dict[str, dict[str, bool]] = {}
     for key in runtime.store.keys(Identity):
         try:
             identity = runtime.store.read(Identity, key)
             is_alive = identity is not None and runtime.observer.judge(identity).living
         except RecordError:
             is_alive = is_held(runtime.store.life_path(key)) if when_unreadable is None else when_unreadable
-        found.setdefault(key.run, {})[key.full] = is_alive
-    return found
+        processes.setdefault(key.run, {})[key.full] = is_alive
+    return processes
 
 
 def _waiting_entries(runtime: Runtime) -> dict[str, list[str]]:
     """Return run → its merge entries that are not final."""
-    found: dict[str, list[str]] = {}
+    waiting: dict[str, list[str]] = {}
     for path in (runtime.home / "merge-queue").glob("*/*/journal.jsonl"):
         try:
             unfinished = QueueReader(path.parent).refresh().unfinished()
         except (GarrisonError, ValueError, KeyError):
-            continue  # a finding of doctor's
+            continue  # `garrison doctor` reports it
         for entry in unfinished:
-            found.setdefault(entry.run, []).append(entry.id)
-    return found
+            waiting.setdefault(entry.run, []).append(entry.id)
+    return waiting

@@ -1,5 +1,4 @@
-"""Runtime: what a process is given of the outside world. Home, environment, timing, clock, processes; no process asks
-for any of it by itself."""
+"""Runtime: home, environment, timing, clock and processes, handed to every process instead of being global."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The outside world of a process."""
+    """Everything outside a process that it works with."""
 
     home: Path
     environ: Mapping[str, str]
@@ -38,18 +37,18 @@ class Runtime:
 
     @classmethod
     def real(cls, home: Path, environ: Mapping[str, str] | None = None) -> Runtime:
-        """Return the real machine's."""
+        """Return the runtime of the real machine."""
         environ = dict(os.environ) if environ is None else environ
         return cls(home, environ, Timing.read(environ), SystemClock(), RealProcesses())
 
     @cached_property
     def store(self) -> Store:
-        """The home's records."""
+        """Return the home's records."""
         return Store(self.home)
 
     @cached_property
     def observer(self) -> Observer:
-        """Judges identities."""
+        """Return the observer of the home's identities."""
         return Observer(self.store, self.processes, self.clock)
 
     def files(self, run: str) -> RunFiles:
@@ -63,8 +62,8 @@ class Runtime:
             raise NotFound(f"no run {run} in {self.home}; `garrison status` lists the runs")
         return launch
 
-    def environment(self, launch: Launch, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a run's children: the allow-list, the launch's PATH and locale, and `own`."""
+    def environment(self, launch: Launch, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a run's children: the allow-list, the launch's PATH and locale, and `variables`."""
         source = {**self.environ, **launch.locale, "PATH": launch.path or self.environ.get("PATH", os.defpath)}
         return child_environment(source, launch.env, {"GARRISON_HOME": str(self.home), "GARRISON_TREES": launch.trees,
-                                                      **own})
+                                                      **variables})

@@ -1,8 +1,8 @@
 """Snapshots of an agent's work, taken at intervals while it works.
 
-A child of the runner (`python -m garrison.processes.snapshots`) saves what the worktree holds under a rescue ref: the
-runner goes on beating, the worktree and its index are only read, and a child that takes too long is ended. A run does
-not depend on any of this, so a failure is logged once and tried again later.
+A child of the runner (`python -m garrison.processes.snapshots`) saves the content of the worktree under a rescue ref.
+The runner's heartbeat goes on meanwhile, worktree and index are only read, and a child that takes too long is killed. A
+run does not depend on snapshots: a failure is logged once and retried later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_DOUBLINGS = 5
 
 
 def next_delay(every: float, failures: int) -> float:
-    """Return the seconds to the next snapshot, after so many failures in a row. Pure."""
+    """Return the seconds to the next snapshot after `failures` failures in a row. Pure."""
     return float(every * 2 ** min(failures, MAX_DOUBLINGS))
 
 
@@ -56,9 +56,9 @@ class Snapshotter:
         """The state of work when the snapshot under way, and the last that succeeded, was started."""
 
     def poll(self, now: float, agent: Identity | None) -> tuple[str, str]:
-        """Take a step; returns (the ref that was written, a line to log), mostly two empty ones.
+        """Start or finish a snapshot; return (the ref that was written, a line to log), mostly two empty strings.
 
-        `agent`: the orchestrator whose agent is at work in an existing worktree, None if there is none.
+        `agent`: the orchestrator whose agent is at work in an existing worktree; None if there is none.
         """
         result = self._finish(now)
         if agent is None:
@@ -68,14 +68,15 @@ class Snapshotter:
         elif self._job is None and now >= self._due:
             self._due = now + next_delay(self.every, self._failures)
             state = self._state_of_work(agent)
-            if state is None or state != self._saved_at:  # a hundred agents that wait cost no snapshots
+            if state is None or state != self._saved_at:  # waiting agents cost no snapshots
                 self._started_at = state
-                with suppress(GarrisonError, OSError):  # no space for a log, or for a process: next time
+                with suppress(GarrisonError, OSError):  # no space for a log, or no process: next time
                     self._start(now)
         return result
 
     def _state_of_work(self, agent: Identity) -> Hashable:
-        """Return what differs once a process of the agent has run or a file of its worktree changed; None: unknown."""
+        """Return a value that changes when a process of the agent runs or a file of its worktree changes; None:
+        unknown."""
         if agent.pid is None:
             return None
         below = cpu_fingerprint(agent.pid, format_marker(str(self.runtime.home), agent.key, agent.incarnation))
@@ -113,11 +114,11 @@ class Snapshotter:
 
     @property
     def wake_at(self) -> float | None:
-        """When `poll` is due, monotonic seconds."""
+        """Return when `poll` is due, in monotonic seconds."""
         return self._job.wake_at if self._job is not None else self._due
 
     def close(self) -> None:
-        """End a snapshot under way at once: its worktree is about to go, or its runner."""
+        """Kill a snapshot under way, before its worktree is removed or its runner ends."""
         if self._job is not None:
             kill_tree.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
@@ -126,7 +127,7 @@ class Snapshotter:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Take one snapshot; prints the ref if there was anything new. Exit 1 with one line on stderr if it failed."""
+    """Take one snapshot and print its ref if there was anything new; exit 1 with a line on stderr if that failed."""
     parser = argparse.ArgumentParser(prog="rescue")
     for name in ("--repo", "--tree", "--stem", "--base"):
         parser.add_argument(name, required=True)

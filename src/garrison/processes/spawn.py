@@ -1,7 +1,7 @@
 """Spawn processes: any process of a run as a detached one, a node's runner, and a node's orchestrator in a terminal.
 
-Each is used by the process above and by the script of the same name. A lease and a hook are on disk before the process
-exists (`supervise/incarnation.py`).
+Both the parent process and the script of the same name use these functions. `start_incarnation`
+(`supervise/incarnation.py`) leases the incarnation first and calls back to start its process.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
     """Return the command line of a process."""
-    # -P: the working directory may hold a module of any name and must not shadow ours.
+    # -P: a module in the working directory must not shadow one of ours.
     return [sys.executable, "-P", "-m", "garrison.processes.main", key.role, "--home", str(home), "--run", key.run,
             "--name", key.name, "--incarnation", str(incarnation), *(options or [])]
 
 
 def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
                   options: list[str] | None = None) -> Identity:
-    """Start a process in a session of its own, its output in its log; returns the leased identity.
+    """Start a process in a session of its own, with its output in its log; return the leased identity.
 
-    OSError (ENOSPC) on a full disk, where the process could not register and would count as a death.
+    OSError (ENOSPC) on a full disk: the process could not register there, and would count as a death.
     """
     disk_space.require_space(runtime.home)
     key = request.key
@@ -61,13 +61,13 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
 
 
 def worktree_path(launch: Launch, node: str) -> Path:
-    """Return where a node's worktree lies, outside every checkout."""
+    """Return the path of a node's worktree, outside every checkout."""
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 
 
 def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | None,
                  journal_incarnation: int = 0) -> Identity:
-    """Start a node's runner for the attempt of `task`; returns the leased identity."""
+    """Start a node's runner for the attempt of `task`; return the leased identity."""
     key = Key("runner", task.node, task.run_id)
     request = SpawnRequest(key, parent, str(worktree_path(launch, task.node)), branch_name(task.run_id, task.node),
                            session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
@@ -90,8 +90,10 @@ def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, 
 
 def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: Path, terminal: Terminal, *,
                        parent: Key | None, journal_incarnation: int = 0) -> Identity:
-    """Start a node's orchestrator in a terminal session of its full name; returns the leased identity, in whose record
-    the session's ids are."""
+    """Start a node's orchestrator in a terminal session of its full name; return the leased identity.
+
+    The session's ids are in its record.
+    """
     key = Key("orchestrator", task.node, launch.run_id)
     request = SpawnRequest(key, parent, str(worktree), branch_name(launch.run_id, task.node), session_id=key.full,
                            metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
@@ -110,7 +112,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
 def _record_session(runtime: Runtime, leased: Identity, session: Session) -> None:
     def change(old: Identity | None) -> Identity:
         if old is None or old.incarnation != leased.incarnation:
-            raise Fenced(f"{leased.key.full} has moved on")
+            raise Fenced(f"{leased.key.full} has a later incarnation; its session is not recorded")
         return replace(old, tmux=asdict(session))
 
     runtime.store.update(Identity, leased.key, change)
@@ -128,6 +130,6 @@ def close_sessions(terminal: Terminal, identity: Identity) -> None:
     """Close the recorded session of an incarnation that is over, and any other session of its full name."""
     if identity.tmux:
         terminal.close(Session(**identity.tmux))
-    left = terminal.find(identity.key.full)
-    if left is not None:
-        terminal.close(left)
+    session = terminal.find(identity.key.full)
+    if session is not None:
+        terminal.close(session)

@@ -1,9 +1,8 @@
-"""Abandoned temporary files of a home: those of writers that were killed between their first byte and the rename, and
-folders of runs whose remover was killed between the rename and the last file.
+"""Temporary files of a home that were abandoned: by writers killed before the rename, or by removers of runs killed
+between the rename and the last file.
 
-Nothing ever reads them; they only take space. A temporary file's name has its writer's pid, and it is abandoned when no
-such process exists. A writer in another pid namespace is not visible here, so one that is removed must also be older
-than any write takes.
+Nothing reads them; they only take space. Their names hold the pid of the writer; without such a process one is
+abandoned. A writer in another pid namespace is not visible here, so only files older than any write are removed.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FOLDERS = ("identities", "hooks", "signals", "runs", "merge-queue", "run")
-"""Folders of a home in which records are written."""
+"""Folders of a home that hold records."""
 
 LONGEST_WRITE = 2.0
 """Seconds; a write takes milliseconds."""
 
 LONGEST_SUSPENSION = 3600.0
-"""Seconds after which a temporary file is removed whatever process has its writer's pid by now."""
+"""Seconds after which a temporary file is removed even if a process has its writer's pid."""
 
 
 def find_abandoned(home: Path) -> Iterator[Path]:
-    """Yield the temporary files and folders of `home` whose writers are gone; none that lies within another."""
+    """Yield the temporary files and folders of `home` whose writers are gone; none inside another."""
     for folder in RECORD_FOLDERS:
         last: Path | None = None
         for path in sorted((home / folder).rglob(".*.tmp")):
@@ -40,7 +39,7 @@ def find_abandoned(home: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(home: Path, now: float) -> None:
-    """Remove what is abandoned and older than a write takes; `now` is seconds since 1970."""
+    """Remove abandoned files that are older than any write; `now` is in seconds since 1970."""
     with contextlib.suppress(OSError):  # another process may be removing them, too
         for path in find_abandoned(home):
             if path.lstat().st_mtime < now - LONGEST_WRITE:
@@ -51,7 +50,7 @@ def remove_abandoned(home: Path, now: float) -> None:
 
 
 def remove_temp_files(home: Path, now: float) -> None:
-    """As `remove_abandoned`, and those of suspended writers: a writer that wakes later fails and writes nothing."""
+    """Remove abandoned files and those of suspended writers, which fail and write nothing when they wake."""
     with contextlib.suppress(OSError):
         atomic.clear_temporaries(home, now - LONGEST_SUSPENSION)
         remove_abandoned(home, now)

@@ -10,9 +10,9 @@ How a run starts, followed through the code:
     its runner (`spawn.py`), which creates the worktree and starts the orchestrator (`runner/policy.py`).
 
 How a run resumes: `preflight.check_resume`, then 3. with `--resume`. The request to resume is written to the guardian's
-inbox with the launcher's lease, so that it is there whatever becomes of this launcher; the guardian's journal decides
-what it means (`guardian/parking.py`). Guardian, runners and orchestrators that still live are adopted: each process
-finds them by name (`Supervisor.observe_child`) and starts only what is missing.
+inbox together with the launcher's lease, so that it survives this launcher; the guardian's journal decides what it
+means (`guardian/parking.py`). Guardian, runners and orchestrators that are still alive are adopted: each process finds
+its children by name (`Supervisor.observe_child`) and starts only those that are missing.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
     from garrison.supervise.verdict import Verdict
 
 SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""By which a service is told how to report to systemd."""
+"""Variables by which a service reports to systemd."""
 
 INSPECTION_PAUSE = 2.0
-"""Seconds between two inspections of a launcher, at least: a working one beats within its slow timer."""
+"""Seconds between two inspections of a launcher, at least: a working one beats at every rescan."""
 
 
 # ---- make the run durable --------------------------------------------------------------------------------------------
 
 
 def create_run(runtime: Runtime, prepared: PreparedLaunch) -> Launch:
-    """Claim a run id and make launch.json and graph.dot durable; returns the launch with its id."""
+    """Claim a run id and make launch.json and graph.dot durable; return the launch with its id."""
     run, root = _claim_run(runtime, prepared.launch)
     launch = replace(prepared.launch, run_id=run, graph_hash=graph_hash(prepared.text, prepared.plan))
     files = runtime.files(run)
@@ -105,7 +105,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
 
 
 def _claim_run(runtime: Runtime, launch: Launch) -> tuple[str, Path]:
-    """Claim the run id that was asked for, else the pipeline's name with the next free number."""
+    """Claim the requested run id, else the pipeline's name with the next free number."""
     folder = atomic.make_directory(runtime.home / "runs")
     stem = to_run_stem(launch.pipeline_id)
     number = 1
@@ -121,7 +121,7 @@ def _claim_run(runtime: Runtime, launch: Launch) -> tuple[str, Path]:
 
 
 def register_home(runtime: Runtime) -> None:
-    """Add this home to the user's list of homes, if that can be written."""
+    """Add this home to the user's list of homes, if that is writable."""
     path = homes_list(runtime.environ)
     with contextlib.suppress(OSError):
         homes = path.read_text().splitlines() if path.exists() else []
@@ -135,9 +135,9 @@ def register_home(runtime: Runtime) -> None:
 
 
 def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> None:
-    """Lease the launcher's incarnation and re-execute this process as it; does not return.
+    """Lease the launcher's incarnation and re-execute this process as the launcher; does not return.
 
-    `steps`: how many nodes the flow of a resumed run may visit from now on.
+    `steps`: visits of nodes that the flow of a resumed run may make from now on.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     prefix = systemd_scope(runtime)
@@ -147,9 +147,9 @@ def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: i
 
 
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
-    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid.
+    """Start the launcher in a session of its own, with its output in the run's launch.log; return its pid.
 
-    `steps`: how many nodes the flow of a resumed run may visit from now on.
+    `steps`: visits of nodes that the flow of a resumed run may make from now on.
     """
     prefix = systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
@@ -162,7 +162,8 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
 
 
 def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
-    """Take the launcher's lease, and write with it what a person asks of the guardian: to resume, and a new budget."""
+    """Take the launcher's lease, and write the requests to the guardian with it: to resume, and a new budget of
+    steps."""
     identity = lease_launcher(runtime, launch.run_id)
     if steps:
         _request(runtime, launch, f"{launch.run_id}-budget-{identity.incarnation}", SetBudget(steps))
@@ -180,7 +181,7 @@ def _request(runtime: Runtime, launch: Launch, id_: str, payload: Payload) -> No
 
 
 def lease_launcher(runtime: Runtime, run: str) -> Identity:
-    """Take the launcher's lease; a dead predecessor is replaced first. AlreadyAlive if one lives."""
+    """Take the launcher's lease; replace a dead predecessor first. AlreadyAlive if a launcher is alive."""
     key, metadata = launcher_key(run), {}
     old = runtime.store.read(Identity, key)
     if old is not None:
@@ -202,13 +203,13 @@ def lease_launcher(runtime: Runtime, run: str) -> Identity:
 
 
 def judge_launcher(runtime: Runtime, identity: Identity) -> Inspection:
-    """Judge a launcher at once if its heartbeat is fresh; a late one is given a moment to beat again."""
+    """Judge a launcher, at once if its heartbeat is fresh; a late one gets a moment to beat again."""
     pause = max(INSPECTION_PAUSE, 3 * runtime.timing.rescan)
     return judge_now(runtime.observer, identity, runtime.timing.beat_timeout, time.sleep, pause)
 
 
 def _succession(old: Identity, verdict: Verdict) -> str:
-    """Return what became of the launcher before, for `garrison why`."""
+    """Return what became of the previous launcher, for `garrison why`."""
     how = f"had ended ({old.reason or old.status})" if verdict.state == "ended" \
         else f"was {verdict.state}: {verdict.why}"
     return f"incarnation {old.incarnation} {how}"
@@ -218,16 +219,16 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
                      options: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the environment of the launcher's process."""
     key = launcher_key(launch.run_id)
-    own = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
-           "GARRISON_INCARNATION": str(identity.incarnation)}
-    own |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
+    variables = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
+                 "GARRISON_INCARNATION": str(identity.incarnation)}
+    variables |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
     if manager := systemd.find_manager(runtime.environ):
-        own["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and tmux's server wants a scope, too
-    return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, own)
+        variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope, too
+    return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)
 
 
 def systemd_scope(runtime: Runtime) -> list[str]:
-    """Return the prefix that puts a launcher into a scope of its own, where that keeps it alive; else nothing."""
+    """Return the command prefix that puts a launcher into a scope of its own, if that keeps it alive; else []."""
     manager = systemd.find_manager(runtime.environ)
     in_unit = bool(runtime.environ.get("NOTIFY_SOCKET"))
     method = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
@@ -241,14 +242,14 @@ MAX_NAMED_ENTRIES = 5
 
 
 def logout_note(runtime: Runtime) -> str:
-    """Return a line for a person whose logout would end the run; '' elsewhere."""
+    """Return a line for a person whose logout would end the run, else ''."""
     if systemd.is_lingering(systemd.find_manager(runtime.environ)) is not False:
         return ""
     return "note: systemd may end this run when you log out; `loginctl enable-linger` prevents that"
 
 
 def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
-    """Return a line about merge entries of runs that are not running: they will land while this run is; '' for none."""
+    """Return a line about merge entries of runs that are not running, which this run's processor lands; '' for none."""
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock)
     running = running_runs(runtime)
     return describe_foreign_entries([entry for entry in queue.state.unfinished()
@@ -256,7 +257,7 @@ def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
 
 
 def describe_foreign_entries(entries: list[MergeEntry]) -> str:
-    """Return which entries will land, too, and how to withdraw one. Pure."""
+    """Return a line about entries that will land, too, and how to withdraw one. Pure."""
     if not entries:
         return ""
     named = ", ".join(f"{entry.id} ({entry.branch})" for entry in entries[:MAX_NAMED_ENTRIES])

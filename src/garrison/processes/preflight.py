@@ -1,7 +1,7 @@
-"""Checks before a run exists or continues: graph, repository, gate, agents, and the gate's run on the bare target.
+"""Preflight: checks before a run begins or continues. Graph, repository, agents and gate; the gate runs on the target.
 
-A launch that cannot land anything ends with one line and has cost nothing; only the queue's settings are written, once
-the gate has passed. Every refusal names the thing, what is wrong with it, and what to do.
+A launch that could not land anything is refused with one line before it costs anything; only the queue's settings are
+written, once the gate has passed. Every refusal names the thing, what is wrong with it, and what to do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE",
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What a person asked for; None means: not asked."""
+    """Options of a launch as a person gave them; None: not given."""
 
     pipeline: Path
     target: Path
@@ -75,7 +75,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch that may begin: its record, its graph's text and its plan."""
+    """A checked launch: its record, its graph's text and its plan."""
 
     launch: Launch
     text: str
@@ -83,7 +83,7 @@ class PreparedLaunch:
 
 
 def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
-    """Check everything and run the gate once; returns what `create_run` writes. Refused or UsageError otherwise."""
+    """Check everything and run the gate once; return what `create_run` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
     read_config(runtime.home).notify()
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
@@ -127,11 +127,11 @@ def _pipeline_id(request: LaunchRequest, plan: RunPlan) -> str:
 
 
 def _default_max_agents(report: Callable[[str], None]) -> int:
-    """Return the default of --max-agents; reported where memory makes it less than the cores would."""
+    """Return the default of --max-agents; report it if memory, not the number of cores, limits it."""
     cores, memory = capacity.cores(), capacity.available_memory()
     number = capacity.default_agents(cores, memory)
     if number < capacity.default_agents(cores, None) and memory is not None:
-        report(f"note: {number} agents at once, for {memory >> 20} MiB of memory are free; --max-agents sets another "
+        report(f"note: {number} agents at once, since {memory >> 20} MiB of memory are free; --max-agents sets another "
                "number")
     return number
 
@@ -147,11 +147,11 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
 
 
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
-    """Return the variables that agents get: those of --env, and those of the agents' profiles. Refused for an unknown
+    """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an unknown
     agent."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
     validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
-    asked = registry.required_variables(agents | validators, runtime.home)
+    required = registry.required_variables(agents | validators, runtime.home)
     for name in validators:
         registry.agent(name, runtime.home, VALIDATOR)
     if unset := unset_variables(runtime, request.env):
@@ -165,12 +165,12 @@ def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) 
         if session := registry.session_options(agent, name, task.attrs, runtime.home):
             from garrison.session.trust import read_tiers, require_working_tier
 
-            require_working_tier(session.tier, read_tiers())
-    return sorted({*request.env, *(name for name in asked if name in runtime.environ)})
+            working_tier(session.tier, read_tiers())
+    return sorted({*request.env, *(name for name in required if name in runtime.environ)})
 
 
 def unset_variables(runtime: Runtime, names: Iterable[str]) -> list[str]:
-    """Return those of `names` that this process could not pass on."""
+    """Return those of `names` that are not set in this process."""
     return [name for name in names if name not in runtime.environ]
 
 
@@ -180,7 +180,7 @@ def run_exists(run: str) -> Refused:
 
 
 def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest) -> None:
-    """Refuse a second run of a pipeline and repository while there is one that could be resumed."""
+    """Refuse a second run of a pipeline and repository while an unfinished one exists."""
     if request.run is not None and (runtime.home / "runs" / check_run(request.run)).exists():
         raise run_exists(request.run)
     if request.new:
@@ -201,7 +201,7 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
 
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
                report: Callable[[str], None]) -> Launch:
-    """Return the launch with the queue's gate, which has passed on the bare target."""
+    """Return the launch with the queue's gate, after it has passed on the target itself."""
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
@@ -236,7 +236,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
                  retry_failed: bool = False) -> Launch:
     """Return the launch of a run that may be resumed; Refused if it is over, or its target branch was rewritten.
 
-    A run that is over, but whose launcher died before it reported that, is resumed: the new launcher reports it.
+    A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
     """
     launch = runtime.launch(check_run(run))
     state = read_run_state(runtime, run)
@@ -294,7 +294,7 @@ def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
 
 
 def _restore_gate(runtime: Runtime, launch: Launch, git: Git) -> None:
-    """Configure a queue again whose journal was damaged and moved away, as the run was launched with it."""
+    """Configure a queue whose journal was damaged and moved away, with the options that the run was launched with."""
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
     if queue.state.config is None and (launch.gate or launch.no_gate):
         queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout))

@@ -1,7 +1,7 @@
 """`garrison up`: start a launcher for each run that is unfinished, was not stopped by a person, and has none.
 
-After a boot, a logout or an out-of-memory kill, a person, cron or a timer calls this, as often as it likes. What each
-run needs is decided by `decide_resume` (pure); its result says what was done, or what prevents it.
+A person, cron or a timer calls this after a boot, a logout or an out-of-memory kill, as often as needed.
+`decide_resume` (pure) decides what each run needs; the result says what was done, or what prevents it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from garrison.records.signals import PostedSignal
 
 UNREMARKABLE = frozenset({"over", "tended"})
-"""States that are as they should be: shown only with `--json`."""
+"""States that need no attention: shown only with `--json`."""
 
 REPORTED_TO_CRON = frozenset({"started", "refused"})
-"""What the script that cron calls each minute shows: what it did, and what it could not do."""
+"""States that the script for cron reports: what it did, and what it could not do."""
 
 _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "elsewhere": "left alone",
                 "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
@@ -44,10 +44,10 @@ _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "else
 
 @dataclass(frozen=True)
 class ResumeResult:
-    """What became of one run.
+    """Result for one run.
 
-    `state`: started; over; tended (has a launcher); elsewhere, stopped, parked, held: left alone; refused: it should be
-    resumed and cannot be.
+    `state`: started; over; tended (it has a launcher); elsewhere, stopped, parked, held (left alone); refused (it
+    should be resumed but cannot be).
     """
 
     run: str
@@ -56,7 +56,7 @@ class ResumeResult:
 
     @property
     def line(self) -> str:
-        """The result in words."""
+        """Return the result in words."""
         if not self.why:
             return f"run {self.run}: {self.state}"
         return f"run {self.run} is {_STATE_WORDS[self.state]}: {self.why}"
@@ -64,10 +64,10 @@ class ResumeResult:
 
 def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Identity | None,
                   inbox: Sequence[PostedSignal] = ()) -> ResumeResult | list[str]:
-    """Return why a run gets no launcher, or the options of the one it gets; `inbox` is its guardian's. Pure.
+    """Return why a run gets no launcher, or the options of its new launcher; `inbox` is the guardian's. Pure.
 
-    A launcher that died before it reported the end of its run has a successor that reports it; one that died before
-    the guardian applied a person's request to resume has a successor that resumes.
+    A launcher that died before it reported the end of its run gets a successor that reports it; one that died before
+    the guardian applied a person's request to resume gets a successor that resumes.
     """
     identity, verdict = launcher.identity, launcher.verdict
     died_at_work = identity is not None and verdict is not None and (identity.status == "crashed" or (
@@ -97,7 +97,7 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
 
 
 def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> ResumeRun | None:
-    """Return the request to resume that came with this incarnation of the launcher, if it is not applied yet."""
+    """Return the request to resume that was written with this incarnation of the launcher, if it is not applied yet."""
     id_ = resume_id(run, incarnation)
     if id_ in state.applied:
         return None
@@ -107,14 +107,13 @@ def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[P
 
 
 def resume_all(home: Path) -> list[ResumeResult]:
-    """Start the missing launchers of all runs of a home; returns a result per run. Harmless when called twice at
-    once."""
+    """Start the missing launchers of all runs of a home; return a result per run. Safe to call concurrently."""
     runtime = Runtime.real(home)
     return [result for run in run_records.list_runs(home) if (result := _resume(runtime, run)) is not None]
 
 
 def needs_launcher(runtime: Runtime, run: str) -> bool:
-    """Return whether `garrison up` would start a launcher for a run; one that cannot be read needs none."""
+    """Return whether `garrison up` would start a launcher for a run; False for an unreadable one."""
     try:
         launch = runtime.launch(run)
         return not launch.adhoc and not isinstance(_decide(runtime, launch), ResumeResult)
@@ -123,7 +122,7 @@ def needs_launcher(runtime: Runtime, run: str) -> bool:
 
 
 def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
-    """Resume one run, if it needs it; an error is its result, so that the other runs do not wait for it."""
+    """Resume one run if needed; an error becomes its result, so that the other runs go on."""
     home = runtime.home
     try:
         launch = runtime.launch(run)
@@ -155,13 +154,13 @@ def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list
 
 
 def _observe_launcher(runtime: Runtime, run: str) -> ChildState:
-    """Return a run's launcher; one that hangs is inspected twice, and counts as none."""
+    """Return the state of a run's launcher; a late heartbeat is inspected twice."""
     identity = runtime.store.read(Identity, launcher_key(run))
     return ChildState(identity, judge_launcher(runtime, identity).verdict if identity else None)
 
 
 def _start(runtime: Runtime, launch: run_records.Launch, options: list[str]) -> str:
-    """Start the launcher, by the run's systemd unit if there is one for this home; returns how."""
+    """Start the launcher, by the run's systemd unit if this home has one; return how it was started."""
     manager = systemd.find_manager(runtime.environ)
     environ = {name: value for name, value in runtime.environ.items() if name != "GARRISON_HOME"}
     default_home = str(find_home(None, environ))

@@ -1,11 +1,11 @@
-"""The flow of a run: the pipeline's state machine, driven by the events that the guardian journals. Pure.
+"""Run flow: the pipeline's state machine, driven by the events that the guardian journals. Pure.
 
-The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/events.py`), in
-their order; nothing else changes it, so a guardian that replays its journal is where its predecessor was. An event
-that the flow does not wait for (a repeated one, or one whose place was cancelled) changes nothing.
+The flow is a function of the run's program, its id and the journal's `flow` events (`pipeline/flow/events.py`) in
+order; nothing else changes it, so a guardian that replays its journal has the state of its predecessor. An event that
+the flow does not wait for (a repeated one, or one whose place was cancelled) changes nothing.
 
-A `subgraph` or manager node has a flow of its own, a child. What the child waits for appears here as the place
-`NODE#1:1::its place`, of the node `NODE__its node`. The node ends with its child, and the child with its node.
+A `subgraph` or manager node runs a nested flow. Its places appear here as `NODE#1:1::PLACE`, of the node `NODE__INNER`.
+The node ends with its nested flow, and the nested flow with its node.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
 
 CHILD_SEPARATOR = "::"
-"""Between the step of a node that runs a pipeline and the place within that."""
+"""Separator between the step of a node that runs a pipeline and a place of that pipeline."""
 
 INITIAL_STATUSES = (VALIDATED, FAILED)
-"""Statuses in the graph that a run believes; nodes with another one are done in the run, as if nothing had been."""
+"""Statuses in the graph that a run accepts; nodes with another one are done again."""
 
 
 def step_id(place: Place) -> str:
-    """Return the id of one try at one place of the flow: a retry at the same place is another step."""
+    """Return the id of one try at one place of the flow; a retry at the same place is another step."""
     return f"{place.id}:{place.attempt}"
 
 
 class RunFlow:
-    """The flow of one run, or of a pipeline within it."""
+    """Flow of one run, or of a pipeline nested in it."""
 
     def __init__(self, program: Program, run: str, nested: Mapping[str, RunPlan] | None = None,
                  context: Mapping[str, Any] | None = None) -> None:
         self.program, self.run, self.nested = program, run, nested or {}
         self.children: dict[str, RunFlow] = {}
-        """Step of a node that runs a pipeline → its flow."""
+        """Step of a node that runs a pipeline → the flow of that pipeline."""
         initial = {node: status for node, status in program.initial.items() if status in INITIAL_STATUSES}
         self.state: FlowState = begin(program, context, seed=run, initial=initial)
         self._update_children()
@@ -65,38 +65,41 @@ class RunFlow:
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """The places in flight by id, in the order in which they were reached; none once the flow has ended."""
+        """Return the places in flight by id, in the order in which they were reached; none once the flow has ended."""
         if self.state.ended or not self.nested:
             return {} if self.state.ended else self.state.in_flight
-        found = {}
+        places: dict[str, Place] = {}
         for place in self.state.in_flight.values():
-            child = self.children.get(step_id(place))
-            shown = [place] if child is None else [_as_seen_by_run(place, inside) for inside in child.places.values()]
-            found.update({one.id: one for one in shown})
-        return found
+            if (child := self.children.get(step_id(place))) is None:
+                places[place.id] = place
+                continue
+            for inner in child.places.values():
+                outer = _to_outer_place(place, inner)
+                places[outer.id] = outer
+        return places
 
     @property
     def managed(self) -> Mapping[str, tuple[Place, RunFlow]]:
-        """Place of each manager at work → that place, and the flow that it watches."""
-        found: dict[str, tuple[Place, RunFlow]] = {}
+        """Return for the place of each active manager that place and the flow that it watches."""
+        managed: dict[str, tuple[Place, RunFlow]] = {}
         for place in self.state.in_flight.values() if self.children else ():
             if (child := self.children.get(step_id(place))) is None:
                 continue
             if self._node(place).handler == MANAGER:
-                found[place.id] = (place, child)
-            for inside, below in child.managed.values():
-                seen = _as_seen_by_run(place, inside)
-                found[seen.id] = (seen, below)
-        return found
+                managed[place.id] = (place, child)
+            for inner, inner_flow in child.managed.values():
+                outer = _to_outer_place(place, inner)
+                managed[outer.id] = (outer, inner_flow)
+        return managed
 
     @property
     def over(self) -> str:
-        """`done` or `failed` when the flow has ended, else ''."""
+        """Return `done` or `failed` once the flow has ended, else ''."""
         return self.state.status if self.state.ended else ""
 
     @property
     def why(self) -> str:
-        """Why it failed, on one line."""
+        """Return why it failed, on one line."""
         return "; ".join(text for text in (self.state.reason, self.state.detail) if text).partition("\n")[0]
 
     def steps(self) -> set[str]:
@@ -106,19 +109,19 @@ class RunFlow:
     def nested_nodes(self) -> dict[str, dict[str, Any]]:
         """Return for each node that runs a pipeline: status (pending, active, done, failed), outcome, reason, visits.
 
-        Those of a pipeline within are listed only while that is under way.
+        Those of a nested pipeline are listed only while it runs.
         """
         active = {} if self.state.ended else {place.node: place for place in self.state.in_flight.values()}
-        found: dict[str, dict[str, Any]] = {}
+        nodes: dict[str, dict[str, Any]] = {}
         for name in self.nested:
             last = self.state.outcomes.get(name)
             status = "active" if name in active else "pending" if last is None else "failed" if last.failed else "done"
-            found[name] = {"status": status, "outcome": last.status if last else "", "label": "",
+            nodes[name] = {"status": status, "outcome": last.status if last else "", "label": "",
                            "reason": last.failure_reason if last else "", "visits": self.state.completed.count(name)}
             child = self.children.get(step_id(active[name])) if name in active else None
             if child is not None:
-                found |= {inner_name(name, node): body for node, body in child.nested_nodes().items()}
-        return found
+                nodes |= {inner_name(name, node): body for node, body in child.nested_nodes().items()}
+        return nodes
 
     # ---- events
 
@@ -139,12 +142,12 @@ class RunFlow:
         self._update_children()
 
     def _update_children(self) -> None:
-        """Begin the flows of nodes that came into flight, and end the nodes whose flow has ended, until all agree."""
+        """Begin the flows of nodes in flight, and end the nodes whose flow has ended, until nothing changes."""
         while self.nested:
-            below = {step_id(place): place for place in self.state.in_flight.values() if place.node in self.nested
-                     and not self.state.ended}
-            self.children = {step: child for step, child in self.children.items() if step in below}
-            for step, place in below.items():
+            active = {step_id(place): place for place in self.state.in_flight.values() if place.node in self.nested
+                      and not self.state.ended}
+            self.children = {step: child for step, child in self.children.items() if step in active}
+            for step, place in active.items():
                 if step not in self.children:
                     plan = self.nested[place.node]
                     assert plan.program is not None
@@ -153,11 +156,11 @@ class RunFlow:
             finished = next((step for step, child in self.children.items() if child.over), None)
             if finished is None:
                 return
-            place, child = below[finished], self.children.pop(finished)
+            place, child = active[finished], self.children.pop(finished)
             advance(self.program, self.state, Finished(place.id, self._child_outcome(place, child), place.attempt))
 
     def _child_outcome(self, place: Place, child: RunFlow) -> Outcome:
-        """Return what a child that has ended is to the node that ran it."""
+        """Return the outcome of a node whose nested flow has ended."""
         updates = context_changes(child.state.context(), self.state.context(place.branch))
         outcome = child_failed(child.state.reason, updates) if child.over == "failed" else Outcome(
             SUCCESS, notes=f"{len(child.state.completed)} nodes done", context_updates=updates)
@@ -169,50 +172,50 @@ class RunFlow:
         return self.program.graph.nodes[place.node]
 
     def telemetry(self) -> dict[str, Any]:
-        """Return what a manager sees of this flow, as context keys."""
+        """Return the state of this flow for its manager, as context keys."""
         return telemetry_of(checkpoint_of(self.program, self.state, self.run, ""))
 
     # ---- places
 
     def locate(self, place: Place) -> tuple[RunFlow, Place]:
-        """Return the flow, this one or one within it, that a place belongs to, and the place as that has it."""
+        """Return the flow that a place belongs to, this or a nested one, and the place as that flow knows it."""
         step, is_inside, rest = place.id.partition(CHILD_SEPARATOR)
         if not is_inside:
             return self, self.state.in_flight[place.id]
         return self.children[step].locate(replace(place, id=rest))
 
     def context(self, place: Place) -> dict[str, Any]:
-        """Return what a place sees of the context."""
-        flow, own = self.locate(place)
-        return dict(flow.state.context(own.branch))
+        """Return the context of a place."""
+        flow, located = self.locate(place)
+        return dict(flow.state.context(located.branch))
 
     def carryover(self, place: Place) -> Carryover:
-        """Return what the agent of a place is told of the run so far; its prompt has the goal anyway."""
-        flow, own = self.locate(place)
-        return carryover_of(flow.program, flow.state, own, self.run)
+        """Return what the agent of a place learns about the run so far, beside the goal."""
+        flow, located = self.locate(place)
+        return carryover_of(flow.program, flow.state, located, self.run)
 
     def session_updates(self, place: Place, session: str) -> dict[str, str]:
-        """Return the context values by which later nodes find the session that the agent of a place had."""
-        flow, own = self.locate(place)
+        """Return the context values by which later nodes find the session of the agent of a place."""
+        flow, located = self.locate(place)
         graph = flow.program.graph
-        return session_updates(graph, graph.nodes[own.node], incoming_edge(flow.program, own),
-                               flow.state.context(own.branch), session)
+        return session_updates(graph, graph.nodes[located.node], incoming_edge(flow.program, located),
+                               flow.state.context(located.branch), session)
 
     # ---- snapshots
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        below = {step: child.to_data() for step, child in self.children.items()}
-        return {**self.state.to_data(), **({"children": below} if below else {})}
+        children = {step: child.to_data() for step, child in self.children.items()}
+        return {**self.state.to_data(), **({"children": children} if children else {})}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Return to a state that `to_data` gave."""
+        """Restore a state from the values of `to_data`."""
         self.state, self.children = FlowState.from_data(data), {}
         self._update_children()
         for step, child in self.children.items():
             child.restore(data["children"][step])
 
 
-def _as_seen_by_run(place: Place, inside: Place) -> Place:
-    """Return a place of the pipeline that runs at `place`, under the id and node name that it has in the run."""
-    return replace(inside, id=f"{step_id(place)}{CHILD_SEPARATOR}{inside.id}", node=inner_name(place.node, inside.node))
+def _to_outer_place(place: Place, inner: Place) -> Place:
+    """Return a place of the pipeline that runs at `place`, with its id and node name in the outer flow."""
+    return replace(inner, id=f"{step_id(place)}{CHILD_SEPARATOR}{inner.id}", node=inner_name(place.node, inner.node))

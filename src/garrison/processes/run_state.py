@@ -1,8 +1,8 @@
 """State of a run, replayed from the guardian's journal. Pure: no clock, disk or process here.
 
-`RunState.apply` changes the state by one journal record (`records/events.py` says what each holds); `_APPLY` is the
-table. Replayed with the run's program, as its guardian does, the state includes the flow; without it (status, answer)
-it has the nodes, the gates and the latest outcomes, which need no graph.
+`RunState.apply` applies one journal record (`records/events.py`) by the table `_APPLY`. Replayed with the run's
+program, as its guardian does, the state includes the flow; without it (status, answer) it has nodes, gates and latest
+outcomes, which need no graph.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ RUN_TRANSITIONS: dict[str, frozenset[str]] = {
     "done": frozenset(),
     "failed": frozenset({"running"}),
 }
-"""Run status → the statuses that may follow. A resumed run that was stopped goes on, and so does a failed one whose
-nodes are parked (`RunState.over`)."""
+"""Run status → the statuses that may follow. A stopped run can be resumed, and a failed one whose nodes are parked
+(`RunState.over`)."""
 
 ENDED = frozenset({"stopped", "done", "failed"})
-"""Statuses in which nothing goes on."""
+"""Statuses in which nothing more happens."""
 
 RESUMED = "resumed"
-"""The reason of a run that goes on after it had ended."""
+"""Reason of a run that was resumed after its end."""
 
 STOPPED_BY_PERSON = "stopped by a person"
-"""The reason of a run that a person stopped."""
+"""Reason of a run that a person stopped."""
 
 HOLDABLE = frozenset({"pending", "active"})
-"""Statuses of a node that a person can park; later the merge queue has it."""
+"""Statuses of a node that a person can park; later the merge queue has its work."""
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """Where a node is; `commit` is what landed for it.
+    """State of a node; `commit` is the one that landed for it.
 
-    `step` names the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
-    step's first attempt, those after it are rework. `kind` says what failed, in its runner's words; `steer` is what a
-    manager tells the agent of this step.
+    `step` is the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
+    step's first attempt, later ones are rework. `kind` says what failed, as reported by its runner; `steer` is a
+    manager's instruction for the agent of this step.
     """
 
     status: str = "pending"
@@ -111,7 +111,7 @@ class NodeOutcome:
 
 @dataclass
 class RunState:
-    """One run as its journal tells it."""
+    """State of one run. Its field names are also the keys of a journal snapshot."""
 
     status: str = "new"
     reason: str = ""
@@ -121,16 +121,16 @@ class RunState:
     deaths: dict[str, list[Death]] = field(default_factory=dict)
     """Full name → its deaths in the current attempt."""
     buried: dict[str, int] = field(default_factory=dict)
-    """Full name → its latest incarnation whose death was journaled, in whatever attempt."""
+    """Full name → its latest incarnation whose death was journaled, in any attempt."""
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
     """Full name → its latest stopped incarnation that may have a successor."""
     questions: dict[str, Question] = field(default_factory=dict)
     """Node → its open question."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
-    """Full name → its circuit, of those that the guardian parked in this attempt."""
+    """Full name → its circuit, if the guardian parked it in this attempt."""
     stuck: dict[str, StuckAgent] = field(default_factory=dict)
-    """Node → its agent, where its runner parked that."""
+    """Node → its agent, if its runner parked it."""
     unstuck: dict[str, int] = field(default_factory=dict)
     """Node → the last incarnation of its agent that was reported as no longer parked."""
     held: dict[str, str] = field(default_factory=dict)
@@ -140,9 +140,9 @@ class RunState:
     gates: dict[str, OpenGate] = field(default_factory=dict)
     """Place of the flow → the gate that is open there."""
     heard: dict[str, list[Any]] = field(default_factory=dict)
-    """Name of a pipeline's signal → the values that arrived with it and that no gate has used yet."""
+    """Name of a pipeline signal → its values that no gate has used yet."""
     cancelled: set[str] = field(default_factory=set)
-    """Nodes whose runner was told that their work is not needed any more."""
+    """Nodes that were cancelled and whose runner has not ended yet."""
     budget: int | None = None
     """Steps that a person allows the flow from the next resume on."""
     managers: dict[str, ManagerState] = field(default_factory=dict)
@@ -154,23 +154,23 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether the run cannot be resumed; one that failed because its nodes are parked can."""
+        """Return whether the run cannot be resumed; one that failed because its nodes are parked can."""
         unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
         return self.status == "done" or (self.status == "failed" and not unfinished)
 
     @property
     def landed(self) -> int:
-        """How many nodes have landed."""
+        """Return the number of nodes that have landed."""
         return sum(1 for node in self.nodes.values() if node.status == "validated")
 
     @property
     def statuses(self) -> dict[str, str]:
-        """Node → status."""
+        """Return node → status."""
         return {name: node.status for name, node in self.nodes.items()}
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Node → current attempt."""
+        """Return node → current attempt."""
         return {name: node.attempt for name, node in self.nodes.items()}
 
     def circuit(self, full: str) -> Circuit:
@@ -178,14 +178,14 @@ class RunState:
         return self.circuits.get(full, CLOSED)
 
     def apply(self, entry: Entry) -> RunState:
-        """Apply one journal record; returns self."""
+        """Apply one journal record; return self."""
         event = decode(entry)
         if event is not None:
             self.apply_event(event, entry.at)
         return self
 
     def apply_event(self, event: Event, at: str) -> None:
-        """Apply an event that was journaled `at` (UTC); kinds that change no state are passed over."""
+        """Apply an event that was journaled `at` (UTC); one that changes no state is ignored."""
         handler = _APPLY.get(type(event))
         if handler is not None:
             handler(self, event, at)
@@ -247,9 +247,9 @@ class RunState:
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
-        mine = f"runner-{node}@"
-        self.deaths = {full: deaths for full, deaths in self.deaths.items() if not full.startswith(mine)}
-        self.circuits = {full: one for full, one in self.circuits.items() if not full.startswith(mine)}
+        prefix = f"runner-{node}@"
+        self.deaths = {full: deaths for full, deaths in self.deaths.items() if not full.startswith(prefix)}
+        self.circuits = {full: circuit for full, circuit in self.circuits.items() if not full.startswith(prefix)}
 
     # ---- signals
 
@@ -272,7 +272,7 @@ class RunState:
     def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
         if event.flow is not None:
             self._apply_flow(event.flow, at)
-            if event.flow.event == "resumed":  # in this very record: a guardian that dies after it leaves a running run
+            if event.flow.event == "resumed":  # in the same record: a guardian may die right after it
                 self.status, self.reason = "running", ""
         if event.heard is not None:
             self.heard[event.heard.name] = [*self.heard.get(event.heard.name, []), event.heard.value]
@@ -294,7 +294,7 @@ class RunState:
             self._unpark([event.unhold], event.lives)
 
     def _unpark(self, names: list[str], stopped: Mapping[str, int]) -> None:
-        """Empty the restart windows of these nodes' runners (or of the processor): a person lets them go on."""
+        """Empty the restart windows of these nodes' runners (or of the processor), which a person unparked."""
         self.lifted.update(stopped)
         for name in names:
             self.stuck.pop(name, None)
@@ -317,7 +317,7 @@ class RunState:
     def _apply_death(self, event: ChildDied, _at: str) -> None:
         deaths = self.deaths.setdefault(event.full, [])
         self.buried[event.full] = max(self.buried.get(event.full, 0), event.incarnation)
-        if all(death.incarnation != event.incarnation for death in deaths):  # once per incarnation
+        if all(death.incarnation != event.incarnation for death in deaths):  # count an incarnation once
             deaths.append(Death.of(event))
 
     # ---- snapshots
@@ -344,7 +344,8 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     ChildDied: RunState._apply_death,
     Snapshot: RunState._apply_snapshot,
 }
-"""Journal record → what it changes. All other kinds are for people and for the processes that wrote them."""
+"""Journal record → the method that applies it. All others matter only to people and to the processes that wrote
+them."""
 
 
 def to_snapshot(state: RunState) -> dict[str, Any]:
@@ -355,9 +356,9 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
             "questions": {node: asdict(question) for node, question in state.questions.items()},
             "stuck": {node: asdict(agent) for node, agent in state.stuck.items()}, "unstuck": state.unstuck,
-            "circuits": {full: asdict(one) for full, one in state.circuits.items()},
-            "held": state.held, "began": state.began, "gates": {place: gate.to_record() for place,
-                                                                gate in state.gates.items()},
+            "circuits": {full: asdict(breaker) for full, breaker in state.circuits.items()},
+            "held": state.held, "began": state.began,
+            "gates": {place: gate.to_record() for place, gate in state.gates.items()},
             "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
             "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
@@ -371,12 +372,11 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         set(data["applied"]), {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
         dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
         {node: Question(**question) for node, question in data.get("questions", {}).items()},
-        {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
+        {full: Circuit(**breaker) for full, breaker in data.get("circuits", {}).items()},
         {node: StuckAgent(**agent) for node, agent in data.get("stuck", {}).items()}, dict(data.get("unstuck", {})),
-        dict(data.get("held", {})), data.get("began", ""), {place: OpenGate.from_record(gate) for place,
-                                                            gate in data.get("gates", {}).items()},
-        dict(data.get("heard", {})),
-        set(data.get("cancelled", ())), data.get("budget"),
+        dict(data.get("held", {})), data.get("began", ""),
+        {place: OpenGate.from_record(gate) for place, gate in data.get("gates", {}).items()},
+        dict(data.get("heard", {})), set(data.get("cancelled", ())), data.get("budget"),
         {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
         {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()}, data.get("ends", 0))
 
@@ -386,7 +386,7 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
-    """Return what is kept of a finished step for people; `before` is the same of the node's step before."""
+    """Return the outcome of a finished step, for people; `before` is that of the node's previous step."""
     outcome = event.body["outcome"]
     return NodeOutcome(outcome["status"], outcome.get("preferred_label", ""),
                        outcome.get("failure_reason", "").partition("\n")[0], event.place,
@@ -395,7 +395,7 @@ def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutc
 
 def replay_run(entries: Iterable[Entry], program: Program | None = None, run: str = "",
                children: Mapping[str, RunPlan] | None = None) -> RunState:
-    """Return the state after `entries`; with the run's program (its id, the pipelines within it) the flow's, too."""
+    """Return the state after `entries`; with the run's program, its id and nested pipelines, the flow's state, too."""
     state = RunState(flow=None if program is None else RunFlow(program, run, children))
     for entry in entries:
         state.apply(entry)

@@ -160,7 +160,7 @@ def test_choosing_one(repo: Path) -> None:
         chosen("two")
     with pytest.raises(NotFound, match="there is r1/n, r1/live"):
         chosen("nobody")
-    with pytest.raises(NotFound, match="no rescue at all"):
+    with pytest.raises(NotFound, match="no saved work at all"):
         rescue_refs.resolve_rescue([], "n", None)
 
 
@@ -171,14 +171,14 @@ def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_pat
     rescue_refs.restore_branch(ours, commit, "again")
     assert git(repo, "show", "again:a") == "1"
     for taken in ("again", "main", "again/below"):
-        with pytest.raises(Refused, match="is there already"):
+        with pytest.raises(Refused, match="exists already"):
             rescue_refs.restore_branch(ours, commit, taken)
     for bad in ("-d", "a..b", ""):
         with pytest.raises(UsageError):
             rescue_refs.restore_branch(ours, commit, bad)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(repo)
-    for there, why in ((tmp_path / "empty", "there already"), (repo / "inside", "lies in the checkout"),
+    for there, why in ((tmp_path / "empty", "exists already"), (repo / "inside", "lies in the checkout"),
                        (tmp_path / "link" / "inside", "lies in the checkout"),
                        (tree / "inside", "lies in the checkout"),
                        (repo / ".git" / "x", "lies in the checkout")):

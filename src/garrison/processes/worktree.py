@@ -1,9 +1,16 @@
-"""A node's worktree and branch: created at the target's tip, set up, saved, removed. Also what runs left behind.
+"""Worktrees: a node's worktree and branch, from creation to removal, and those that runs left behind.
 
-Commits that an agent made elsewhere but that continue the node's branch are brought onto it, because nothing else
-lands; other commits are no result, and the reason says where they are. A landed branch is archived, not deleted. A
-worktree is reset or removed only when all of it is on some ref, or was just saved under a rescue ref; where that
-fails, it stays and the error says why. Only worktrees in the run's own folder are touched.
+A worktree, followed through the code: the runner's action PREPARE_WORKTREE calls `Worktree.prepare` (`create_worktree`
+at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
+works there; `Snapshotter` (snapshots.py) saves it at intervals. At the end `adopt_commits` brings the agent's commits
+onto the branch. After the landing TIDY_UP saves the rest, removes the worktree and archives the branch (`save_rest`,
+`remove`, `archive`); after a failure FAIL_NODE saves everything first (`save`). `garrison clean` and `doctor` find and
+remove what killed runs left behind (`find_worktrees`, `save_and_remove`).
+
+Only commits on the node's branch land. So commits made elsewhere that continue the branch are brought onto it; others
+are no result, and the reason says where they are. A worktree is reset or removed only when all of it is on some ref, or
+was just saved under a rescue ref; if saving fails it stays, and the error says why. A landed branch is archived, not
+deleted. Only worktrees in the run's own folder are touched.
 """
 
 from __future__ import annotations
@@ -31,12 +38,12 @@ if TYPE_CHECKING:
 
 
 def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
-    """Save what a worktree holds under a rescue ref; returns the ref. `why` ends the sentence "what NODE …"."""
-    return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
+    """Save the content of a worktree under a rescue ref; return the ref. `why` completes "what NODE …"."""
+    return git.keep_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
-    """Return whether a worktree holds anything that none of the commits `tips` has."""
+    """Return whether a worktree holds anything that is in none of the commits `tips`."""
     head = git.head(worktree)
     return git.is_dirty(worktree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))
 
@@ -45,14 +52,14 @@ def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
 
 
 def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str, conflicts: Path) -> list[str]:
-    """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.
+    """Create the worktree on the node's branch at `tip`, or adopt a predecessor's; return notes.
 
     With `rework=merge`, `tip` is merged into it, and the names of the files in conflict are written to `conflicts`.
     """
     worktree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not worktree.exists():
-        # The earlier attempt's work is under its rescue ref, and this one begins again. The branch may hold more: an
-        # agent that checked out another branch left its worktree, and so the rescue, elsewhere.
+        # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may hold more: if the
+        # agent checked out another branch, the rescue is of that one.
         before = git.branch_tip(branch)
         if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
             git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
@@ -64,8 +71,8 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
 
 
 def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
-    """Merge the target's tip into the branch, leaving conflict markers, once per attempt: a later runner must not
-    merge again, under an agent at work, because the target moved."""
+    """Merge the target's tip into the branch and leave conflict markers, once per attempt: a later runner must not
+    merge under a working agent because the target moved."""
     if conflicts.exists():
         return
     head = git.head(worktree) or tip
@@ -81,7 +88,7 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
 
 
 def remove_worktree(git: Git, worktree: Path) -> None:
-    """Remove a worktree, its slot number, and the folders it leaves empty."""
+    """Remove a worktree, its slot number, and its parent folders if they are empty."""
     git.remove_worktree(worktree)
     folder = worktree.parent.parent
     if folder.is_dir():
@@ -94,7 +101,7 @@ def remove_worktree(git: Git, worktree: Path) -> None:
 
 
 def current_setup_key(launch: Launch, task: Task, worktree: Path) -> str:
-    """Return the key of what the set-up depends on, as it is now; '' if the task has no set-up."""
+    """Return a key of the current files that the set-up depends on; '' if the task has no set-up."""
     return setup_key(task.setup, worktree, launch.lock_files) if task.setup else ""
 
 
@@ -107,7 +114,7 @@ def validator_worktree(worktree: Path) -> Path:
 
 
 def remove_validator_worktree(git: Git, worktree: Path, task: Task) -> None:
-    """Remove the validator's worktree beside the node's, if there is one; what was written in it is saved."""
+    """Remove the validator's worktree beside the node's, if there is one; save what was written in it."""
     path = validator_worktree(worktree)
     if not path.is_dir():
         return
@@ -121,7 +128,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task) -> None:
 
 
 class Worktree:
-    """The worktree of one attempt, as its runner uses it; `folder` is the attempt's folder in the home.
+    """Worktree of one attempt, as its runner uses it; `folder` is the attempt's folder in the home.
 
     `on_saved` is called with each rescue ref that is written.
     """
@@ -136,7 +143,7 @@ class Worktree:
     def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool) -> list[str]:
         """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.
 
-        `is_new_attempt`: what is there is an earlier attempt's; `agent_alive`: an agent works in it.
+        `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it.
         """
         if is_new_attempt and self.task.rework == "fresh" and self.path.is_dir() and not agent_alive:
             self._save("left by a failed attempt", self.task.attempt - 1)
@@ -148,20 +155,20 @@ class Worktree:
         return notes
 
     def clear_locks(self) -> None:
-        """Remove the lock files that a dead agent's git left."""
+        """Remove the lock files that a dead agent's git left behind."""
         self.git.clear_locks(self.path, self.branch)
 
     def setup_key(self) -> str:
-        """Return the key of what the set-up depends on, as it is now; '' without a set-up."""
+        """Return `current_setup_key` of this worktree."""
         return current_setup_key(self.launch, self.task, self.path)
 
     def hide_setup_outputs(self) -> None:
-        """Hide what the set-up made from git, unless an agent may have made new folders, too."""
+        """Hide the set-up's output from git, unless an agent may have made new folders, too."""
         if not (self.folder / "prompt.md").exists():
             hide_setup_output(self.git, self.path)
 
     def save(self, why: str) -> str:
-        """Save all that the worktree holds, if it exists; returns the ref, or ''. `why` ends "what NODE …"."""
+        """Save all content of the worktree, if it exists; return the ref, or ''. `why` completes "what NODE …"."""
         if not self.path.is_dir():
             return ""
         ref = self._save(why, self.task.attempt)
@@ -169,21 +176,21 @@ class Worktree:
         return ref
 
     def save_rest(self) -> None:
-        """Save what the worktree holds beside the branch, which has landed."""
+        """Save content of the worktree that is not on the branch, which has landed."""
         tip = self.git.branch_tip(self.branch)
         if self.path.is_dir() and has_unsaved_work(self.git, self.path, [tip] if tip else []):
             self.save("had not committed when its branch landed")
 
     def remove(self) -> None:
-        """Remove the worktree, and a validator's beside it; what they held has been saved."""
+        """Remove the worktree, and a validator's beside it, after their content was saved."""
         remove_validator_worktree(self.git, self.path, self.task)
         remove_worktree(self.git, self.path)
 
     def archive(self) -> None:
-        """Archive the landed branch, and forget the snapshots of all attempts."""
+        """Archive the landed branch, and delete the snapshots of all attempts."""
         stems = [rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE)
                  for attempt in range(1, self.task.attempt + 1)]
-        self.git.delete_rescues([one.ref for stem in stems for one in self.git.interval_snapshots(stem)])
+        self.git.forget_rescues([snapshot.ref for stem in stems for snapshot in self.git.lives(stem)])
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
             archive_landed_branch(self.git, self.task, self.branch, tip)
@@ -193,7 +200,7 @@ class Worktree:
 
 
 def adopt_commits(git: Git, worktree: Path, branch: str) -> str:
-    """Move `branch` on to what is checked out in `worktree`; returns '' if it is there now, else why it cannot be."""
+    """Move `branch` forward to the commit checked out in `worktree`; return '', or the reason why it cannot be."""
     head, tip = git.head(worktree), git.branch_tip(branch)
     if head is None:
         return f"git finds no commit in {worktree}: its .git is damaged or gone"
@@ -208,9 +215,9 @@ def adopt_commits(git: Git, worktree: Path, branch: str) -> str:
 
 
 def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
-    """Move a landed branch to its archive ref; what was there and is nowhere else becomes a rescue.
+    """Move a landed branch to its archive ref; an earlier archived commit that is on no other ref becomes a rescue ref.
 
-    GarrisonError if the ref cannot be written: then the branch stays.
+    GarrisonError if the ref cannot be written; the branch stays then.
     """
     ref = f"{ARCHIVE}/{task.run_id}/{task.node}"
     before = git.rev(ref)
@@ -228,7 +235,7 @@ _NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validat
 
 @dataclass(frozen=True)
 class OrphanedWorktree:
-    """One worktree of a run: `what` is tree, validator or directory (no worktree any more)."""
+    """A worktree left by a run; `what` is tree, validator or directory (no longer a worktree)."""
 
     path: Path
     run: str
@@ -244,20 +251,20 @@ def run_repository(launch: Launch, repo: Path | None = None) -> Git:
 
 
 def find_worktrees(git: Git, launch: Launch) -> list[OrphanedWorktree]:
-    """Return the worktrees of a run that exist, by name; none of another repository."""
+    """Return the existing worktrees of a run, by name; none of another repository."""
     folder = Path(launch.trees) / git.key / launch.run_id
     if not folder.is_dir():
         return []
     registered = {tree.path for tree in git.worktrees()}
-    found = []
+    orphans = []
     for path in sorted(folder.iterdir()):
         match = _NAME.match(path.name)
         if match is None or path.is_symlink() or not path.is_dir():
             continue
         is_worktree = folder.resolve() / path.name in registered and _has_git_dir(git, path)
         what = "directory" if not is_worktree else "validator" if match["what"] == "validator" else "tree"
-        found.append(OrphanedWorktree(path, launch.run_id, match["node"], what))
-    return found
+        orphans.append(OrphanedWorktree(path, launch.run_id, match["node"], what))
+    return orphans
 
 
 def _has_git_dir(git: Git, path: Path) -> bool:
@@ -268,7 +275,7 @@ def _has_git_dir(git: Git, path: Path) -> bool:
 
 
 def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
-    """Return whether the worktree holds anything that no ref has."""
+    """Return whether the worktree holds anything that is on no ref."""
     if orphan.what == "directory":
         return any(entry.name != ".git" for entry in orphan.path.iterdir())
     head = git.head(orphan.path)
@@ -276,7 +283,7 @@ def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
 
 
 def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
-    """Save what the worktree holds, then remove it; returns the rescue ref, '' if there was nothing to save.
+    """Save the content of the worktree, then remove it; return the rescue ref, '' if there was nothing to save.
 
     GitError or OSError if it could not be saved or removed.
     """

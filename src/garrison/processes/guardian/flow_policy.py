@@ -1,16 +1,16 @@
-"""Keep the flow and the nodes of a run in agreement: decide the next record that either owes the other. Pure.
+"""Flow policy: keep the flow and the nodes of a run in agreement, one record at a time. Pure.
 
-The flow (`run_flow.py`) says which places are to be done. A place whose node is a task is done by attempts at that
-node; a place whose node is a gate waits for an answer or a signal. Everything is decided from the state, never from
-what happened last, so that a guardian may die between any two records:
+The flow (`run_flow.py`) says which places are in flight. A place whose node is a task is done by attempts at that node;
+a place whose node is a gate waits for an answer or a signal. Everything is decided from the state, never from the last
+event, so that a guardian may die between any two records:
 
-    what the state shows                                        the action
+    state                                                       action
     a step in flight whose node has landed or failed            ADVANCE_FLOW with its outcome
     a step in flight whose node is at an earlier step           CHANGE_NODE to pending, a new attempt
     a node at work for a step that is no longer in flight       CANCEL_NODE
     a gate in flight that is not open                           CHANGE_GATE; ADVANCE_FLOW once it is answered
     an open gate whose place is no longer in flight             CHANGE_GATE, closed
-    a manager whose next cycle is due                           CYCLE_MANAGER; ADVANCE_FLOW where that ends it
+    a manager whose next cycle is due                           CYCLE_MANAGER; ADVANCE_FLOW if that ends it
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from garrison.records.run import Result
 
 RESTARTS_EXHAUSTED = "given_up"
-"""The kind of a failure by the restart policy: the process that should do it died again and again."""
+"""Failure kind of a node whose process died too often for the restart policy."""
 
 _TOOL_OUTPUT = 2000
 """Characters of a tool's output that go into the context."""
 
 
 def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """Return the next thing that flow and nodes owe each other; [] when they agree."""
+    """Return the next action that brings flow and nodes into agreement; [] when they agree."""
     flow = state.flow
     if flow is None or state.status != "running":
         return []
@@ -64,7 +64,7 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
 
 
 def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
-    """Return the action that tells the flow the outcome of a place."""
+    """Return the action that ends a place in the flow, with its outcome."""
     body = event_to_data(Finished(place.id, outcome, place.attempt))
     return Action(ActionKind.ADVANCE_FLOW, place.node, payload=FlowAdvanced(body, place.node, took))
 
@@ -88,12 +88,12 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
         return None
     has_been_tried = node.status != "pending" or bool(node.step)
     return Action(ActionKind.CHANGE_NODE, place.node, payload=NodeChanged(
-        place.node, "pending", node.attempt + has_been_tried, place.reason or _why_again(state, place),
+        place.node, "pending", node.attempt + has_been_tried, place.reason or _loop_reason(state, place),
         step=step_id(place)))
 
 
-def _why_again(state: RunState, place: Place) -> str:
-    """Return why a loop led back to a node, where a failure did."""
+def _loop_reason(state: RunState, place: Place) -> str:
+    """Return why a loop led back to a node, if a failure did."""
     assert state.flow is not None
     context = state.flow.context(place)
     if context.get("outcome") != FAIL or not context.get("last_failed_node"):
@@ -102,26 +102,26 @@ def _why_again(state: RunState, place: Place) -> str:
 
 
 def is_at(node: NodeState, place: Place) -> bool:
-    """Return whether the node's current attempt is for this place; the first step needs no record of its own."""
+    """Return whether the node's current attempt is for this place; a first step is not recorded."""
     return node.step == step_id(place) or (not node.step and place.visit == 1 and place.attempt == 1)
 
 
 def _is_needed_elsewhere(state: RunState, node: NodeState, place: Place) -> bool:
-    """Return whether another step still needs the node: branches of a parallel that meet in a node share it."""
+    """Return whether another step still uses the node: branches of a parallel share the node they meet in."""
     assert state.flow is not None
     return node.step != step_id(place) and node.step in state.flow.steps()
 
 
 def _has_leaving_runner(state: RunState, view: GuardianView, place: Place) -> bool:
-    """Return whether the runner of the attempt before still cleans up, or has to: its worktree must be gone first."""
+    """Return whether the previous attempt's runner still has to clean up: its worktree must be gone first."""
     return view.runner(place.node).living or needs_runner(state, view, place.node)
 
 
 def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
-    """Return what a task's end is to the flow; `kind` is the node's handler.
+    """Return the outcome of a finished task for the flow; `kind` is the node's handler.
 
-    What landed is a success, unless its agent calls it a partial one; what failed is a failure, unless its agent asks
-    for a retry.
+    A landed node is a success, or a partial one if its agent says so; a failed node is a failure, or a retry if its
+    agent asks for one.
     """
     claim: Mapping[str, Any] = result.said if result is not None else {}
     if node.kind == RESTARTS_EXHAUSTED:
@@ -133,27 +133,27 @@ def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
 
 
 _FAILURE_CLASSES = {"tool": "exit", "codergen": "agent"}
-"""Handler → the class of a failure that has none of its own, as in a run without a garrison."""
+"""Handler → class of a failure that has none of its own, as in a pipeline run without processes."""
 
 
 def _context_updates(kind: str, result: Result) -> dict[str, Any]:
-    """Return what every task of a kind leaves in the context."""
+    """Return the context values that every task of a kind leaves."""
     if kind == "tool":
         return {"tool.output": result.tail[-_TOOL_OUTPUT:], "tool.exit_code": result.exit_code}
     return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE_CHARS]}
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
-    """Return the pending nodes whose step is in flight and whose delay is over, those begun before this run first."""
+    """Return the pending nodes whose step is in flight and whose delay is over; those begun before this run first."""
     return list(dict.fromkeys(place.node for place in _pending(plan, state) if _due(state, place) <= view.wall))
 
 
 def _pending(plan: RunPlan, state: RunState) -> list[Place]:
     if state.flow is None or state.flow.over:
         return []
-    found = [place for place in state.flow.places.values() if place.node in plan.tasks
-             and state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
-    return sorted(found, key=lambda place: _URGENCY.get(plan.initial.get(place.node, ""), 2))
+    pending = [place for place in state.flow.places.values() if place.node in plan.tasks
+               and state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
+    return sorted(pending, key=lambda place: _URGENCY.get(plan.initial.get(place.node, ""), 2))
 
 
 _URGENCY = {"active": 0, "impl_complete": 1}
@@ -168,22 +168,23 @@ def _due(state: RunState, place: Place) -> float:
 def node_activation(state: RunState, name: str, kind: str) -> NodeChanged:
     """Return the record that makes a pending node active for its step; `kind` is the node's handler.
 
-    What a manager tells the next agent of its child goes along.
+    It carries the instruction of a manager for the next agent of its child pipeline.
     """
     assert state.flow is not None
     node = state.nodes[name]
     place = next(place for place in state.flow.places.values() if place.node == name and is_at(node, place))
     event = NodeChanged(name, "active", node.attempt, node.reason, step=step_id(place))
-    manager = next((one for one in state.managers.values() if one.steer and place.id.startswith(f"{one.place}:")), None)
+    manager = next((manager for manager in state.managers.values()
+                    if manager.steer and place.id.startswith(f"{manager.place}:")), None)
     if manager is None or kind != "codergen":
         return event
     return replace(event, steer=manager.steer, steered_by=manager.place)
 
 
 def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carryover]:
-    """Return what a node's current attempt sees of the flow's context, and what its agent is told of the run so far.
+    """Return the flow's context for a node's current attempt, and what its agent learns about the run so far.
 
-    `kind` is the node's handler: a tool is told nothing.
+    `kind` is the node's handler; only an agent (`codergen`) learns anything.
     """
     node, flow = state.nodes[name], state.flow
     place = next((place for place in flow.places.values() if place.node == name and is_at(node, place)), None) \
@@ -213,13 +214,13 @@ def _gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
 
 
 def answer_gate(state: RunState, node: str, place: str, text: str) -> tuple[FlowAdvanced | None, str]:
-    """Return the flow event of a person's answer to a gate, or None and why it is none ('' if no such gate is open)."""
+    """Return the flow event of a person's answer to a gate, or None and the reason ('' if no such gate is open)."""
     gate = state.gates.get(place)
     if gate is None or gate.node != node or state.flow is None or place not in state.flow.places:
         return None, ""
-    wrong = gate.rejection(text)
-    if wrong:
-        return None, wrong
+    rejection = gate.rejection(text)
+    if rejection:
+        return None, rejection
     return _finished(state.flow.places[place], gates.answered(gate.question, text)).expect(FlowAdvanced), ""
 
 
@@ -229,8 +230,8 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
             for place, gate in state.gates.items() if place not in flow.places]
     managed = flow.managed if state.managers else {}
     return gone + [
-        Action(ActionKind.CYCLE_MANAGER, one.node, payload=ManagerCycled(place, one.node, closed=True))
-        for place, one in state.managers.items() if place not in managed]
+        Action(ActionKind.CYCLE_MANAGER, manager.node, payload=ManagerCycled(place, manager.node, closed=True))
+        for place, manager in state.managers.items() if place not in managed]
 
 
 # ---- guidance for the flow -------------------------------------------------------------------------------------------
@@ -247,8 +248,8 @@ def apply_flow_guidance(payload: Payload, event: GuardianSignal) -> GuardianSign
 
 
 def resume_flow(state: RunState, *, retry_failed: bool = False) -> FlowAdvanced | None:
-    """Return the event that resumes a flow whose budget was used up, or, with `retry_failed`, one that failed at a
-    node, which is visited again; None where there is nothing to resume."""
+    """Return the event that resumes a flow whose budget was used up, or, with `retry_failed`, one that failed at a node
+    and returns there; None if there is nothing to resume."""
     flow = state.flow
     resumable = ("budget", "again") if retry_failed else ("budget",)
     if flow is None or not flow.over or flow.state.resumable not in resumable:
@@ -315,8 +316,8 @@ def _timed_out(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow
 
 
 def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
-    """Return when time alone changes something (monotonic seconds): a delay, a gate's deadline, a manager's cycle, the
-    run's limit."""
+    """Return the next time (monotonic seconds) at which a delay, a gate's deadline, a manager's cycle or the run's
+    limit is due."""
     due = [_due(state, place) for place in _pending(plan, state)]
     due += [from_iso(gate.deadline) for gate in state.gates.values() if gate.deadline]
     due += [_next_cycle(plan, manager) for manager in state.managers.values()]
@@ -326,9 +327,9 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
 
 
 def can_progress(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
-    """Return whether something may still start by itself or by an answer: a pending step, or an open gate.
+    """Return whether anything may still start: a pending step, or the step after an open gate.
 
-    With a `view`, a step that could start now does not count: a node whose runner was stopped keeps its agent.
+    With a `view`, a step that could start now does not count: nodes whose runner was stopped occupy all agents.
     """
     if state.gates:
         return True

@@ -1,8 +1,8 @@
-"""Parked nodes: which ones rest, what a person's guidance does to them, and why a run fails with them. Pure.
+"""Parking of nodes: apply a person's guidance, find parked nodes, and explain why a run fails with them. Pure.
 
-A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's is, or the merge
-processor's), or by a person. It keeps its status and attempt, occupies no agent, and goes on by a probe or when a
-person unparks it.
+A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
+processor's window is used up), or by a person. It keeps its status and attempt, occupies no agent, and goes on by a
+probe or when a person unparks it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _is_holdable(state: RunState, node: str) -> bool:
 
 
 def _resume(state: RunState, view: GuardianView, payload: ResumeRun, event: GuardianSignal) -> GuardianSignal:
-    """What was parked in a run that had ended is unparked with it; in a running run `resume` says nothing about it."""
+    """Return the record of a resume; in a run that had ended it also unparks all nodes, in a running one it does
+    not."""
     had_ended = state.status in ("stopped", "failed")
     unparked = sorted({name for name in (*state.nodes, "processor") if had_ended and find_parked(state, name)})
     flow = flow_policy.resume_flow(state, retry_failed=bool(payload.retry_failed))
@@ -65,14 +66,14 @@ def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int
 
 @dataclass(frozen=True)
 class Parked:
-    """Why a name is parked by the restart policy, and when a probe is due (UTC; '' if only a person lets it go on)."""
+    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only a person can unpark it."""
 
     why: str
     probe_at: str = ""
 
 
 def find_parked(state: RunState, name: str) -> Parked | None:
-    """Return how a node under way (or `processor`) is parked; None if it is not, or by a person alone."""
+    """Return why a node under way (or `processor`) is parked; None if it is not, or only by a person."""
     if name == "processor":
         return _open_circuit(state, "processor-", "the merge processor")
     node = state.nodes.get(name)
@@ -87,16 +88,16 @@ def find_parked(state: RunState, name: str) -> Parked | None:
 
 
 def _open_circuit(state: RunState, prefix: str, who: str) -> Parked | None:
-    return next((Parked(f"{who} keeps failing: {one.why}", one.probe_at) for full, one in state.circuits.items()
-                 if full.startswith(prefix) and one.parked), None)
+    return next((Parked(f"{who} keeps failing: {circuit.why}", circuit.probe_at)
+                 for full, circuit in state.circuits.items() if full.startswith(prefix) and circuit.parked), None)
 
 
 _SETTLED = frozenset({"landed", "conflict", "rejected", "cancelled"})
-"""Statuses of a merge entry that the processor has nothing more to do about."""
+"""Statuses of a merge entry that need nothing more from the processor."""
 
 
 def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
-    """Return whether a node under way is parked, or waits for a queue that is: it occupies no agent meanwhile."""
+    """Return whether a node under way is parked, or waits for a parked queue; it occupies no agent then."""
     node, merge = state.nodes[name], view.merges.get(name)
     if node.status not in UNFINISHED:
         return False
@@ -107,14 +108,14 @@ def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
 
 
 def awaits_person(state: RunState, name: str) -> bool:
-    """Return whether a node rests because a person said so: then the run waits for them, too."""
+    """Return whether a person parked a node, or the processor it waits for: the run then waits for that person."""
     return name in state.held or (state.nodes[name].status == "impl_complete" and "processor" in state.held)
 
 
 def failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
     """Return why a run failed: the nodes that failed or are parked, and how the parked ones can go on.
 
-    `flow` is why the flow ended; it is told where no node says so.
+    `flow` is why the flow ended; it is included if no node has failed.
     """
     reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
     reasons += [_first_line(flow)] if flow and not reasons else []

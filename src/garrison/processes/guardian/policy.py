@@ -1,14 +1,13 @@
 """Guardian policy: decide from plan, journaled state and observations what the guardian does next. Pure.
 
-The rules come in the order of the protocol, and the first that has anything to do decides alone; the loop then observes
-again:
+The rules apply in this order, and the first with anything to do decides the turn alone; then the loop observes again:
 
-    1. apply signals (a dead sender's signal counts)
-    2. believe the merge journal about nodes that landed or did not
+    1. apply signals (also a dead sender's)
+    2. follow the merge journal about nodes that landed or failed to
     3. bring flow and nodes into agreement (`flow_policy.py`)
-    4. a run that is stopped or over: send everything below home, then end
-    5. supervise runners and the merge processor: restart, park, bury
-    6. send parked nodes home, start new ones as agents are free
+    4. in a run that is stopped or over: stop all children, then end
+    5. supervise runners and the merge processor: restart, park, record deaths
+    6. stop parked nodes; start new ones as agents are free
     7. end the run when nothing is left to do
 """
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from garrison.records.signals import PostedSignal, Signal
 
 REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
-"""Kinds of failure that a new attempt may mend, since the agent can be told what was wrong."""
+"""Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
 def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy,
@@ -67,13 +66,13 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     if state.status == "stopped":
         return Decision([Action(ActionKind.END, why="the run is stopped; --resume continues it")])
     if state.status in ("done", "failed"):
-        return Decision(_send_home(state, view) or [Action(ActionKind.END, why=state.status)])
+        return Decision(_stop_children(state, view) or [Action(ActionKind.END, why=state.status)])
     if view.stopping:
-        return Decision(_send_home(state, view)
+        return Decision(_stop_children(state, view)
                         or [Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason)])
     actions, restart_at = _supervise(state, view, policy)
     if not actions:
-        actions = [*_send_parked_home(state, view), *_start_nodes(plan, state, view, max_agents)]
+        actions = [*_stop_parked(state, view), *_start_nodes(plan, state, view, max_agents)]
     if not actions:
         actions = _finish(plan, state, view)
     due = [at for at in (restart_at, flow_policy.wake_at(plan, state, view)) if at is not None]
@@ -84,8 +83,8 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
 
 
 def _apply_signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    """Take what was applied before and refuse what is void, up to and including the first signal that changes
-    anything: what follows it is judged by the state after it."""
+    """Acknowledge signals applied before and refuse void ones, up to and including the first that changes anything:
+    later ones are judged by the state after it."""
     incarnations = {child.identity.key.full: child.identity.incarnation
                     for child in view.children.values() if child.identity}
     actions = []
@@ -108,7 +107,7 @@ def _refuse(posted: PostedSignal, why: str) -> Action:
 
 def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSignal, signal: Signal,
            max_rework: int) -> Action:
-    """Return what a signal changes, as the record that will be journaled; or its refusal."""
+    """Return the action that applies a signal, with the record of its effects, or its refusal."""
     payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
     if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
         flow, wrong = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
@@ -131,7 +130,7 @@ def _event(signal: Signal) -> GuardianSignal:
 
 def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,
                   max_rework: int) -> GuardianSignal:
-    """Return the record of what a node's runner or agent reports."""
+    """Return the record of a report by a node's runner or agent."""
     event, name = _event(signal), str(signal.node_id)
     match payload:
         case NodeComplete() if node.status == "active":
@@ -150,8 +149,8 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
 
 
 def _apply_parked(state: RunState, event: GuardianSignal, payload: OrchestratorParked) -> GuardianSignal:
-    """Return the record that an agent is parked, or no longer is, whichever of the two arrives first: signals are
-    read in the order of their times, and clocks are set."""
+    """Return the record that an agent is parked, or no longer is. The two reports may arrive in either order: signals
+    are sorted by wall clock."""
     incarnation = payload.last_incarnation
     if not payload.parked:
         return replace(event, unstuck=incarnation)
@@ -167,7 +166,8 @@ def _max_rework(plan: RunPlan, name: str, max_rework: int) -> int:
 
 
 def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> NodeChanged:
-    """Return a new attempt, if the failure is one that it may mend and the limit allows it; else the node's end."""
+    """Return the record of a new attempt, if one may fix the failure and the limit allows it, else of the node's
+    end."""
     if kind in REWORKABLE and node.attempt - node.first < max_rework:
         return NodeChanged(name, "active", node.attempt + 1, reason)
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
@@ -189,7 +189,7 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status == "landed":
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit)))
-        elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else the runner says why, with details
+        elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(_after_failure(name, node, _NOT_LANDED[merge.status], merge.reason or merge.status,
                                                   _max_rework(plan, name, max_rework))))
     return actions
@@ -213,12 +213,12 @@ def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
               if name not in state.nodes), Action(ActionKind.CHANGE_RUN, "running")]
 
 
-def _send_home(state: RunState, view: GuardianView) -> list[Action]:
-    """Bury the dead, then ask the living to end: runners first, then the processor; replace those that do not end in
+def _stop_children(state: RunState, view: GuardianView) -> list[Action]:
+    """Record the dead, then terminate the living: runners first, then the processor. Replace those that do not end in
     time, and stray orchestrators last."""
-    buried = [_act(cleanup, name) for name, child in view.children.items() if (cleanup := _cleanup(state, child))]
-    if buried:
-        return buried
+    cleanups = [_act(cleanup, name) for name, child in view.children.items() if (cleanup := _cleanup(state, child))]
+    if cleanups:
+        return cleanups
     living = [name for name, child in view.runners.items() if child.living]
     if not living and view.processor.living:
         living = ["processor"]
@@ -229,8 +229,7 @@ def _send_home(state: RunState, view: GuardianView) -> list[Action]:
 
 
 def _cleanup(state: RunState, child: ChildState) -> RestartDecision | None:
-    """Return what is due to a child that died though no successor is needed; its death is counted once, in its
-    attempt."""
+    """Return the cleanup of a child that died and needs no successor; its death is counted once, in its attempt."""
     if child.identity is None or (child.identity.status == "crashed" and _is_death_recorded(state, child.identity)):
         return None
     return decide_cleanup(child, state.deaths.get(child.identity.key.full, []))
@@ -248,7 +247,7 @@ def _act(decision: RestartDecision, name: str) -> Action:
 
 
 def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
-    """Return what is due to runners and merge processor, and when the next restart or probe is."""
+    """Return the actions on runners and merge processor, and the time of the next restart or probe."""
     watched = [(name, view.runner(name)) for name in state.nodes
                if needs_runner(state, view, name) and name not in state.held]
     has_work_for_processor = any(node.status == "impl_complete" for node in state.nodes.values())
@@ -271,7 +270,7 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
 
 
 def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, policy: Policy) -> RestartDecision:
-    """Return the restart decision for a runner or the processor, where the node's state does not overrule it."""
+    """Return the restart decision for a runner or the processor, overruled where the node's state requires it."""
     full = child.identity.key.full if child.identity else ""
     node = state.nodes.get(name)
     limits = policy if node is not None else replace(policy, total=None)  # the processor serves the whole run
@@ -283,24 +282,24 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
         return replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
     if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":
         return replace(decision, kind=_CLEANING_UP[decision.kind], at=0.0,
-                       why=f"{decision.why}; its branch has landed, so all that is left is to clean up")
+                       why=f"{decision.why}; its branch has landed, so only the cleanup is left")
     return decision
 
 
 _CLEANING_UP = {"ended": "start", "parked": "probe"}
-"""Decision about the runner of a landed node → the one taken instead: the limits are there for its work."""
+"""Decision about the runner of a landed node → the one taken instead: limits apply to its work, not to its cleanup."""
 
 
 def _is_settled(state: RunState, identity: Identity, decision: RestartDecision) -> bool:
-    """Return whether nothing more is due to the runner of an earlier attempt, so that the next attempt's may start."""
+    """Return whether the runner of an earlier attempt is finished with, so that the next attempt's may start."""
     if decision.kind == "record":
         return _is_death_recorded(state, identity)
     return decision.kind in ("ended", "park") and identity.status in ("terminated", "parked")
 
 
 def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: str) -> list[Action]:
-    """Fail the node of a runner that is not restarted any more, unless its branch is in the queue already: that
-    lands without a runner."""
+    """Fail the node of a runner that is no longer restarted, unless its branch is in the queue: that lands without a
+    runner."""
     node, merge = state.nodes.get(name), view.merges.get(name)
     is_enqueued = node is not None and merge is not None and merge.attempt == node.attempt
     if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and is_enqueued):
@@ -312,8 +311,8 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
 # ---- 6. parked and new nodes -----------------------------------------------------------------------------------------
 
 
-def _send_parked_home(state: RunState, view: GuardianView) -> list[Action]:
-    """End what a person parked; it gets no successor."""
+def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
+    """Stop the runners (or the processor) that a person parked; they get no successor."""
     actions = []
     for name in state.held:
         child = view.processor if name == "processor" else view.runner(name)
@@ -327,7 +326,7 @@ def _send_parked_home(state: RunState, view: GuardianView) -> list[Action]:
 
 
 def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Action]:
-    """Start new nodes, as many as agents are free; one that is parked or waits for its merge occupies none."""
+    """Start as many new nodes as agents are free; a node that is parked or waits for its merge occupies none."""
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not is_resting(state, view, name))
     ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
     return [_change(flow_policy.node_activation(state, name, plan.tasks[name].kind))
@@ -338,13 +337,13 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """End the run when its flow has ended, or nothing in it can go on without a person."""
+    """End the run when its flow has ended, or when nothing can go on without a person."""
     resting = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):
         return []
     living = [name for name, child in view.runners.items() if child.living and name not in resting]
-    if living:  # they clean up; but one whose node failed without it has nothing to wait for
+    if living:  # they clean up; one whose node failed without it has nothing to wait for
         return [Action(ActionKind.TERMINATE, name) for name in living if state.nodes[name].status == "failed"]
     flow = state.flow
     if flow is None or flow.over == "done":
@@ -387,8 +386,8 @@ def implied_phase(state: RunState) -> str:
 
 
 def advance_hook(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
-    """Return the hook moved on to `wanted` by single steps, so that a successor finds it at one of them; back only
-    where one step leads there, else as it is."""
+    """Return the hook moved forward to `wanted` phase by phase, so that its history is complete; back only if one step
+    leads there, else unchanged."""
     if _PHASES.index(wanted) < _PHASES.index(hook.phase):
         return hooks.change_phase(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
     for phase in _PHASES[_PHASES.index(hook.phase) + 1: _PHASES.index(wanted) + 1]:

@@ -1,7 +1,7 @@
-"""The guardian's process: own the run's journal, start and supervise runners and the merge processor.
+"""Guardian process: owns the run's journal, starts and supervises runners and the merge processor.
 
-Thin: `policy.py` decides. If the guardian dies, runners go on; its successor replays the journal, adopts the living,
-and applies the signals that waited.
+It observes and acts; `policy.py` decides. If the guardian dies, runners go on; its successor replays the journal,
+adopts the living processes, and applies the signals that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Guardian:
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
         self._heartbeats: dict[Key, str] = {}
-        """The life files of the living below; as text, since a hundred of them are examined each second."""
+        """Life files of the living children; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, me.key).parent, signals.inbox_path(runtime.home, me.key), self.queue.path,
             launch.repo)]
@@ -110,7 +110,7 @@ class Guardian:
             self.launch.auto_approve)
 
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
-        """Find living orchestrators that have no runner to stop them, though they are to stop."""
+        """Find living orchestrators that must stop but have no runner to stop them."""
         is_leaving = self.stopping or self.state.status in ("done", "failed")
         if not is_leaving and not self.state.held:
             return {}
@@ -124,7 +124,7 @@ class Guardian:
         return strays
 
     def _results(self) -> dict[str, Result | None]:
-        """Read the results of attempts that are over, and that the flow does not know yet."""
+        """Read the results of finished attempts that the flow does not know yet."""
         results: dict[str, Result | None] = {}
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
@@ -153,8 +153,7 @@ class Guardian:
         return now - self._leaving_since > self.runtime.timing.stop_runner
 
     def _check_repository(self) -> None:
-        """Stop the run if its repository is gone (it can be resumed once that is back); without its target branch it
-        waits."""
+        """Stop the run if its repository is gone; note a target branch that is gone, for which landings wait."""
         repo = Path(self.launch.repo)
         if not repo.is_dir():
             self._stop_reason = f"the repository {repo} is gone; restore it, then --resume {self.run}"
@@ -165,7 +164,7 @@ class Guardian:
         self._note("target", f"{repo} has no branch {self.launch.base} any more; restore it" if is_lost else "")
 
     def _note(self, who: str, text: str) -> None:
-        """Journal what a person should know about something that waits for them, once until it changes."""
+        """Journal a note about something that waits for a person, once until the text changes."""
         if text and self._notes.get(who) != text:
             self._record(NoteWritten(who, text))
         self._notes[who] = text
@@ -179,7 +178,7 @@ class Guardian:
     # ---- what the loop calls
 
     def turn(self) -> bool:
-        """Observe, decide, act; return whether anything was done that a new turn should follow at once."""
+        """Observe, decide, act; return whether another turn should follow at once."""
         self._check_repository()
         self._view = self.observe()
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
@@ -208,7 +207,7 @@ class Guardian:
         return fingerprint_of(self._watched_paths)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at the end of any process below, at any signal, at any change of the merge queue."""
+        """Wake when a child exits, at any signal, and at any change of the merge queue."""
         if self._view is not None:
             self.supervisor.watch(event_loop, list(self._view.children.values()))
         if self.queue.path.parent.is_dir():
@@ -224,7 +223,7 @@ class Guardian:
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """Leave runners alone when fenced: they are incarnations of their own, and the successor adopts them."""
+        """Leave runners alone when fenced: the successor adopts them."""
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
@@ -268,8 +267,8 @@ class Guardian:
     # ---- actions: signals
 
     def _apply_signal(self, action: Action, view: GuardianView) -> None:
-        """Apply a signal: pass on what others must know (idempotent), journal id and effect in one record, then
-        acknowledge. A crash in between repeats the steps before it."""
+        """Apply a signal: forward it to others (idempotent), journal id and effects in one record, then acknowledge it.
+        After a crash in between, the steps before it are repeated."""
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
         if signal is not None and isinstance(event, GuardianSignal):
@@ -285,7 +284,7 @@ class Guardian:
         signals.acknowledge(applied.posted.path)
 
     def _pass_on_parking(self, signal: Signal, event: GuardianSignal) -> None:
-        """Tell the launcher that an agent was parked, and the runners that a person unparked theirs."""
+        """Report a parked agent to the launcher, and send an unpark request to the runners."""
         if event.stuck is not None:
             self._escalate(f"orchestrator-{signal.node_id}", event.stuck.why, event.stuck.probe_at, signal.node_id,
                            f"{signal.id}-up")
@@ -330,7 +329,7 @@ class Guardian:
                             journal_incarnation=last)
 
     def _task(self, node: str, attempt: int) -> Task:
-        """Return the attempt's task; it is built once, so that all incarnations of a runner get the same."""
+        """Return the attempt's task; it is built once, so that all incarnations of its runner get the same."""
         path = self.files.attempt(node, attempt) / "task.json"
         task = run_records.load(Task, path)
         if task is None:
@@ -356,8 +355,8 @@ class Guardian:
         self.state.apply_event(self.supervisor.record_death(death), "")
 
     def _park(self, action: Action, view: GuardianView) -> None:
-        """Park a runner or the processor; the launcher is told first, since an escalation is recognised when it is
-        repeated, and a lost one would never be sent."""
+        """Park a runner or the processor; escalate to the launcher first: a repeated escalation is recognised, and
+        after a crash a missing one would never be sent."""
         child = self._child(action.target, view)
         assert child.identity is not None
         key = self._child_key(action.target)

@@ -1,4 +1,4 @@
-"""What a guardian observes in one turn, and what follows from it about single nodes and their runners. Pure."""
+"""Guardian view: everything a guardian observes in one turn, and predicates on single nodes and their runners. Pure."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ class GuardianView:
     processor: ChildState = field(default_factory=ChildState)
     merges: dict[str, MergeStatus] = field(default_factory=dict)
     strays: dict[str, ChildState] = field(default_factory=dict)
-    """Living orchestrators without a runner that could stop them, where the run stops or ends, or a person parked
-    their node."""
+    """Living orchestrators without a runner to stop them, in a run that stops or ends or of a node that a person
+    parked."""
     stopping: bool = False
     overdue: bool = False
-    """Whether the processes below have had their time to stop."""
+    """Whether the children have had their time to stop."""
     stop_reason: str = STOPPED_BY_PERSON
     wall: float = 0.0
     """Seconds since 1970."""
     results: dict[str, Result | None] = field(default_factory=dict)
     """The results of nodes that have landed or failed."""
     auto_approve: bool = False
-    """Whether gates for people are answered without them."""
+    """Whether gates for people are approved automatically."""
 
     def runner(self, node: str) -> ChildState:
-        """Return a node's runner; empty where none was ever started."""
+        """Return a node's runner; empty if none was ever started."""
         return self.runners.get(node, ChildState())
 
     @property
     def children(self) -> dict[str, ChildState]:
-        """All runners by node, and the merge processor."""
+        """Return all runners by node, and the merge processor."""
         return {**self.runners, "processor": self.processor}
 
 
@@ -71,8 +71,8 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
-    """Return whether a child that ended gracefully has a successor: an orphaned one does, a stopped one once a person
-    lets it go on, a merge processor whenever it is needed again."""
+    """Return whether a child that ended gracefully gets a successor: an orphaned one does, a stopped one once a person
+    resumes it, a merge processor whenever it is needed."""
     if identity.status != "terminated":
         return False
     if identity.reason == "stopped":
@@ -81,7 +81,8 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node under way waits for a person: its runner was stopped, though nobody parked the node."""
+    """Return whether a node under way waits for a person because its runner was stopped, though the node is not
+    parked."""
     if state.nodes[node].status not in UNFINISHED or node in state.held:
         return False
     runner = view.runner(node)

@@ -1,1 +1,1 @@
-"""The launcher: the process the user starts; it keeps the guardian running and shows the run's progress."""
+"""Launcher: the process that a user starts; it keeps the guardian running and shows the run's progress."""

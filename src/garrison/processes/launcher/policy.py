@@ -1,4 +1,4 @@
-"""Launcher policy: decide from the guardian's state, the run's status and what a person asked what to do next. Pure."""
+"""Launcher policy: decide what the launcher does next, from the guardian's state and the run's status. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXIT = {"done": 0, "failed": 1, "stopped": 130}
 
 
 class Parked(NamedTuple):
-    """A name that was parked, and why; `id` tells one occasion from others."""
+    """A name that was parked, and why; `id` distinguishes several occasions."""
 
     id: str
     who: str
@@ -42,7 +42,7 @@ class Parked(NamedTuple):
 
 @dataclass
 class LauncherFacts:
-    """What a launcher's journal remembers over its incarnations."""
+    """State of a launcher, replayed from its journal and kept over its incarnations."""
 
     deaths: list[Death] = field(default_factory=list)
     """Of the guardian, since a person last unparked it."""
@@ -50,12 +50,12 @@ class LauncherFacts:
     """Ids of the signals that were applied."""
     parked: list[Parked] = field(default_factory=list)
     notified: set[str] = field(default_factory=set)
-    """Keys of the notifications that the person's own command was run for."""
+    """Keys of the notifications that were sent."""
     incarnation: int = 0
     """The guardian's highest journaled incarnation."""
 
     def apply(self, event: Event) -> None:
-        """Apply one record of the launcher's journal; kinds that it need not remember are passed over."""
+        """Apply one record of the launcher's journal; kinds that change no state are ignored."""
         handler = _APPLY.get(type(event))
         if handler is not None:
             handler(self, event)
@@ -107,26 +107,25 @@ class LauncherView:
     overdue: bool = False
     """Whether the guardian has had its time to stop."""
     others_living: bool = False
-    """Whether any runner, orchestrator or merge processor of the run lives."""
+    """Whether any runner, orchestrator or merge processor of the run is alive."""
     to_resume: bool = False
-    """Whether the request to resume has yet to be sent, of a run that can be resumed."""
+    """Whether a request to resume has yet to be sent."""
 
 
 # ---- resuming --------------------------------------------------------------------------------------------------------
 
 
 def resume_id(run: str, incarnation: int) -> str:
-    """Return the id of the request to resume that an incarnation of the launcher comes with: it is written with its
-    lease, and again by itself."""
+    """Return the id of a launcher incarnation's request to resume, which is written with its lease and again by the
+    process."""
     return f"{run}-resume-{incarnation}"
 
 
 def resume_status(state: RunState, request: str, *, sent: bool, wanted: bool) -> tuple[str, bool]:
-    """Return the run's status for the launcher that resumes it by the signal `request`, and whether that has yet to be
-    sent.
+    """Return the run's status for a launcher that resumes it by the signal `request`, and whether to send that now.
 
-    Once it is sent, the guardian will resume what was stopped or failed, so the run does not count as over. Once the
-    guardian has applied it, its journal is believed: a run that ended after that has ended again.
+    Once it is sent, the guardian will resume a stopped or failed run, so that does not count as over. Once the guardian
+    has applied it, the journal counts: a run that ended after that has ended once more.
     """
     is_applied = request in state.applied
     will_resume = sent and not is_applied and state.status in ("stopped", "failed")
@@ -172,7 +171,7 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _count_as_crashed(guardian: ChildState) -> ChildState:
-    """Count a guardian that ended gracefully, though neither it nor its run was to, as one that crashed."""
+    """Count a guardian that ended gracefully without being stopped as one that crashed."""
     identity = guardian.identity
     if identity is None or identity.status != "terminated":
         return guardian
@@ -184,8 +183,8 @@ def _end_parked(why: str) -> Action:
 
 
 def _end(view: LauncherView, policy: Policy) -> Decision:
-    """End after the run: its guardian is gone; one that died on its way out gets a successor, which sends the others
-    home."""
+    """End after the run, once its guardian is gone; one that died before it ended gets a successor, which stops the
+    other processes."""
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
     if view.guardian.identity is not None:
@@ -198,14 +197,14 @@ def _end(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _await_end(guardian: ChildState) -> list[Action]:
-    """Wait for a guardian that recorded its end and still holds its life lock; one that stays is replaced."""
+    """Wait for a guardian that recorded its end and still holds its life lock; replace one that lingers."""
     decision = decide_cleanup(guardian, ())
     return [_act(decision)] if decision is not None else []
 
 
 def _stop(view: LauncherView) -> list[Action]:
-    """Stop the run from above; a guardian that is dead or does not react is followed by one that only stops the
-    others."""
+    """Stop the run; a guardian that is dead or does not react is followed by one that only stops the other
+    processes."""
     guardian = view.guardian
     if guardian.living:
         if view.overdue:
@@ -217,7 +216,7 @@ def _stop(view: LauncherView) -> list[Action]:
         return []
     if view.run_status in ENDED:
         return [Action(ActionKind.END, view.run_status)]
-    if view.others_living and not view.overdue:  # also where a guardian died while it stopped them
+    if view.others_living and not view.overdue:  # perhaps a guardian died while it stopped them
         return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what still lives")]
     return [Action(ActionKind.WRITE_STOPPED), Action(ActionKind.END, "stopped")]
 

@@ -1,13 +1,13 @@
-"""The launcher's process: keep the guardian alive, show progress, stop the run gracefully. Thin: `policy.py` decides.
+"""Launcher process: keeps the guardian alive, shows progress, stops the run gracefully.
 
-If the launcher dies, the rest goes on; a new one (`--resume`, `garrison up`) adopts it. SIGHUP detaches it from its
-terminal: the run goes on and the log says so.
+It observes and acts; `policy.py` decides. If the launcher dies, the rest goes on, and a new one (`--resume`, `garrison
+up`) adopts it. SIGHUP detaches it from its terminal: the run goes on, and the log says so.
 
 A stop, followed through the code: `stop` below (SIGTERM, SIGINT; a second one hurries) → TERMINATE, to the guardian →
-its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _send_home`) → a runner ends its
-job and its orchestrator (`runner/policy.py _stop`) → the orchestrator ends its agent. Each level has its own deadline,
-shorter than the one above (`config.py Timing`); a process that misses it is fenced and killed. The guardian journals
-`run stopped`; without a guardian the launcher does (`_write_stopped`).
+its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _stop_children`) → a runner ends
+its job and its orchestrator (`runner/policy.py _stop`) → the orchestrator ends its agent. Each level has its own
+deadline, shorter than the one above (`config.py Timing`); a process that misses it is fenced and killed. The guardian
+journals `run stopped`; without a guardian the launcher does (`_write_stopped`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Launcher:
         self.exit_code: int | None = None
         self._to_resume, self._retry_failed = resume, retry_failed
         self._resume_sent = False
-        """Whether this incarnation sent the request to resume, which the guardian may not have applied yet."""
+        """Whether this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
         self._decision = Decision([])
@@ -109,7 +109,7 @@ class Launcher:
     # ---- observe
 
     def observe(self) -> LauncherView:
-        """Gather everything the policy decides on; new records of the run are shown on the way."""
+        """Gather everything the policy decides on; show new records of the run on the way."""
         now = self.runtime.clock.monotonic()
         for entry in self.reader.read():
             self.state.apply(entry)
@@ -132,7 +132,7 @@ class Launcher:
                    if key.run == self.run and key.role in ("runner", "orchestrator", "processor"))
 
     def _check_disks(self) -> None:
-        """Tell the person at the terminal about a full disk: the processes below cannot write so into a log on it."""
+        """Report a full disk at the terminal: the other processes cannot write it to a log on that disk."""
         full = self._full_disks()
         if full and not self._is_disk_full:
             log_line(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is space")
@@ -144,7 +144,7 @@ class Launcher:
     # ---- what the loop calls
 
     def turn(self) -> bool:
-        """Observe, decide, act; return whether anything was done that a new turn should follow at once."""
+        """Observe, decide, act; return whether another turn should follow at once."""
         self._check_disks()
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
@@ -154,7 +154,7 @@ class Launcher:
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return a fingerprint of the guardian's record, the inbox, the run's journal and the disks' space, while the
+        """Return a fingerprint of the guardian's record, the inbox, the run's journal and full disks, while the
         guardian beats."""
         self.supervisor.note_watching()
         notify_watchdog(os.environ, os.getpid())
@@ -165,7 +165,7 @@ class Launcher:
         return *fingerprint_of(self._watched_paths), (len(self._full_disks()), 0, 0)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at the guardian's end, at any signal, at any new record in the run's journal."""
+        """Wake when the guardian exits, at any signal, and at any new record in the run's journal."""
         if self._view is not None:
             self.supervisor.watch(event_loop, [self._view.guardian])
         if not self._is_polling:
@@ -173,7 +173,7 @@ class Launcher:
 
     @property
     def _is_polling(self) -> bool:
-        """Whether there is progress that a person watches: then the journal is read often instead of watched."""
+        """Return whether a person watches recent progress: then the journal is polled instead of watched."""
         return self.progress.watched and self.runtime.clock.monotonic() - self._progress_at < 2.0
 
     def next_wake(self) -> float | None:
@@ -204,7 +204,7 @@ class Launcher:
         self._record(LauncherDetached())
 
     def abandon(self, why: str) -> None:
-        """Leave the guardian alone when fenced: it is an incarnation of its own."""
+        """Leave the guardian alone when fenced: the successor adopts it."""
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
@@ -213,7 +213,7 @@ class Launcher:
     # ---- notifications
 
     def _notify(self, ended: str = "") -> None:
-        """Run the person's own command for what they want to know."""
+        """Send the notifications that are due, by the user's own command."""
         for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified,
                                                             self.notifier.config, ended):
             self.notifier.add(notification)
@@ -245,14 +245,14 @@ class Launcher:
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
             self._record(GuardianUnparked(self.guardian_key.full, "resumed"))
             self.supervisor.unpark(self.guardian_key)
-        # Idempotent: it was written with the lease already, unless this launcher was started by other means.
+        # Idempotent: it was written with the lease already, unless systemd started this launcher.
         self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None),
                              id_=resume_id(self.run, self.me.incarnation))
         self._to_resume, self._resume_sent = False, True
 
     def _request_stop(self, action: Action, view: LauncherView) -> None:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
-        # Once per guardian: one may have died that had applied it.
+        # Once per guardian incarnation: one that applied it may have died.
         self.supervisor.send(self.guardian_key, StopRun(), id_=f"{self.run}-stop-{self.me.incarnation}-{last}")
 
     def _start(self, action: Action, view: LauncherView) -> None:
@@ -276,20 +276,20 @@ class Launcher:
         self.progress.death(death)
 
     def _park(self, action: Action, view: LauncherView) -> None:
-        # Nothing above the launcher would try a probe: a person resumes the run.
+        # No process above the launcher would start a probe: a person resumes the run.
         self.facts.apply(self.supervisor.park(view.guardian, action.why, 0.0))
 
     def _terminate(self, action: Action, view: LauncherView) -> None:
         self.supervisor.terminate(view.guardian)
 
     def _write_stopped(self, action: Action, view: LauncherView) -> None:
-        """Write the run's status in the place of a guardian, under the guardian's life lock."""
+        """Journal the run as stopped in place of a guardian, under the guardian's life lock."""
         lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
         if lock is None:
             return
         try:
             journal = Writer(self.files.journal, self.me.token)
-            # Not `self.state.status`: that of a run which we resumed, and whose guardian has not applied it, differs.
+            # Not `self.state.status`: it may count on a resume that no guardian has applied.
             if replay_run(journal.entries).status == "running":
                 event = RunChanged("stopped", STOPPED_BY_PERSON)
                 journal.append(event.kind, encode(event), self.runtime.clock.utc(), sync=True)
@@ -307,11 +307,11 @@ class Launcher:
         self._notify(status)
         self.notifier.finish()
         self._record(LauncherEnded(status, reason))
-        with contextlib.suppress(GarrisonError):  # the repository may be gone, and its slots with it
+        with contextlib.suppress(GarrisonError):  # the repository and its slots may be gone
             queue = MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
             queue.remove_idle_slots(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
-        terminal.shutdown()  # our own server, and only if no session of another run is left in it
+        terminal.shutdown()  # our own server, unless another run has a session in it
         remove_temp_files(self.runtime.home, self.runtime.clock.time())
         self.exit_code = exit_gracefully(self.me, status, EXIT.get(status, 1))
         self.supervisor.journal.close()
@@ -332,7 +332,7 @@ class Launcher:
 
 
 def _notify_config(home: Path) -> NotifyConfig:
-    """Return what the launch checked; a configuration that was spoiled since is logged and stops nothing."""
+    """Return the configuration that the launch checked; if it was damaged since, log that and send nothing."""
     try:
         return read_config(home).notify()
     except GarrisonError as error:
@@ -341,7 +341,7 @@ def _notify_config(home: Path) -> NotifyConfig:
 
 
 def describe_escalation(escalation: Escalation) -> str:
-    """Return what was parked below, in a line for the terminal and the log."""
+    """Return a line about a parked process, for the terminal and the log."""
     at = escalation.probe_at[11:19]
     probe = f"; next try at {at} UTC" if at else ""
     return f"{escalation.who} is parked: {escalation.why}{probe}"

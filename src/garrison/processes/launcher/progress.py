@@ -1,8 +1,7 @@
 """Progress of a run, as its launcher prints it: a line per event for people, a JSON object per event for programs.
 
-Plain lines, on a terminal too: a launcher may be put into the background, detached, killed and succeeded by another,
-or share its terminal with the shell it was started from; a line that is redrawn would get in the way of all of them.
-For a picture there is `garrison status --watch`.
+Lines are never redrawn, not even on a terminal: a launcher may run in the background, be detached, or share its
+terminal with a shell. For a live view there is `garrison status --watch`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _STATUS_WORDS = {"active": "an agent is at work", "impl_complete": "done, in the merge queue", "validated": "landed",
                  "failed": "FAILED", "skipped": "skipped"}
-_LONGEST = 300
+_MAX_LINE = 300
 """Characters of a text from outside in one line."""
 
 
@@ -52,7 +51,7 @@ class Progress:
         self._run = ""
 
     def begin(self, run: str) -> None:
-        """Tell a person at a terminal what else there is to see."""
+        """Print hints for a person at a terminal."""
         self._run = run
         if self.watched and not self.as_json and sys.stdout.isatty():
             self._print(f"watch: garrison status {run} --watch   agent output: garrison logs NODE -f   "
@@ -75,7 +74,7 @@ class Progress:
             self._print(f"          {clean(describe_event(event))}")
 
     def end(self, status: str, reason: str, state: RunState) -> None:
-        """Show how the run ended; where it failed, with what to do next."""
+        """Show how the run ended, and after a failure where to read more."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
@@ -90,7 +89,7 @@ class Progress:
 
 
 def describe_event(event: Event | None) -> str:
-    """Return an event in words; '' for what a person need not see."""
+    """Return an event in words; '' for one that people need not see."""
     describe = _DESCRIPTIONS.get(type(event))
     return describe(event) if describe else ""
 
@@ -130,7 +129,7 @@ def _gate(event: GateChanged) -> str:
 
 
 def _flow(event: FlowAdvanced) -> str:
-    """Only what its nodes do not show themselves."""
+    """Describe an event of the flow that its nodes do not show."""
     if event.event == "timed_out":
         return "the pipeline's time is used up"
     label = (event.body.get("outcome") or {}).get("preferred_label")
@@ -160,8 +159,8 @@ def _shorten_reason(reason: str) -> str:
 
 
 def shorten(line: str) -> str:
-    """Return a line that fits on a screen: what an agent says may be of any length."""
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    """Return a line shortened to fit a screen: an agent's text may have any length."""
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
 
 
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {

@@ -1,1 +1,1 @@
-"""The merge processor: drives the merge queue as a supervised process."""
+"""Merge processor: drives the merge queue as a supervised process."""

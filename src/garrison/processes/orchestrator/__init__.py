@@ -1,1 +1,1 @@
-"""The orchestrator: runs one attempt's agent inside a terminal session and writes its result."""
+"""Orchestrator: runs one attempt's agent in a terminal session and writes its result."""

@@ -1,1 +1,1 @@
-"""The runner: takes one node from its worktree to a landed branch, and supervises its orchestrator."""
+"""Runner: takes one node from its worktree to a landed branch, and supervises its orchestrator."""

@@ -1,7 +1,8 @@
-"""The merge processor's process: drive `merge.processor` from the loop, and tell runners what became of their entries.
+"""Merge processor process: drives `merge.processor` from the loop, and reports the outcomes of entries to their
+runners.
 
-A run has one; where several runs share a queue, the others stand by for its lock. A signal's file name comes from the
-number of a journal record, so a successor that sends it again writes the same file.
+Every run has one; if several runs share a queue, one holds its lock and the others stand by. A signal's file name
+follows from the number of a journal record, so a successor that sends it again writes the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
 
 STEPS_PER_TURN = 50
-"""Steps of the queue before the loop writes a heartbeat."""
+"""Steps of the queue between two heartbeats, at most."""
 
 STANDBY_POLL = 0.25
 """Seconds between two tries for the queue's lock."""
@@ -59,7 +60,7 @@ class Processor:
         self._logged = ""
 
     def turn(self) -> bool:
-        """Take the queue if it is free, work on it until something must be waited for, report the outcomes."""
+        """Take the queue if it is free, work on it until it must wait, report the outcomes."""
         for posted in signals.list_pending(self.runtime.home, self.me.key):
             signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
         if self.stopping or self._is_orphaned():
@@ -72,26 +73,26 @@ class Processor:
             self.worker.recover()
             self._has_queue = True
         self.worker.heartbeat()
-        again = self._work()
+        has_more = self._work()
         self._report()
-        return again
+        return has_more
 
     def _work(self) -> bool:
-        """Do up to `STEPS_PER_TURN` steps; returns whether to go on at once."""
+        """Take up to `STEPS_PER_TURN` steps; return whether to go on at once."""
         for _ in range(STEPS_PER_TURN):
             try:
-                done = self.worker.step()
+                step = self.worker.step()
             except GitError as error:
                 log_line(f"{error}; trying again")
                 return False
-            if isinstance(done, Wait):
-                self._wait = done
-                if done.reason and done.reason != self._logged:
-                    log_line(f"{done.kind}: {done.reason}")
-                    self._logged = done.reason
+            if isinstance(step, Wait):
+                self._wait = step
+                if step.reason and step.reason != self._logged:
+                    log_line(f"{step.kind}: {step.reason}")
+                    self._logged = step.reason
                 return False
             self._logged = ""
-            self.supervisor.record(QueueStepDone(done.what, done.entry))
+            self.supervisor.record(QueueStepDone(step.what, step.entry))
             self._report()
         return True
 
@@ -100,8 +101,8 @@ class Processor:
         if self._has_queue and (self._wait is None or self._wait.kind != "empty"):
             return False
         parent = self.me.identity.parent
-        above = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
-        return not any(self.supervisor.is_alive(key) for key in [*above, launcher_key(self.launch.run_id)])
+        parents = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
+        return not any(self.supervisor.is_alive(key) for key in [*parents, launcher_key(self.launch.run_id)])
 
     def _report(self) -> None:
         for outcome in self.worker.outcomes_since(self._last_sent):
@@ -112,7 +113,7 @@ class Processor:
     def _send(self, outcome: Outcome) -> None:
         runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
         if runner is None or runner.status == "terminated":
-            return  # it knows, or will read the queue's journal when it is started again
+            return  # a later incarnation reads the queue's journal
         signal = to_signal(outcome, self.me.key.name, self.me.incarnation)
         if signal is not None:
             signals.post(self.runtime.home, signal, outcome.seq)
@@ -120,7 +121,7 @@ class Processor:
     # ---- what else the loop calls
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return None: there is only one processor, and it always does a whole turn."""
+        """Return None: a run has only one processor, which always takes whole turns."""
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""
@@ -137,11 +138,11 @@ class Processor:
         return self._wait.seconds if self._wait else None
 
     def stop(self, _signum: int) -> None:
-        """Stop gracefully: a running gate is ended, and run again by the next processor."""
+        """Stop gracefully: a running gate is ended, and repeated by the next processor."""
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """Release the queue when fenced; a running gate is the successor's to adopt, unless the home is gone."""
+        """Release the queue when fenced; the successor adopts a running gate, unless the home is gone."""
         self.worker.close(end_gate=not (self.runtime.home / "identities").is_dir())
 
     def handle_persistent_error(self, why: str) -> None:

@@ -1,8 +1,8 @@
-"""The orchestrator's process: run one attempt's agent in a terminal session, record its progress, write its result.
+"""Orchestrator process: runs one attempt's agent in a terminal session, records its progress, writes its result.
 
-It outlives its runner. It prints the agent's output for a person to watch; output.log is the record. The result is
-stamped with run, node, attempt and incarnation, and fenced. An orchestrator that ends without a result died: its runner
-starts a successor, whose prompt has what is in the hook (`_begin`).
+It outlives its runner. It prints the agent's output for a person to watch, and keeps it in output.log. The result is
+stamped with run, node, attempt and incarnation, and fenced. An orchestrator that ends without a result counts as dead:
+its runner starts a successor, whose prompt contains the hook's notes (`_begin`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Orchestrator:
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
         self.hook = runtime.store.get(Hook, me.key)
-        environment = {**runtime.environ, **self.git.author(self.worktree)}  # an agent's own commits need a name, too
+        environment = {**runtime.environ, **self.git.author(self.worktree)}  # the agent's own commits need an author
         self.assignment = Assignment(task, self.worktree, folder, environment, me.incarnation,
                                      controllers=_controllers(me, launch), attempts=folder.parent.parent)
         self.mailbox = Mailbox(runtime, me, launch)
@@ -108,13 +108,13 @@ class Orchestrator:
         return True
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return a fingerprint of output, notes, commits and inbox, while a process works whose end wakes the loop."""
+        """Return a fingerprint of output, notes, commits and inbox, while the agent's process runs."""
         if self.stopping or self._has_output or self.work is None or self.work.process() is None:
             return None
         return fingerprint_of(self._watched_paths)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake when the agent's process ends or leaves notes, and at any answer."""
+        """Wake when the agent's process exits or writes notes, and at any answer."""
         process = self.work.process() if self.work else None
         if process is not None:
             event_loop.watch_process(*process)
@@ -125,13 +125,13 @@ class Orchestrator:
         self.mailbox.watch(event_loop)
 
     def next_wake(self) -> float | None:
-        """Return the seconds until the agent is due to be polled; few while there is output to follow."""
+        """Return the seconds until the agent must be polled; a fraction of a second while it prints output."""
         at = self.work.wake_at() if self.work else None
         due = [] if at is None else [at - self.runtime.clock.monotonic()]
         return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
 
     def stop(self, signum: int) -> None:
-        """End the agent without a result: the attempt continues later."""
+        """Stop the agent without a result: the attempt continues later."""
         if not self.stopping:
             self._stop_reason = TERMINAL_GONE if signum == signal.SIGHUP else "stopped"
         self.stopping = True
@@ -139,18 +139,18 @@ class Orchestrator:
             self.work.stop(self.runtime.clock.monotonic())
 
     def abandon(self, why: str) -> None:
-        """End the agent when fenced: a successor works in the same worktree."""
+        """Kill the agent when fenced: a successor works in the same worktree."""
         self.runtime.processes.kill_tree(None, self.me.marker, grace=self.runtime.timing.sweep_grace)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Fail the attempt with what git refuses."""
+        """Fail the attempt with the error."""
         self._finish(Outcome("fail", why))
 
     # ---- begin
 
     def _begin(self, now: float) -> bool:
-        """Write the prompt, with what earlier incarnations learned, and start the agent; an attempt that has its result
-        is not done again."""
+        """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt has
+        a result already."""
         task, path = self.task, self.assignment.folder / "result.json"
         if run_records.read_result(path, task.run_id, task.node, task.attempt)[0] is not None:
             self._end("done")
@@ -159,8 +159,8 @@ class Orchestrator:
             self._end(self._describe_stop())
             return True
         disk_space.require_space(self.worktree)
-        self._record_progress()  # a predecessor may have died between its commit and its note of it
-        is_successor = self.assignment.prompt_file.exists()  # an earlier incarnation wrote it, in this very attempt
+        self._record_progress()  # a predecessor may have died before it recorded its last commit
+        is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.me.identity.branch or "", wisdom, self._conflicts())
@@ -181,16 +181,16 @@ class Orchestrator:
         return _read(self.assignment.folder / "conflicts.txt").splitlines()
 
     def _unresolved(self) -> list[str]:
-        """Return those of them that still have a marker."""
+        """Return those of `_conflicts` that still have a marker."""
         return [name for name in self._conflicts() if (self.worktree / name).is_file()
                 and b"\n<<<<<<< " in b"\n" + (self.worktree / name).read_bytes()]
 
     # ---- while the agent works
 
     def _record_progress(self) -> None:
-        """Bring the last commit and the agent's notes into the hook, for a successor."""
+        """Copy the last commit and the agent's notes to the hook, for a successor."""
         stamp = (stat_stamp(self._reflog), stat_stamp(self.assignment.notes))
-        if stamp == self._progress_stamp:  # to ask git four times a second would cost more than the agent
+        if stamp == self._progress_stamp:  # else git would run several times a second
             return
         self._progress_stamp = stamp
         notes = _read(self.assignment.notes) or self.hook.resumption_instructions
@@ -200,7 +200,7 @@ class Orchestrator:
             self.hook = self.me.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
 
     def _record_session(self, work: Work) -> None:
-        """Bring the session's id and the phase that the agent itself reported into the hook."""
+        """Copy the session's id and the phase that the agent reported to the hook."""
         session = work.session
         if session is not None and session != self.hook.claude_session_id:
             now = self.runtime.clock.utc()
@@ -212,12 +212,12 @@ class Orchestrator:
     def _last_commit(self) -> str | None:
         """Return the newest commit of this branch that is not on the target, as `<oid> <subject>`."""
         head = self.git.head(self.worktree)
-        # The target branch may be gone; then the runner says so.
+        # The target branch may be gone; the runner reports that.
         base = self.git.branch_tip(self.launch.base) or self.launch.base_oid
         return next(iter(self.git.log_oneline(f"{base}..{head}", 1)), None) if head else None
 
     def _show_output(self) -> None:
-        """Print what the agent has printed since; a terminal that is gone stops nothing."""
+        """Print the agent's new output; a closed terminal stops nothing."""
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(self._shown)
             data = file.read()
@@ -227,7 +227,7 @@ class Orchestrator:
             sys.stdout.flush()
 
     def _stop_without_worktree(self, now: float) -> bool:
-        """Stop an agent whose worktree was removed: whatever it still does is for nothing, and costs."""
+        """Stop an agent whose worktree was removed: its further work would be lost."""
         if self._worktree_gone or self.worktree.is_dir() or self.work is None:
             return False
         self._worktree_gone = True
@@ -237,7 +237,7 @@ class Orchestrator:
     # ---- end
 
     def _end_with(self, outcome: Outcome) -> None:
-        """End with a result, or without one: then the runner records a death and starts a successor."""
+        """End with a result; or without one, so that the runner records a death and starts a successor."""
         if self.stopping:
             self._end(self._describe_stop())
         elif outcome.killed and not self._worktree_gone:
@@ -250,14 +250,14 @@ class Orchestrator:
             self._finish(outcome)
 
     def _describe_stop(self) -> str:
-        """Return why it was stopped. A terminal hangs up on all its processes when its first one dies, the reaper."""
+        """Return why it was stopped; a dead reaper, the terminal's first process, closes the terminal, too."""
         if self._stop_reason == TERMINAL_GONE and os.getppid() != self._reaper:
             return REAPER_GONE
         return self._stop_reason
 
     def _ran_out_of_space(self, outcome: Outcome) -> bool:
-        """Return whether the agent failed on a full disk: that proves nothing about the work, and its successor waits
-        for space."""
+        """Return whether the agent failed on a full disk: that proves nothing about the work, and a successor waits for
+        space."""
         if outcome.status == "success":
             return False
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
@@ -267,18 +267,18 @@ class Orchestrator:
         return disk_space.is_full(self.worktree)
 
     def _finish(self, outcome: Outcome) -> None:
-        """Commit what is left, write the stamped result unless fenced, and end."""
-        for what, path in (("its worktree", self.worktree), ("the repository", Path(self.launch.repo))):
+        """Commit remaining changes, write the stamped result unless fenced, and end."""
+        for name, path in (("its worktree", self.worktree), ("the repository", Path(self.launch.repo))):
             if not path.is_dir():
-                outcome = Outcome("fail", f"{what} {path} was removed under it", outcome.exit_code)
+                outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code)
         unresolved = self._unresolved() if outcome.status == "success" else []
         if unresolved:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
         if outcome.status == "success":
             self.git.commit_all(self.worktree, _commit_message(self.task))
             failpoint.here(":committed")
-            if wrong := adopt_commits(self.git, self.worktree, self.me.identity.branch or ""):
-                outcome = Outcome("fail", wrong, outcome.exit_code)
+            if reason := adopt_commits(self.git, self.worktree, self.me.identity.branch or ""):
+                outcome = Outcome("fail", reason, outcome.exit_code)
             self._progress_stamp = None
             self._record_progress()
         self._write_result(outcome)
@@ -293,12 +293,12 @@ class Orchestrator:
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         (self.work.session if self.work is not None else None) or "")
-        with self.runtime.store.locked(Identity, self.me.key, incarnation=self.me.incarnation) as found:
-            require_unfenced(found, self.me.key)
+        with self.runtime.store.locked(Identity, self.me.key, incarnation=self.me.incarnation) as identity:
+            require_unfenced(identity, self.me.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))
 
     def _move_hook(self, phase: str) -> None:
-        """Move the orchestrator's own hook forward; a successor that finds a later phase leaves it."""
+        """Move the orchestrator's own hook forward; a later phase that a predecessor reached stays."""
         now = self.runtime.clock.utc()
         order = list(hooks.PHASES)
         is_rework = (self.hook.phase, phase) == ("impl_complete", "executing")
@@ -314,24 +314,24 @@ class Orchestrator:
             self._close_terminal()
 
     def _close_terminal(self) -> None:
-        """Close the session, and with the last one the terminal's server: no runner would do it for an orchestrator
-        that was started by hand."""
+        """Close the session, and with the last one the terminal's server, for an orchestrator that was started by hand
+        and has no runner to do it."""
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
         close_sessions(terminal, self.runtime.store.get(Identity, self.me.key))
         terminal.shutdown()
 
 
 class Mailbox:
-    """The signals between an orchestrator and its runner: one open question, and its answer.
+    """Signals between an orchestrator and its runner: one open question, and its answer.
 
-    A question is sent once per incarnation, under an id by which it is recognised when it is repeated. An answer is
-    given to the agent's work, whose own files keep it, before it is acknowledged.
+    A question is sent once per incarnation, under an id by which a repeated one is recognised. An answer is passed to
+    the agent's work, which keeps it in its own files, before it is acknowledged.
     """
 
     def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch) -> None:
         self.runtime, self.me, self.launch = runtime, me, launch
         self._asked = ""
-        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only what exists can be watched
+        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only an existing folder can be watched
 
     def ask(self, work: Work, task: Task) -> None:
         """Send the open question to the runner, once."""
@@ -346,7 +346,7 @@ class Mailbox:
         self._asked = question.id
 
     def read(self, work: Work) -> bool:
-        """Give answers that have arrived to the agent's work; returns whether there was one."""
+        """Pass arrived answers to the agent's work; return whether there was one."""
         has_answer = False
         incarnations = {self.me.key.full: self.me.incarnation}
         for posted in signals.list_pending(self.runtime.home, self.me.key):
@@ -369,7 +369,7 @@ class Mailbox:
 
 
 def _controllers(me: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
-    """Return what directs an orchestrator's agent, nearest first."""
+    """Return the controllers of an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
     above = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
     parent = me.identity.parent
@@ -378,7 +378,7 @@ def _controllers(me: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]
 
 
 def _commit_message(task: Task) -> str:
-    """Return the commit message for what an agent left uncommitted: the node's label, then where it comes from."""
+    """Return the commit message for changes that an agent left uncommitted: the node's label, then their origin."""
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."

@@ -3,13 +3,13 @@
 `python -P -m garrison.processes.orchestrator.session_attempt PROMPT_FILE`, started by the orchestrator in the node's
 worktree. The session is saved beside the prompt in the attempt's folder (`session/`), so that a successor finishes the
 turn under way: completed nodes of its graph are not repeated. The orchestrator's heartbeat stays its own; the session
-has heartbeats only where the node gave it an initiative.
+has heartbeats only if the node gave it an initiative.
 
-    no turn yet                       the task is sent
-    a turn without a report           it is asked for one, once
-    a report, or a second turn        the result file is written, and the program ends
-    a question, a limit reached,      an ending is written, and the program ends in the middle of the turn; its
-    an API that refuses               successor resumes at the node under way
+    no turn yet                       send the task
+    a turn without a report           request one, once
+    a report, or a second turn        write the result file and exit
+    a question, a limit reached,      write an ending and exit in the middle of the turn; the successor resumes at the
+    an API that refuses               node under way
 
 The session's tools are the workflow tools that fit, restricted to one directory. Their names are those of the trust
 tiers (`session/trust.toml`); a tool that a session's tier does not allow does not exist for its model.
@@ -101,7 +101,7 @@ class SessionProgram:
     """One run of the session of one attempt."""
 
     def __init__(self, prompt: Path, exit_now: Callable[[], None] = lambda: None) -> None:
-        """Read the order; `exit_now` may end the process at once when the session has to wait."""
+        """Read the order; `exit_now` may end the process at once when the session must wait."""
         self.prompt, self._exit_now = prompt, exit_now
         self.order: dict[str, Any] = read_json(prompt.parent / ORDER)
         self.files = AttemptFiles(prompt.parent)
@@ -114,7 +114,7 @@ class SessionProgram:
         self._answered = False
 
     async def run(self) -> dict[str, Any] | None:
-        """Return the content of the result file; None if the session waits as its last ending says."""
+        """Return the content of the result file; None if the session waits, as its last ending says."""
         self._suspended = asyncio.get_running_loop().create_future()
         turns = asyncio.create_task(self._turns())
         either: set[asyncio.Future[Any]] = {turns, self._suspended}
@@ -169,11 +169,12 @@ class SessionProgram:
 
     def _own_tools(self) -> dict[str, Function]:
         """Return the tools of every session of a task, whatever its tier."""
-        own = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])), tools.ask_guardian(None))
-        return {function.name: function for function in own}
+        functions = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])),
+                     tools.ask_guardian(None))
+        return {function.name: function for function in functions}
 
-    def _with_questions(self, dispatch: ToolDispatcher) -> Callable[..., Any]:
-        """Wrap the dispatch: questions of a batch come before its other calls, so that those are done only once."""
+    def _with_questions(self, dispatch: Dispatch) -> Callable[..., Any]:
+        """Wrap the dispatch: questions of a batch come first, so that a suspended batch has made no other calls."""
         async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
             answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}
             others = iter(await dispatch([call for call in calls if call.get("name") != _ASK], agent))
@@ -181,7 +182,7 @@ class SessionProgram:
         return dispatch_batch
 
     async def _ask(self, call: Mapping[str, Any]) -> str:
-        """Return the answer to a call of `ask_guardian`; an answered call keeps its answer, however often it is run."""
+        """Return the answer to a call of `ask_guardian`; a repeated call keeps its answer."""
         arguments = call.get("arguments") or {}
         question = str(arguments.get("question") or arguments.get("value") or "").strip()
         if not question:
@@ -196,7 +197,7 @@ class SessionProgram:
         return f"The answer: {answer}"
 
     async def _suspend(self, kind: str, reason: str) -> NoReturn:
-        """End the program here: the node under way has no outcome, and is repeated by the successor."""
+        """End the program here: the node under way has no outcome, so the successor repeats it."""
         if not self._suspended.done():
             self._suspended.set_result(policy.Ending(kind, time.time(), reason, progress=self._answered))
         await asyncio.Event().wait()
@@ -205,7 +206,8 @@ class SessionProgram:
     # ---- the model
 
     def _within_limits(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the model: suspend at a limit on its costs, and at a failure that passes or a person can resolve."""
+        """Wrap the model: suspend at a limit on costs, and at an error that is transient or that a person can
+        resolve."""
         assert self.settings is not None
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
         meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
@@ -230,7 +232,7 @@ class SessionProgram:
         return ask_within_limits
 
     def _record(self, event: Mapping[str, Any]) -> None:
-        """Bill what the model costs, and show what it writes."""
+        """Record the model's usage, and show its text."""
         self._usage_log.record(event)
         if event["kind"] in ("text", "thinking"):
             _show(event)
@@ -253,8 +255,8 @@ def _show(event: Mapping[str, Any]) -> None:
 def _exit_at_once() -> None:
     """Exit as if killed.
 
-    A client that is closed gracefully would first report its call as failed to the model, and the model's next response
-    would be paid for and lost; so the client dies with us.
+    A client that is closed gracefully would report its call to the model as failed, and the model's next response would
+    be paid for and lost; so the client dies with this process.
     """
     sys.stdout.flush()
     os._exit(0)

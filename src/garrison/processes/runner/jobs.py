@@ -1,10 +1,10 @@
 """Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation.
 
-Each job ends as a journaled fact. A job that was ended by a signal, or that found its disk full, proves nothing about
-the work: it is run again a few times. No job starts while the disk is full.
+The result of each job is journaled as a fact. A job that was killed, or that found its disk full, proves nothing about
+the work: it is repeated a few times. No job starts while the disk is full.
 
 Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch.
-Without a verdict the work counts as refused, and the reason goes into the rework prompt.
+Without a verdict the work counts as refused, and the reason becomes part of the rework prompt.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
 
 MAX_INCONCLUSIVE = 5
-"""Times in a row that a job may be killed, or find its disk full, before that counts as its result."""
+"""Times in a row that a job may be killed or find its disk full before that counts as its result."""
 
 
 class JobFact(NamedTuple):
-    """The result of a job: `ok`, or why not."""
+    """Result of a job: `ok`, or the reason of its failure."""
 
     name: str
     value: str
 
 
 class RunnerJobs:
-    """The job under way, if there is one; `name` is '' while there is none."""
+    """Runs one job at a time; `name` is that of the job under way, '' if there is none."""
 
     def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git,
                  worktree: Path) -> None:
@@ -60,13 +60,13 @@ class RunnerJobs:
         self._inconclusive = 0
 
     def command(self, name: str) -> str:
-        """Return what a job runs: a shell line, or the validator's agent; '' if the node has no such job."""
+        """Return the command of a job: a shell line, or the validator's agent; '' if the node has no such job."""
         if name == VALIDATOR:
             return validator_agent(self.task.attributes)
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
 
     def start(self, name: str, branch: str, now: float) -> None:
-        """Start a job; `branch` is what a validator judges."""
+        """Start a job; a validator judges `branch`."""
         self.name = name
         if name == VALIDATOR:
             self._job = ValidatorJob(self.runtime, self.me, self.launch, self.task, self.git, self.worktree, branch,
@@ -78,7 +78,7 @@ class RunnerJobs:
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
     def poll(self, now: float) -> JobFact | None:
-        """Return the job's result once it has ended; None while it runs, and if it is to run again."""
+        """Return the job's result once it has ended; None while it runs, and if it must be repeated."""
         result = self._job.poll(now) if self._job else None
         if result is None:
             return None
@@ -96,8 +96,8 @@ class RunnerJobs:
         return JobFact(name, self._describe_failure(name, result))
 
     def _why_inconclusive(self, name: str, result: JobResult) -> str:
-        """Return why the job's end proves nothing about the work; '' if it does."""
-        if result.ended_by_signal:
+        """Return why the job's end proves nothing about the work, '' if it does."""
+        if result.struck:
             return "was ended by a signal"
         is_full = disk_space.is_full(self.worktree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
         return "had no space left on its disk" if is_full else ""
@@ -111,40 +111,40 @@ class RunnerJobs:
         return atomic.make_directory(self.folder) / f"{name}.log"
 
     def kill(self, now: float) -> None:
-        """Ask the job to end; `poll` goes on until it has."""
+        """Stop the job; keep calling `poll` until it has ended."""
         if self._job is not None:
             self._job.kill(now)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at the job's end; a validation that waits has no process."""
+        """Wake when the job ends; a validation that waits has no process."""
         if self._job is not None and self._job.pid:
             event_loop.watch_process(self._job.pid, self._job.ticks)
 
     @property
     def wake_at(self) -> float | None:
-        """When `poll` is due, monotonic seconds."""
+        """Return when `poll` is due, in monotonic seconds."""
         return self._job.wake_at if self._job else None
 
     @property
     def question(self) -> Question | None:
-        """The question that the validator waits for a person to answer."""
+        """Return the validator's open question to a person."""
         return self._job.question if isinstance(self._job, ValidatorJob) else None
 
     def answer(self, question_id: str, text: str) -> None:
-        """Give an answer to the validator, if it asked that question."""
+        """Pass an answer to the validator, if it asked that question."""
         question = self.question
         if question is not None and question.id == question_id and isinstance(self._job, ValidatorJob):
             self._job.answer(question_id, text)
 
 
 def validator_agent(attributes: Mapping[str, Any]) -> str:
-    """Return the agent that validates a node of these attributes, '' if none does; `validator=true` means `claude`."""
+    """Return the agent that validates a node with these attributes, '' for none; `validator=true` means `claude`."""
     name = str(attributes.get(VALIDATOR, "")).strip()
     return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
 
 
 class ValidatorJob:
-    """One validation, with the interface of `system.jobs.Job`."""
+    """One validation; has the interface of `system.jobs.Job`."""
 
     def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git, node_worktree: Path,
                  branch: str, now: float) -> None:
@@ -152,39 +152,40 @@ class ValidatorJob:
         self._git, self._node_worktree, self._task = git, node_worktree, task
         worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
-        remove_validator_worktree(git, node_worktree, task)  # an earlier incarnation's may be at an earlier head
+        remove_validator_worktree(git, node_worktree, task)  # that of an earlier incarnation may be at another commit
         git.add_worktree(worktree, None, head)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
         environment = worktree_environment(runtime, launch, task, worktree, me.marker)
-        judged = replace(task, preamble="", continues="", ways=[])  # what the worker was told is not for its judge
+        # The validator does not get the context of the agent that did the work.
+        judged = replace(task, preamble="", continues="", ways=[])
         assignment = Assignment(judged, worktree, folder, environment, me.incarnation,
                                 controllers=((me.key.full, "judges by your verdict"),))
         self._work = registry.agent(validator_agent(task.attributes), runtime.home, VALIDATOR).start(assignment, now)
 
     @property
     def pid(self) -> int:
-        """The process to watch, 0 if the session waits without one."""
+        """Return the process to watch, 0 if the session waits without one."""
         return (self._work.process() or (0, 0))[0]
 
     @property
     def ticks(self) -> int:
-        """The process's start ticks."""
+        """Return the process's start ticks."""
         return (self._work.process() or (0, 0))[1]
 
     @property
     def wake_at(self) -> float | None:
-        """When `poll` is due, monotonic seconds."""
+        """Return when `poll` is due, in monotonic seconds."""
         return self._work.wake_at()
 
     @property
     def question(self) -> Question | None:
-        """The question that it waits for a person to answer."""
+        """Return its open question to a person."""
         return self._work.question
 
     def answer(self, question_id: str, text: str) -> None:
-        """Give it a person's answer."""
+        """Pass a person's answer on."""
         self._work.answer(question_id, text)
 
     def kill(self, now: float | None = None) -> None:
@@ -192,7 +193,7 @@ class ValidatorJob:
         self._work.stop(self._started if now is None else now)
 
     def poll(self, now: float) -> JobResult | None:
-        """Return the result once there is a verdict, or none can be had."""
+        """Return the result once there is a verdict, or there cannot be one."""
         outcome = self._work.poll(now)
         if outcome is None:
             return None

@@ -1,6 +1,6 @@
-"""Runner policy: decide what a node's runner does next. Pure: journaled facts and observations in, actions out.
+"""Runner policy: decide what a node's runner does next, from journaled facts and observations. Pure.
 
-A node's way. Its state is the phase of the runner's hook, which a successor reads; each row ends with MOVE_HOOK:
+The state of a node's work is the phase of the runner's hook, which a successor reads; each row ends with MOVE_HOOK:
 
     phase            what the runner does                                                     next phase
     planning         begin the attempt, create the worktree, set it up, start the agent       executing
@@ -9,10 +9,10 @@ A node's way. Its state is the phase of the runner's hook, which a successor rea
     validating       wait until the merge queue has landed it                                 merged
     merged           clean up, report RUNNER_EXITED, end
 
-Whatever fails (set-up, agent, acceptance, validation, conflict, gate) is journaled as the fact `failed` first, so that
-a successor fails the same way instead of trying again; then all work is saved under a rescue ref and RUNNER_EXITED
-tells the guardian. Rework is a new attempt: its runner moves the hook back to executing and begins above, with the
-reason. A runner that is to stop ends its job and its orchestrator and keeps the phase, for the one that resumes.
+A failure (of set-up, agent, acceptance, validation, merge or gate) is first journaled as the fact `failed`, so that a
+successor fails the same way instead of retrying; then all work is saved under a rescue ref, and RUNNER_EXITED reports
+to the guardian. Rework is a new attempt: its runner moves the hook back to executing and starts again from there, with
+the reason. A runner that stops ends its job and its orchestrator and keeps the phase for the runner that resumes.
 """
 
 from __future__ import annotations
@@ -60,49 +60,49 @@ if TYPE_CHECKING:
     from garrison.records.signals import PostedSignal, Signal
 
 CANCELLED = "cancelled"
-"""The kind of a failure that the run's flow asked for: the node's work is not needed any more."""
+"""Failure kind of a node that the run's flow cancelled."""
 
 EXIT_PAUSE = 0.2
-"""Seconds between two checks whether an orchestrator that has written its result is gone."""
+"""Seconds between two checks whether an orchestrator that has written its result has exited."""
 
 
-# ---- what is remembered ----------------------------------------------------------------------------------------------
+# ---- journaled facts -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class RunnerFacts:
-    """What a runner's journal remembers of the current attempt, over the runner's incarnations."""
+    """Facts about the current attempt, replayed from the runner's journal and kept over its incarnations."""
 
     applied: set[str] = field(default_factory=set)
     """Ids of the signals that were applied."""
     deaths: list[Death] = field(default_factory=list)
-    """Of the orchestrator."""
+    """Deaths of the orchestrator."""
     incarnation: int = 0
     """The orchestrator's highest journaled incarnation."""
     circuit: Circuit = CLOSED
-    """The orchestrator's."""
+    """The orchestrator's circuit breaker."""
     setup: str = ""
-    """'' (not run), 'ok', or why it failed; so are `acceptance` and `validator`."""
+    """Result of the set-up: '' (not run), `ok`, or the reason of its failure; likewise `acceptance` and `validator`."""
     setup_key: str = ""
-    """The key of the last set-up that passed (`worktree.setup_key`)."""
+    """Key of the last set-up that passed (`Worktree.setup_key`)."""
     acceptance: str = ""
     validator: str = ""
     has_worktree: bool = False
-    """Whether a later attempt has its own worktree; one that is there before is an earlier attempt's."""
+    """Whether a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
-    """Whether this attempt's rework began; before that the hook's phase is the earlier attempt's."""
+    """Whether this attempt has begun; until then the hook's phase is the earlier attempt's."""
     failed: str = ""
     failure_kind: str = ""
-    """What failed: acceptance, gate or conflict (a new attempt may mend it), `cancelled` by the run's flow, or ''."""
+    """Kind of the failure: acceptance, gate or conflict (a new attempt may fix it), `cancelled` by the flow, or ''."""
     merge_reported: bool = False
     """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
-    """The orchestrator's incarnation that a person wants killed."""
+    """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
     """The orchestrator's incarnation that this runner asked to stop: its graceful end is no death."""
 
     def apply(self, entry: Entry, attempt: int) -> None:
-        """Apply one journal record; what is of other attempts is passed over."""
+        """Apply one journal record; records of other attempts are ignored."""
         event = decode(entry)
         if event is not None:
             self.apply_event(event, attempt)
@@ -116,7 +116,7 @@ class RunnerFacts:
     def _apply_signal(self, event: RunnerSignal, attempt: int) -> None:
         self.applied.add(event.id)
         self.merge_reported |= event.type == "MERGE_COMPLETE" and event.attempt == attempt
-        if event.cancel and event.attempt == attempt:  # what failed a moment ago is not tried again
+        if event.cancel and event.attempt == attempt:  # an earlier failure keeps its reason, but is not reworked
             self.failed, self.failure_kind = self.failed or event.cancel, CANCELLED
         self.kill = max(self.kill, event.kill)
         if event.unpark:
@@ -131,8 +131,8 @@ class RunnerFacts:
             self.circuit = circuit.apply_event(self.circuit, event)
 
     def _apply_death(self, event: ChildDied, attempt: int) -> None:
-        is_known = any(death.incarnation == event.incarnation for death in self.deaths)
-        if event.attempt == attempt and not is_known:
+        is_counted = any(death.incarnation == event.incarnation for death in self.deaths)
+        if event.attempt == attempt and not is_counted:
             self.deaths.append(Death.of(event))
 
     def _apply_fact(self, event: FactRecorded, attempt: int) -> None:
@@ -167,7 +167,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
 }
 
 
-# ---- what is observed ------------------------------------------------------------------------------------------------
+# ---- observations ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ class RunnerView:
     result: Result | None = None
     merge: MergeStatus | None = None
     merge_reported: bool = True
-    """Whether the signal about the landing arrived, or was waited for long enough."""
+    """Whether the signal about the landing has arrived, or is no longer waited for."""
     worktree_ready: bool = False
     job: str = ""
-    """The name of the job that is running (set-up, acceptance or validator), or ''."""
+    """Name of the running job (setup, acceptance or validator), or ''."""
     needs_validation: bool = False
-    """Whether another agent is to validate the work."""
+    """Whether another agent must validate the work."""
     stopping: bool = False
     overdue: bool = False
     """Whether the orchestrator has had its time to stop."""
@@ -201,7 +201,7 @@ class RunnerView:
 
 
 def _has_begun(facts: RunnerFacts, view: RunnerView) -> bool:
-    """Return whether the hook's phase is this attempt's; a first attempt has no earlier one it could be of."""
+    """Return whether the hook's phase belongs to this attempt; always in a first attempt."""
     return view.task.attempt == 1 or facts.has_begun
 
 
@@ -222,7 +222,7 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if orchestrator.hung:
         return Decision([_act(_decide_restart(facts, view, orchestrator, policy))])
     if not _has_begun(facts, view):
-        if view.phase == "merged":  # it landed in an earlier attempt; the flow has come back to the node
+        if view.phase == "merged":  # it landed in an earlier attempt, and the flow returned to the node
             return Decision([Action(ActionKind.REOPEN_HOOK)])
         if view.phase in ("impl_complete", "validating"):  # rework
             return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
@@ -246,7 +246,7 @@ def _apply_signals(facts: RunnerFacts, view: RunnerView, policy: Policy) -> list
             actions.append(_refuse(posted, why))
         else:
             event = _apply(signal, facts, view)
-            if event.unpark:  # the guardian may have been told meanwhile that it is parked: the last report counts
+            if event.unpark:  # the guardian may count it as parked: the last report wins
                 actions.append(_report_parking(view, policy, facts, parked=False, why="it was unparked",
                                                suffix=f"unparked-{signal.id}"))
             actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event)))
@@ -258,7 +258,7 @@ def _refuse(posted: PostedSignal, why: str) -> Action:
 
 
 def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal:
-    """Return the record of what a signal changes."""
+    """Return the record of a signal's effects."""
     event = RunnerSignal(signal.id, signal.signal_type, signal.attempt)
     payload = signals.parse(signal)
     match payload:
@@ -271,13 +271,13 @@ def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal
             return replace(event, forward="down")
         case UnparkNode():
             return replace(event, unpark=True)
-        case CancelNode() if not _is_handed_over(facts, view):
+        case CancelNode() if not _is_in_merge_queue(facts, view):
             return replace(event, cancel=payload.text or "it was cancelled")
     return event
 
 
-def _is_handed_over(facts: RunnerFacts, view: RunnerView) -> bool:
-    """Return whether the merge queue has the attempt's work, or soon will: then it is too late to cancel it."""
+def _is_in_merge_queue(facts: RunnerFacts, view: RunnerView) -> bool:
+    """Return whether the attempt's work is, or is about to be, in the merge queue: too late to cancel it."""
     return view.phase in ("impl_complete", "validating", "merged") and _has_begun(facts, view)
 
 
@@ -285,7 +285,7 @@ def _is_handed_over(facts: RunnerFacts, view: RunnerView) -> bool:
 
 
 def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
-    """End the job, then the orchestrator, then the runner; the phase stays for the runner that resumes."""
+    """Stop the job, then the orchestrator, then the runner; the phase stays for the runner that resumes."""
     if view.job:
         return [Action(ActionKind.STOP_JOB)]
     identity = view.orchestrator.identity
@@ -295,7 +295,7 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
         requested = [] if facts.stop_requested == identity.incarnation else [
             _fact(view, "told", identity.incarnation)]
         return [*requested, Action(ActionKind.TERMINATE)]
-    # A parked agent's work is saved: the run may never be resumed.
+    # Save a parked agent's work: the run may never be resumed.
     save = [Action(ActionKind.SAVE_WORK)] if facts.circuit.parked else []
     return _cleanup(facts, view) or [*save, Action(ActionKind.END, why="stopped")]
 
@@ -310,7 +310,7 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
 
 
 def _cleanup(facts: RunnerFacts, view: RunnerView) -> list[Action]:
-    """Return what is due to an orchestrator that died though no successor is needed."""
+    """Return the cleanup of an orchestrator that died and needs no successor."""
     decision = decide_cleanup(view.orchestrator, facts.deaths)
     return [_act(decision)] if decision else []
 
@@ -334,13 +334,13 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     preparing = _prepare(facts, view)
     if preparing is not None:
         return preparing
-    if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
+    if view.task.skip_agent or view.result is not None:  # the orchestrator of a dead runner may have ended meanwhile
         return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
     return Decision([*_orchestrate(facts, view, policy).actions, Action(ActionKind.MOVE_HOOK, "executing")])
 
 
 def _prepare(facts: RunnerFacts, view: RunnerView) -> Decision | None:
-    """Return one step towards a worktree that is set up; None when it is."""
+    """Return the next step of preparing the worktree; None when it is set up."""
     if view.job:
         return Decision([])
     if not _has_begun(facts, view):
@@ -360,7 +360,7 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return preparing
     if view.result is None and not view.task.skip_agent:
         return _orchestrate(facts, view, policy)
-    if view.orchestrator.living:  # it has written its result and is about to end
+    if view.orchestrator.living:  # it has written its result and is about to exit
         return Decision([], view.now + EXIT_PAUSE)
     if view.result is not None and view.result.status != "success":
         return Decision([_failure(view, view.result.reason or "the agent reported failure")])
@@ -378,7 +378,7 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
 
 
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    """Return one step towards a living orchestrator without a result."""
+    """Return the next step of keeping an orchestrator alive until its result."""
     if _is_of_earlier_attempt(view):
         return Decision([Action(ActionKind.START, why=f"attempt {view.task.attempt}")])
     was_stopped = _was_stopped(facts, view.orchestrator)
@@ -388,13 +388,14 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
         decision = replace(decision, kind="start", why="it had ended gracefully (stopped); the run goes on")
     if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, why="orphaned")])
-    if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):  # no guardian above would tell a person
-        # The fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person.
+    if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):
+        # An ad-hoc node fails instead of being parked: without a guardian no person would learn of it.
+        # The fact first: a successor that found the orchestrator parked without it would wait for a person.
         return Decision([_failure(view, f"its orchestrator failed too often: {decision.why}"),
                          Action(ActionKind.PARK, why=decision.why, basis=decision.basis)])
     if decision.kind in ("park", "probe"):
         is_parked = decision.kind == "park"
-        suffix = f"{'parked' if is_parked else 'probe'}-{_last_over(view)}"
+        suffix = f"{'parked' if is_parked else 'probe'}-{_last_ended(view)}"
         report = _report_parking(view, policy, facts, parked=is_parked, why=decision.why, suffix=suffix)
         return Decision([report, _act(decision)])
     if decision.kind in ("wait", "parked", "none"):
@@ -411,9 +412,9 @@ def _decide_restart(facts: RunnerFacts, view: RunnerView, orchestrator: ChildSta
 
 def _report_parking(view: RunnerView, policy: Policy, facts: RunnerFacts, *, parked: bool, why: str,
                     suffix: str) -> Action:
-    """Return the report that the agent is parked, or tried again; once for each incarnation that was parked."""
+    """Return the report that the agent is parked, or no longer is; one per parked incarnation."""
     probe_at = iso(view.wall + policy.cool_down(facts.circuit.parks + 1)) if parked else ""
-    payload = OrchestratorParked(view.task.node, _branch(view), parked, _last_over(view), why, probe_at)
+    payload = OrchestratorParked(view.task.node, _branch(view), parked, _last_ended(view), why, probe_at)
     return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload, suffix))
 
 
@@ -421,8 +422,8 @@ def _branch(view: RunnerView) -> str:
     return branch_name(view.task.run_id, view.task.node)
 
 
-def _last_over(view: RunnerView) -> int:
-    """Return the orchestrator's last incarnation that is over: the one that is, or no longer is, parked."""
+def _last_ended(view: RunnerView) -> int:
+    """Return the orchestrator's last incarnation that is over, to which a report about parking refers."""
     identity = view.orchestrator.identity
     if identity is None:
         return 0
@@ -430,14 +431,14 @@ def _last_over(view: RunnerView) -> int:
 
 
 def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
-    """Return whether the last incarnation ended because its runner had asked it to: then it did not die."""
+    """Return whether the last incarnation ended at its runner's request, which is no death."""
     identity = orchestrator.identity
     return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
             and facts.stop_requested >= identity.incarnation)
 
 
 def _count_as_crashed(orchestrator: ChildState) -> ChildState:
-    """Count an orchestrator that ended gracefully without a result, though not asked to, as one that crashed."""
+    """Count an orchestrator that ended gracefully without a result or a request as one that crashed."""
     identity = orchestrator.identity
     if identity is None or identity.status != "terminated":
         return orchestrator
@@ -462,7 +463,7 @@ def _is_orphaned_too_long(view: RunnerView) -> bool:
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.living:
         return Decision([], view.now + EXIT_PAUSE)
-    # An entry that exists is not enqueued again: after a late commit on the branch it would be another one.
+    # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     complete, ready = NodeComplete(view.task.node, _branch(view)), MergeReady(view.task.node, _branch(view))
     return Decision([_send(complete), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]), _send(ready),
@@ -478,7 +479,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if view.adhoc and merge is not None:
         return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
     if merge is None or merge.attempt != view.task.attempt:
-        return Decision([Action(ActionKind.ENQUEUE)])  # idempotent; the queue's journal is the truth
+        return Decision([Action(ActionKind.ENQUEUE)])  # idempotent; the queue's journal decides
     if merge.status == "landed":
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")] if view.merge_reported else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):

@@ -1,7 +1,7 @@
-"""The runner's process: one node's worktree and branch, its orchestrator, acceptance and merge entry.
+"""Runner process: one node's worktree and branch, its orchestrator, acceptance and merge entry.
 
-Thin: `policy.py` decides. If the runner dies, the orchestrator goes on; the next runner finds phase, facts and result
-on disk and adopts it.
+It observes and acts; `policy.py` decides. If the runner dies, the orchestrator goes on; the next runner finds phase,
+facts and result on disk and adopts it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Runner:
     # ---- observe
 
     def observe(self) -> RunnerView:
-        """Gather everything the policy decides on; a job that has ended becomes a fact on the way."""
+        """Gather everything the policy decides on; journal the result of a finished job on the way."""
         now = self.runtime.clock.monotonic()
         self._poll_job(now)
         inbox = signals.list_pending(self.runtime.home, self.me.key)
@@ -132,7 +132,7 @@ class Runner:
         return self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_orchestrator
 
     def _result(self) -> Result | None:
-        """Read the attempt's result; one that is torn, or of another run, node or attempt, is logged and ignored."""
+        """Read the attempt's result; log and ignore one that is torn or of another run, node or attempt."""
         result, wrong = run_records.read_result(
             self.folder / "result.json", self.task.run_id, self.task.node, self.task.attempt)
         if wrong and wrong != self._wrong_result:
@@ -141,7 +141,7 @@ class Runner:
         return result
 
     def _poll_job(self, now: float) -> None:
-        """Journal the result of a job that has ended, and report the question of a validator that waits, once."""
+        """Journal the result of a finished job, and forward a validator's open question once."""
         fact = self.jobs.poll(now)
         if fact is not None and not self.stopping:
             if fact == (SETUP, "ok"):
@@ -159,7 +159,7 @@ class Runner:
     # ---- what the loop calls
 
     def turn(self) -> bool:
-        """Observe, decide, act; return whether anything was done that a new turn should follow at once."""
+        """Observe, decide, act; return whether another turn should follow at once."""
         self._view = self.observe()
         self._take_snapshot(self._view)
         self._decision = policy.decide(self.facts, self._view, self.policy)
@@ -170,8 +170,8 @@ class Runner:
         return any(action.kind not in (ActionKind.TERMINATE, ActionKind.STOP_JOB) for action in self._decision.actions)
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return a fingerprint of the orchestrator's and the parent's record, the inbox, the result and the
-        repository, while the orchestrator works and beats; None for one whose silence may be a hang."""
+        """Return a fingerprint of the orchestrator's and the parent's record, the inbox, the result and the repository,
+        while the orchestrator beats; None if its agent's silence may be a hang."""
         self.supervisor.note_watching()
         view = self._view
         if self.stopping or view is None or not view.orchestrator.living or self.parent.is_gone:
@@ -183,7 +183,7 @@ class Runner:
         return fingerprint_of(self._watched_paths)
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at the end of the orchestrator or a job, at any signal, result or change of the merge queue."""
+        """Wake when the orchestrator or a job ends, and at any signal, result or change of the merge queue."""
         if self._view is not None:
             self.supervisor.watch(event_loop, [self._view.orchestrator], records=True)
         self.jobs.watch(event_loop)
@@ -198,18 +198,18 @@ class Runner:
         return min(due) - self.runtime.clock.monotonic() if due else None
 
     def stop(self, _signum: int) -> None:
-        """Stop gracefully: job, orchestrator, then the runner itself; `--resume` continues the attempt."""
+        """Stop gracefully: the job, the orchestrator, then the runner; `--resume` continues the attempt."""
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """End the runner's own job when fenced; the orchestrator is the successor's to adopt."""
+        """Kill the runner's own job when fenced; the successor adopts the orchestrator."""
         self.snapshotter.close()
         if self.jobs.name:
             self.runtime.processes.kill_tree(None, self.me.marker, grace=self.runtime.timing.sweep_grace)
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Fail the node with what git or a record refuses; where it has failed already, its work cannot be saved."""
+        """Fail the node with the error; if it has failed already, note that its work cannot be saved."""
         if self.facts.failed:
             self._cannot_save = why
         else:
@@ -242,7 +242,7 @@ class Runner:
     # ---- actions: signals
 
     def _apply_signal(self, action: Action, view: RunnerView) -> None:
-        """Apply a signal: pass on what others must know (idempotent), journal it, then acknowledge it."""
+        """Apply a signal: forward it to others (idempotent), journal it, then acknowledge it."""
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
         if signal is not None and isinstance(event, RunnerSignal) and signal.id not in self.facts.applied:
@@ -252,10 +252,10 @@ class Runner:
         signals.acknowledge(applied.posted.path)
 
     def _forward(self, signal: Signal, where: str) -> None:
-        """Pass a question up or an answer down, before it counts as applied: it is recognised when it is repeated,
-        and a lost one would never be sent."""
+        """Forward a question up or an answer down, before it counts as applied: a repeated one is recognised, and after
+        a crash a missing one would never be sent."""
         question_id = str(signal.payload.get("question_id", ""))
-        if where == "down" and question_id.startswith(VALIDATOR_QUESTION):  # a validator that restarted asks again
+        if where == "down" and question_id.startswith(VALIDATOR_QUESTION):  # a restarted validator repeats its question
             self.jobs.answer(question_id.removeprefix(VALIDATOR_QUESTION), str(signal.payload.get("text", "")))
         elif where == "up":
             self.parent.forward(signal)
@@ -302,9 +302,9 @@ class Runner:
     # ---- actions: the orchestrator
 
     def _start(self, action: Action, view: RunnerView) -> None:
-        """Start the orchestrator in the terminal; a dead session of its name is closed first."""
+        """Start the orchestrator in the terminal, after closing a dead session of its name."""
         if self.facts.setup == "ok" and self.facts.setup_key != self.worktree.setup_key():
-            self._record_fact("setup", "")  # the last incarnation changed what the set-up reads: run it again first
+            self._record_fact("setup", "")  # files that the set-up depends on have changed: repeat it first
             return
         previous = view.orchestrator.identity
         if previous is not None:
@@ -334,7 +334,7 @@ class Runner:
         self.supervisor.replace_child(child, action.why, death_class)
 
     def _record_death(self, action: Action, view: RunnerView) -> None:
-        """Report a death, then record it: once it is recorded, no successor would report it."""
+        """Report a death, then record it: no successor reports a recorded one."""
         death = self.supervisor.death_record(view.orchestrator, self.task.attempt)
         self.parent.send(OrchestratorCrashed(death.incarnation, death.why),
                          f"{self.orchestrator_key.full}-{death.incarnation}-crashed")
@@ -351,7 +351,7 @@ class Runner:
     # ---- actions: save, clean up, end
 
     def _take_snapshot(self, view: RunnerView) -> None:
-        """Save the agent's work at intervals."""
+        """Take the next step of saving the agent's work at intervals."""
         is_at_work = self.worktree.ready and view.orchestrator.living and not self.stopping
         ref, note = self.snapshotter.poll(view.now, view.orchestrator.identity if is_at_work else None)
         if ref:
@@ -364,9 +364,9 @@ class Runner:
         self.worktree.save("left when it was parked")
 
     def _fail_node(self, action: Action, view: RunnerView) -> None:
-        """Save all work under a rescue ref, then tell the guardian why the node failed."""
+        """Save all work under a rescue ref, then report the failure to the guardian."""
         ref, reason = "", action.why
-        if self._cannot_save:  # nothing may be lost, and the run must not wait for ever
+        if self._cannot_save:  # the worktree stays, so that nothing is lost
             reason += f"; its work stays in {self.worktree.path}: it could not be saved: {self._cannot_save}"
             self._close_session(view.orchestrator)
         else:
@@ -375,7 +375,7 @@ class Runner:
         self._report(RunnerExited(self.task.node, self.branch, "failed", action.target, reason, ref))
 
     def _tidy_up(self, action: Action, view: RunnerView) -> None:
-        """Remove session and worktree and archive the branch: everything is on the target, or pinned by the queue."""
+        """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue."""
         self.worktree.save_rest()
         self._remove_worktree(view.orchestrator)
         self.worktree.archive()

@@ -165,7 +165,7 @@ def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) 
         if session := registry.session_options(agent, name, task.attrs, runtime.home):
             from garrison.session.trust import read_tiers, require_working_tier
 
-            working_tier(session.tier, read_tiers())
+            require_working_tier(session.tier, read_tiers())
     return sorted({*request.env, *(name for name in required if name in runtime.environ)})
 
 

@@ -101,7 +101,7 @@ def _open(path: Path) -> Git:
 
 def list_rescue_refs(repository: RescueRepository, run: str | None = None) -> list[RescueName]:
     """Return the rescue refs of a repository, or those of one run, sorted by run, node and attempt."""
-    names = [parse_rescue(ref) for ref in repository.git.rescues(f"{RESCUES}/{run}" if run else RESCUES)]
+    names = [parse_rescue(ref) for ref in repository.git.rescue_refs(f"{RESCUES}/{run}" if run else RESCUES)]
     return sorted(names, key=lambda name: (name.run, name.node, name.attempt, name.kind, name.number))
 
 
@@ -158,7 +158,8 @@ def resolve_rescue(refs: Sequence[tuple[RescueRepository, RescueName]], word: st
             name.node, f"{name.run}/{name.node}", f"{name.run}/{name.node}/{name.attempt}")]
         newest = {(name.run, name.node): (repository, name) for repository, name in sorted(
             matches, key=lambda match: (match[1].attempt, match[1].number))}
-        matches = [(repository, name) for repository, name in matches if not name.live] or list(newest.values())
+        lasting = [(repository, name) for repository, name in matches if not name.is_interval_snapshot]
+        matches = lasting or list(newest.values())
     if not matches:
         existing = ", ".join(dict.fromkeys(f"{name.run}/{name.node}" for _, name in candidates))
         where = f" of run {run}" if run else ""
@@ -192,7 +193,7 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
         raise Refused(f"{folder} lies in the checkout {inside or git.root}, which is not changed; name one outside")
     git.add_worktree(folder, None, commit)
     notes = complete_worktree(git, folder)
-    submodules = {module.path for module in git.modules(folder)}
+    submodules = {module.path for module in git.submodules(folder)}
     for line in git.run("ls-tree", "-r", "-z", commit).out.split("\0"):
         head, _, path = line.partition("\t")
         if head.startswith("160000") and path not in submodules and git.rev(head.split(" ")[2]):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
     """Save the content of a worktree under a rescue ref; return the ref. `why` completes "what NODE …"."""
-    return git.keep_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
+    return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
@@ -190,7 +190,7 @@ class Worktree:
         """Archive the landed branch, and delete the snapshots of all attempts."""
         stems = [rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE)
                  for attempt in range(1, self.task.attempt + 1)]
-        self.git.forget_rescues([snapshot.ref for stem in stems for snapshot in self.git.lives(stem)])
+        self.git.delete_rescues([snapshot.ref for stem in stems for snapshot in self.git.interval_snapshots(stem)])
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
             archive_landed_branch(self.git, self.task, self.branch, tip)

@@ -173,7 +173,7 @@ class SessionProgram:
                      tools.ask_guardian(None))
         return {function.name: function for function in functions}
 
-    def _with_questions(self, dispatch: Dispatch) -> Callable[..., Any]:
+    def _with_questions(self, dispatch: ToolDispatcher) -> Callable[..., Any]:
         """Wrap the dispatch: questions of a batch come first, so that a suspended batch has made no other calls."""
         async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
             answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}

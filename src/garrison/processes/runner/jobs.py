@@ -97,7 +97,7 @@ class RunnerJobs:
 
     def _why_inconclusive(self, name: str, result: JobResult) -> str:
         """Return why the job's end proves nothing about the work, '' if it does."""
-        if result.struck:
+        if result.ended_by_signal:
             return "was ended by a signal"
         is_full = disk_space.is_full(self.worktree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
         return "had no space left on its disk" if is_full else ""

@@ -27,7 +27,7 @@ from pathlib import Path
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.json_io import read_json
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
 
 REPORT = "mcp__garrison__report_result"
@@ -36,7 +36,7 @@ LONG = 120.0
 """Seconds after which something has gone wrong."""
 
 
-def answer(asked: Asked) -> Turn | str:
+def answer(asked: Request) -> Turn | str:
     """The model: one commit, a report, a last word; where the prompt says so, a long tool or a question first."""
     resumed = "This session was interrupted" in asked.prompt or "The answer:" in asked.prompt
     if asked.step == 0 and not resumed and "Sleep first" in asked.prompt:

@@ -20,7 +20,7 @@ import claude_agent_sdk as sdk
 
 from garrison.testing import isolation
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import Fault, Turn, Usage, say, thinking, use
 from support import git, make_repository
 
@@ -68,7 +68,7 @@ async def work(folder: Path) -> dict[str, Any]:
     """A task with Bash and Write, a second prompt, a resume by id, and a resume of a session that never was."""
     tree = folder / "tree"
 
-    def script(asked: Asked) -> Turn:
+    def script(asked: Request) -> Turn:
         if asked.prompt != "do the task":
             return say(f"to {asked.prompt!r}", usage=Usage(10, 20, 30, 40))
         return (say(thinking("where am I?"), "I look.", use("Bash", command="pwd; echo out > made-by-bash.txt")),
@@ -113,7 +113,7 @@ async def unknown(stage: Stage) -> str:
 
 async def faults(folder: Path) -> dict[str, Any]:
     """Rate limit, log-in refused, and silence in mid-stream that is interrupted, all in one session."""
-    def script(asked: Asked) -> Turn:
+    def script(asked: Request) -> Turn:
         fault = {"limited": Fault("status", 429, retry_after=1), "refused": Fault("status", 401, times=9),
                  "silent": Fault("hang", "stream")}.get(asked.prompt)
         return say(f"to {asked.prompt}, in more than one piece", faults=(fault,) if fault else ())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import Fault, Turn, say, use
 
 TOOL = "mcp__garrison__"
 AGAIN = ("This session was interrupted", "RESUMPTION CONTEXT", "A person has taken this session over")
-Player = Callable[[Asked], "Turn | Fault | str"]
+Player = Callable[[Request], "Turn | Fault | str"]
 
 
 def work(name: str, before: str = "") -> Turn:
@@ -27,7 +27,7 @@ def report(status: str = "success", summary: str = "written") -> Turn:
 def steps(*turns: Turn | Fault | str) -> Player:
     """A player that says these turns in order, by how often the model has spoken in the whole conversation."""
 
-    def play(asked: Asked) -> Turn | Fault | str:
+    def play(asked: Request) -> Turn | Fault | str:
         spoken = sum(1 for message in asked.body["messages"] if message["role"] == "assistant")
         return turns[min(spoken, len(turns) - 1)]
 
@@ -37,7 +37,7 @@ def steps(*turns: Turn | Fault | str) -> Player:
 def again(first: Turn | Fault | str, after: tuple[Turn | Fault | str, ...]) -> Player:
     """A player that says `first` until the session was interrupted, and then `after`, by turns since that."""
 
-    def play(asked: Asked) -> Turn | Fault | str:
+    def play(asked: Request) -> Turn | Fault | str:
         if any(words in asked.prompt for words in AGAIN):
             return after[min(asked.step, len(after) - 1)]
         return first if asked.step == 0 else after[min(asked.step, len(after) - 1)]

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from garrison.testing.model_server import ModelServer, Record
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn
 from support import Place, load, processes
 
 ISOLATED = "GARRISON_ISOLATION" in os.environ
-Player = Callable[[Asked], "Turn | Fault | str"]
+Player = Callable[[Request], "Turn | Fault | str"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ class Scene:
         retries = '[agents.claude.set]\nCLAUDE_CODE_MAX_RETRIES = "1"\n'
         (self.place.home / "config.toml").write_text(f"[agents.claude]\n{settings}\n{retries}")
 
-    def _play(self, asked: Asked) -> Turn | Fault | str:
+    def _play(self, asked: Request) -> Turn | Fault | str:
         part = "validator" if "You validate in a garrison" in asked.system else ""
         return self.players[f"{asked.key}{part and '-' + part}"](asked)
 

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.agents.graph import AgentFailure, AgentGraph
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import Fault, say
 from support import processes
 
@@ -41,7 +41,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
 def test_a_graph_of_real_sessions(tmp_path: Path) -> None:
     limited = []
 
-    def script(asked: Asked) -> Any:
+    def script(asked: Request) -> Any:
         if "limited" in asked.prompt:
             limited.append(asked.number)
             return say("now", faults=(Fault("status", 429),) if len(limited) == 1 else ())

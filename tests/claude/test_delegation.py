@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import say, use
 from support import DEADLINE, Place
 from web_support import site
 
 
-def scripted(seen: list[str]) -> Callable[[Asked], Any]:
+def scripted(seen: list[str]) -> Callable[[Request], Any]:
     """A model that lets triage look once and says that all is quiet."""
-    def script(asked: Asked) -> Any:
+    def script(asked: Request) -> Any:
         if "You find out what needs" in asked.system:
             seen.append(asked.system)
             if asked.step == 0:

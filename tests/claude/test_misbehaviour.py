@@ -12,7 +12,7 @@ import pytest
 
 from claude_scripts import TOOL, Player, again, report, steps, work
 from garrison.testing import wire
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import Turn, Usage, say, use
 from support import git, processes, wait_for
 
@@ -77,7 +77,7 @@ def test_a_model_may_answer_anything(scene, nonsense):
     place = scene.place
     heap = [use(f"{TOOL}ask_guardian", question=f"Number {number}?") for number in range(3)]
 
-    def asks(asked: Asked) -> Turn | str:
+    def asks(asked: Request) -> Turn | str:
         if "The answer: " not in asked.prompt:
             return say(*heap) if asked.step == 0 else say("I wait.")
         return (work("heap"), report(), say("Done."))[min(asked.step, 2)]

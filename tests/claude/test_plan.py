@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import say
 from support import DEADLINE, Place
 
@@ -25,11 +25,11 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
     folder.mkdir()
     (folder / "a.txt").write_text("a")
 
-    def script(asked: Asked) -> Any:
+    def script(asked: Request) -> Any:
         if "<command>\ncount the files\n</command>" in asked.prompt:
             assert "- files.list(pattern: 'str' = '**/*')" in asked.prompt
             return say(plan(patern="*.txt"))
-        assert "takes no patern; did you mean pattern?" in asked.prompt
+        assert "has no parameter patern; did you mean pattern?" in asked.prompt
         return say("Here it is:\n" + plan(pattern="*.txt"))
 
     with ModelServer(script) as server:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import say, use
 from support import DEADLINE, Place, git, wait_for
 
@@ -32,7 +32,7 @@ def speaker(place: Place, server: ModelServer) -> Any:
 
 
 def test_two_turns_of_a_session(place: Place) -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: Request) -> Any:
         return say("I am well." if "assistant: I am well." not in asked.prompt else "As I said.")
 
     with ModelServer(script) as server:
@@ -48,7 +48,7 @@ def test_1b_tools_of_a_claude_session_go_through_the_graph_and_its_tier(place: P
     """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
     (place.root / "note.txt").write_text("the moon is far")
 
-    def script(asked: Asked) -> Any:
+    def script(asked: Request) -> Any:
         return (say("I look.", use(f"{DESK}read", path="note.txt")), say("It is far."))[min(asked.step, 1)]
 
     with ModelServer(script) as server:
@@ -68,7 +68,7 @@ def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
     """Killed within its second tool: the first is not called again, the model is told what was done, and it lands."""
     place = scene.place
 
-    def play(asked: Asked) -> Any:
+    def play(asked: Request) -> Any:
         told = asked.prompt
         if "called run(" in told:  # the conversation that a successor is told
             return (REPORT, say("Done."))[min(asked.step, 1)]
@@ -97,7 +97,7 @@ def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -
     place = scene.place
     scene.configure("budget = 0.0001")
 
-    def play(asked: Asked) -> Any:
+    def play(asked: Request) -> Any:
         told = asked.prompt
         if "The answer: blue" in told or asked.step > 0:
             return (say(use(f"{DESK}write", path="a.txt", text="blue")), REPORT, say("Done."))[min(asked.step, 2)]

@@ -11,7 +11,7 @@ import pytest
 from claude_scripts import TOOL, Player, again, report, steps, work
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
 
@@ -121,7 +121,7 @@ def test_a_question_travels_up_and_its_answer_comes_back(scene):
     """While it waits there is no CLI; the answer is the session's next message, and its past is sent with it."""
     place = scene.place
 
-    def play(asked: Asked) -> Turn | str:
+    def play(asked: Request) -> Turn | str:
         if "The answer: blue" in asked.prompt:
             return work("a") if asked.step == 0 else report() if asked.step == 1 else say("Done.")
         return say(use(f"{TOOL}ask_guardian", question="Which colour?")) if asked.step == 0 else say("I wait.")
@@ -195,7 +195,7 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     """A fresh session gets the task, the notes and the tree as it is; so does one whose transcript is gone."""
     place = scene.place
 
-    def full(asked: Asked) -> Turn | Fault | str:
+    def full(asked: Request) -> Turn | Fault | str:
         if "Hand-over" in asked.prompt:
             return steps(report(), "Done.")(asked)
         return steps(work("full"), say(use(f"{TOOL}save_notes", text="half of it is there")),
@@ -212,7 +212,7 @@ def test_a_validator_refuses_and_then_accepts(scene):
     """Another session, that can only read, judges the finished branch; its reason is in the rework prompt."""
     place = scene.place
 
-    def judge(asked: Asked) -> Turn | str:
+    def judge(asked: Request) -> Turn | str:
         if asked.step == 0:
             return say(use("Read", file_path="a-r1.txt"), use("Write", file_path="mine.txt", content="x"))
         good = "better" in asked.result
@@ -220,7 +220,7 @@ def test_a_validator_refuses_and_then_accepts(scene):
                    "criteria": [{"criterion": "better", "met": good, "evidence": "a-r1.txt"}]}
         return say(use(f"{TOOL}report_verdict", **verdict)) if asked.step == 1 else "Done."
 
-    def play(asked: Asked) -> Turn | str:
+    def play(asked: Request) -> Turn | str:
         again = "the word better is missing" in asked.prompts[0]
         turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
         return turns[min(asked.step, 2)]

@@ -16,7 +16,7 @@ import pytest
 from garrison.cli import main as cli
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from garrison.views.page_view import laid_over
+from garrison.views.page_view import apply_patch
 from garrison.web.run_stream import RunStream
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
 from top_support import HomeBuilder, build_busy_run, home_builder
@@ -106,7 +106,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
         told = await stream.rest()
         for one in told:
             if one.event == "change":
-                shown = laid_over(shown, one.data["patch"])
+                shown = apply_patch(shown, one.data["patch"])
         return shown, told
 
     shown, told = asyncio.run(watch())

@@ -43,7 +43,7 @@ print(json.dumps(told))
 """
 needs_namespaces = pytest.mark.skipif(isolation.namespace_refusal() is not None,
                                       reason=str(isolation.namespace_refusal()))
-needs_landlock = pytest.mark.skipif(landlock.why_not() is not None, reason=str(landlock.why_not()))
+needs_landlock = pytest.mark.skipif(landlock.refusal() is not None, reason=str(landlock.refusal()))
 
 
 def isolated(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -62,11 +62,11 @@ def test_in_a_namespace_only_loopback_is_there_and_every_try_is_counted(tmp_path
     assert (told["before"], told["quiet"], told["one"], told["three"]) == (0, 0, 1, 3)
     assert told["uid"] == 0
     env = told["env"]
-    assert env["ANTHROPIC_API_KEY"] == isolation.SWITCHES["ANTHROPIC_API_KEY"]
+    assert env["ANTHROPIC_API_KEY"] == isolation.CLI_SETTINGS["ANTHROPIC_API_KEY"]
     assert {name: env[name] for name in ("HOME", "CLAUDE_CONFIG_DIR", "TMPDIR", "KNOWN", "NAMED")} == {
         "HOME": f"{tmp_path}/home", "CLAUDE_CONFIG_DIR": f"{tmp_path}/claude", "TMPDIR": f"{tmp_path}/tmp",
         "KNOWN": "yes", "NAMED": "n"}
-    allowed = {*isolation.SWITCHES, "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "HOME", "CLAUDE_CONFIG_DIR",
+    allowed = {*isolation.CLI_SETTINGS, "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "HOME", "CLAUDE_CONFIG_DIR",
                "TMPDIR", "KNOWN", "NAMED", "GARRISON_ISOLATION"}
     assert set(env) <= allowed
 
@@ -82,7 +82,7 @@ def test_landlock_leaves_only_the_ephemeral_ports() -> None:
 def test_where_nothing_can_be_isolated_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(landlock, "why_not", lambda: "no Landlock here")
+    monkeypatch.setattr(landlock, "refusal", lambda: "no Landlock here")
     told = "the program unshare (util-linux) is missing; no Landlock here"
     assert isolation.refusal() == told
     assert isolation.main(["--", "touch", str(tmp_path / "ran")]) == isolation.SKIPPED
@@ -109,7 +109,7 @@ def test_garrison_itself_runs_in_there(places: Callable[..., Place]) -> None:
     """Life locks, /proc, git's idea of who owns a tree, and tmux where it is installed: all as outside."""
     place = places(terminal="tmux" if isolation.shutil.which("tmux") else "process")
     graph = place.graph(Node("alpha"))
-    passed = [word for name, value in place.env.items() if name not in isolation.SWITCHES
+    passed = [word for name, value in place.env.items() if name not in isolation.CLI_SETTINGS
               for word in ("--env", f"{name}={value}")]
     done = subprocess.run([*ISOLATED, *passed, "--", *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
                           cwd=place.root, capture_output=True, text=True, check=False, timeout=DEADLINE)

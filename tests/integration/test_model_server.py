@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Asked
-from garrison.testing.script import Player
-from garrison.testing.script_file import load, read
+from garrison.testing.request import Request
+from garrison.testing.script import Player, load_script, parse_script
 from garrison.testing.turn import Fault, ScriptError, Turn, Usage, say, thinking, use
 from support import DEADLINE, wait_for
 
@@ -274,7 +273,7 @@ def test_a_file_chooses_by_what_the_request_holds(playing: Any, tmp_path: Path) 
 
 
 def test_faults_come_in_order_for_each_key_by_itself(playing: Any) -> None:
-    server = playing(read(yaml.safe_load(SCRIPT)))
+    server = playing(parse_script(yaml.safe_load(SCRIPT)))
     for key in ("a", "b"):
         assert call(server, body(f"node {key}"))[0].status == 529
         with pytest.raises(ConnectionError):
@@ -289,10 +288,10 @@ def test_faults_of_a_callable_are_counted_for_each_prompt(playing: Any) -> None:
 
 
 def test_a_script_without_an_answer_says_so_with_400(playing: Any) -> None:
-    def answer(asked: Asked) -> str:
+    def answer(asked: Request) -> str:
         raise KeyError("whoops")
 
-    short = read({"conversations": [{"name": "short", "when": {"prompt": "^go"}, "turns": ["one"]}]})
+    short = parse_script({"conversations": [{"name": "short", "when": {"prompt": "^go"}, "turns": ["one"]}]})
     spoke = {"role": "assistant", "content": "one"}
     for script, given, words in (
             (answer, body(), "the script failed: KeyError: 'whoops'"),
@@ -323,7 +322,7 @@ def test_a_script_without_an_answer_says_so_with_400(playing: Any) -> None:
 ])
 def test_a_script_that_makes_no_sense_is_refused_with_its_place(given: Any, words: str) -> None:
     with pytest.raises(ScriptError) as raised:
-        read(given)
+        parse_script(given)
     assert words in str(raised.value)
 
 
@@ -331,17 +330,17 @@ def test_a_script_in_python_or_json_is_loaded(tmp_path: Path) -> None:
     python, other = tmp_path / "s.py", tmp_path / "s.json"
     python.write_text("def answer(asked):\n    return asked.prompt.upper()\n")
     other.write_text('{"conversations": [{"turns": ["hi"]}]}')
-    assert load(python).answer(1, body("loud")).turn == say("LOUD")
-    assert load(other).answer(1, body()).turn == say("hi")
+    assert load_script(python).answer(1, body("loud")).turn == say("LOUD")
+    assert load_script(other).answer(1, body()).turn == say("hi")
     for text, words in (("x = 1", "defines answer"), ("def answer(:", "SyntaxError")):
         python.write_text(text)
         with pytest.raises(ScriptError, match=words):
-            load(python)
+            load_script(python)
 
 
 def test_what_is_asked_is_read_as_the_cli_sends_it() -> None:
     reminder = {"type": "text", "text": "<system-reminder>today</system-reminder>"}
-    asked = Asked(1, {"model": "m", "system": [{"type": "text", "text": "be kind"}], "tools": [{"name": "Bash"}],
+    asked = Request(1, {"model": "m", "system": [{"type": "text", "text": "be kind"}], "tools": [{"name": "Bash"}],
                       "messages": [
         {"role": "user", "content": [reminder, {"type": "text", "text": "first"}]},
         {"role": "system", "content": "and brief"},
@@ -352,9 +351,9 @@ def test_what_is_asked_is_read_as_the_cli_sends_it() -> None:
         {"role": "user", "content": [{"type": "text", "text": "[Request interrupted by user]"}]},
     ]})
     assert (asked.system, asked.prompts, asked.step, asked.results) == ("be kind\nand brief", ("first",), 2, ())
-    earlier = Asked(1, {"messages": asked.body["messages"][:4]})
+    earlier = Request(1, {"messages": asked.body["messages"][:4]})
     assert earlier.results == ({"tool_use_id": "t", "text": "no such file", "is_error": True},)
-    assert Asked(1, {"messages": [{"role": "user", "content": "a"}]}).step == 0
+    assert Request(1, {"messages": [{"role": "user", "content": "a"}]}).step == 0
 
 
 @pytest.mark.traced

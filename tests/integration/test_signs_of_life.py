@@ -25,7 +25,7 @@ from garrison.system.clock import iso
 from garrison.system.systemd import notify_watchdog
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
-from garrison.views.layer_view import signs_of_life
+from garrison.views.process_view import agent_evidence
 from support import DEADLINE, git
 
 
@@ -98,12 +98,12 @@ def test_status_shows_silence(signs: AgentActivity, tmp_path: Path) -> None:
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     (signs.folder / "output.log").write_text("x")
     clock.advance(30)
-    found = signs_of_life(observer, None, signs)
+    found = agent_evidence(observer, None, signs)
     assert found.last is not None and found.last["kind"] in ("output", "head")
     assert (found.suspended, found.silence_s, found.words()) == (False, 90.0, "")
     clock.advance(200)
     os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))
-    assert signs_of_life(observer, None, signs).words() == ", silent for 2m (last: output)"
+    assert agent_evidence(observer, None, signs).words() == ", silent for 2m (last: output)"
 
 
 def test_an_agent_that_edits_or_has_just_started_is_not_silent(signs: AgentActivity, tmp_path: Path) -> None:
@@ -111,14 +111,14 @@ def test_an_agent_that_edits_or_has_just_started_is_not_silent(signs: AgentActiv
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",
                     created_at=iso(clock.time() - 5))
-    assert signs_of_life(observer, born, signs).words() == "", "its predecessor's silence"
+    assert agent_evidence(observer, born, signs).words() == "", "its predecessor's silence"
     old = replace(born, created_at=iso(clock.time() - 190))
     for path in [signs.worktree, *signs.worktree.rglob("*")]:
         os.utime(path, (clock.time() - 300, clock.time() - 300))
-    assert ", silent for 3m" in signs_of_life(observer, old, signs).words()
+    assert ", silent for 3m" in agent_evidence(observer, old, signs).words()
     (signs.worktree / "calc.py").write_text("x = 1\n")
     os.utime(signs.worktree / "calc.py", (clock.time() - 3, clock.time() - 3))
-    assert signs_of_life(observer, old, signs).words() == "", "it writes files"
+    assert agent_evidence(observer, old, signs).words() == "", "it writes files"
 
 
 def test_the_watchdog_of_systemd_is_notified_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.web import access, static_files
+from garrison.web import access, responses
 from garrison.web.access import load_tokens
 from garrison.web.server import Endpoint, open_socket
 from top_support import home_builder
@@ -159,7 +159,7 @@ async def _bodies(here: Site) -> None:
 
 
 async def _files(here: Site) -> None:
-    index = (static_files.FOLDER / "index.html").read_bytes()
+    index = (responses.FOLDER / "index.html").read_bytes()
     assert (await here.get("/")).body == index == (await here.get("/chat")).body
     for path in ("/static/../routes.py", "/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static//etc/passwd",
                  "/static/%00", "/static/routes.py", "/static/..%5croutes.py", "/static/", "/static/vendor"):

@@ -14,7 +14,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.json_io import append_line
 from garrison.records.journal import Writer, read_all
 from garrison.records.run import RunFiles
-from garrison.views.page_view import Observation, laid_over
+from garrison.views.page_view import Observation, apply_patch
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, sse
 from garrison.web.run_stream import RunStream, replay_since
@@ -108,7 +108,7 @@ def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path) -> Non
             seen = await changes(stream, 4)
             stream.close()
         for one in seen:
-            shown = laid_over(shown, one.data["patch"])
+            shown = apply_patch(shown, one.data["patch"])
         deaths(builder, "r1", "a", 2)
         at_work(builder, guardian, "b")
         builder.enqueue("r1", "a")
@@ -119,7 +119,7 @@ def test_a_client_misses_nothing_while_the_server_is_dead(tmp_path: Path) -> Non
             at_work(builder, guardian, "c")
             missed += await changes(stream, 1)
             for one in missed:
-                shown = laid_over(shown, one.data["patch"])
+                shown = apply_patch(shown, one.data["patch"])
             assert not any(one.event == "snapshot" for one in stream.seen)
             assert journaled(shown) == journaled((await here.get("/api/runs/r1")).json)
             ids = [one.id for one in [*seen, *missed]]
@@ -153,7 +153,7 @@ def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
         for path in journals:  # not the order of the times
             for one in stream.followed.read({path}):
                 events.append(one)
-                shown.append(laid_over(shown[-1], json.loads(json.dumps(one["patch"]))))
+                shown.append(apply_patch(shown[-1], json.loads(json.dumps(one["patch"]))))
         stream.read()
         whole = journaled({**stream.snapshot()})
         assert len(events) > 10
@@ -163,7 +163,7 @@ def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
             state = shown[place + 1]
             for data in missed:
                 patch = json.loads(data.partition(b"data: ")[2])["patch"]
-                state = laid_over(state, patch)
+                state = apply_patch(state, patch)
             assert journaled(state) == whole, f"from event {place}"
 
 

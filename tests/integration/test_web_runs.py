@@ -13,8 +13,8 @@ import pytest
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from garrison.views.metrics import of_runs
-from garrison.views.page_view import MachineObserver
+from garrison.views.metrics import run_metrics
+from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes
 from top_support import HomeBuilder, home_builder
@@ -156,8 +156,8 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
 
 def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path) -> None:
     def waiting(reader: RunReader) -> list[int]:
-        page = MachineObserver(tmp_path).lines()[0]["gates"]
-        metric = next(metric for metric in of_runs([reader.read("r1")]) if metric.name == "garrison_questions_open")
+        page = HomeObserver(tmp_path).lines()[0]["gates"]
+        metric = next(metric for metric in run_metrics([reader.read("r1")]) if metric.name == "garrison_questions_open")
         return [page, len(reader.read("r1", details=False).questions), int(metric.samples[0].value)]
 
     with home_builder(tmp_path) as builder:

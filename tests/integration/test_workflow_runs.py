@@ -185,8 +185,8 @@ def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pyt
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("name: [", "w.yaml"), ("- 1", "a table"), ("name: w", "no steps"),
-    ("name: w\nsteps: 3", "steps should be a list, not 3"),
+    ("name: [", "w.yaml"), ("- 1", "a mapping"), ("name: w", "no steps"),
+    ("name: w\nsteps: 3", "steps must be a list, not 3"),
     ("name: w\nsteps: [{name: a, tool: fly}]", "which does not exist"),
     ("name: w\nservers: {n: {}}\nsteps: []", "either"),
     ("name: w\nsteps: [{name: a, tool: files.read, arguments: {path: '${b.c}'}}]", "names no step")])

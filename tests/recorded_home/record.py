@@ -29,7 +29,7 @@ sys.path[:0] = [str(CHECKOUT / "tests"), str(CHECKOUT / "tests/claude")]
 from claude.conftest import Scene  # noqa: E402
 from claude_scripts import report, steps, work  # noqa: E402
 from garrison.testing.model_server import ModelServer  # noqa: E402
-from garrison.testing.request import Asked  # noqa: E402
+from garrison.testing.request import Request  # noqa: E402
 from garrison.testing.turn import say, use  # noqa: E402
 from support import PROGRAM, Node, Place, git, make_repository, wait_for  # noqa: E402
 from support import work as work_of  # noqa: E402
@@ -156,7 +156,7 @@ class Recorder:
 
     def session_and_conversation(self) -> None:
         """A session of two turns, and a conversation in which the butler asks triage."""
-        def script(asked: Asked) -> Any:
+        def script(asked: Request) -> Any:
             if asked.prompt.startswith("CLASSIFY"):
                 return say(json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": "look"}],
                                        "confidence": 1}))

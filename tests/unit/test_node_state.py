@@ -12,9 +12,9 @@ from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.state import Pause
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
-from garrison.views.layer_view import LayerView
 from garrison.views.limits import TIMEOUTS, Used, limits
-from garrison.views.node_state import NodeFacts, doing, one_word
+from garrison.views.node_view import NodeFacts, describe_activity, state_word
+from garrison.views.process_view import ProcessView
 
 ENTRY = MergeEntry("a-1-x", "r1", "a", 1, "b", "oid", "main")
 ALIVE = NodeFacts("active", phase="executing", runner_alive=True, agent_alive=True, agent_status="active",
@@ -70,12 +70,12 @@ WORDS = [
 
 @pytest.mark.parametrize(("facts", "words"), WORDS)
 def test_a_node_in_words(facts: NodeFacts, words: str) -> None:
-    assert doing(facts) == words
+    assert describe_activity(facts) == words
 
 
 @pytest.mark.parametrize("status", TRANSITIONS)
 def test_every_status_of_a_merge_entry_has_words(status: str) -> None:
-    assert doing(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
+    assert describe_activity(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
 
 
 def test_limits_nest_and_count_what_is_used() -> None:
@@ -97,9 +97,9 @@ def test_limits_nest_and_count_what_is_used() -> None:
     assert len(times) == len(TIMEOUTS) + 1
 
 
-def layer(status: str, *, living: bool) -> LayerView:
+def layer(status: str, *, living: bool) -> ProcessView:
     verdict = "alive" if living else "dead"
-    return LayerView("runner-a@r1", "runner", "a", status, 1, verdict, living, "", None, None, False, None, None, "")
+    return ProcessView("runner-a@r1", "runner", "a", status, 1, verdict, living, "", None, None, False, None, None, "")
 
 
 WORKING, DEAD = layer("active", living=True), layer("active", living=False)
@@ -117,7 +117,7 @@ WORKING, DEAD = layer("active", living=True), layer("active", living=False)
     ("working", False, WORKING, layer("parked", living=False), "parked"),
     ("landed", False, layer("parked", living=False), None, "landed"),
     ("landing", False, None, None, "landing")])
-def test_the_state_of_a_node_in_one_word(place: str, asks: bool, runner: LayerView | None, agent: LayerView | None,
+def test_the_state_of_a_node_in_one_word(place: str, asks: bool, runner: ProcessView | None, agent: ProcessView | None,
                                          state: str) -> None:
-    assert one_word(place, runner, agent, asks=asks) == state
+    assert state_word(place, runner, agent, asks=asks) == state
     assert state in SYMBOLS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garrison.records.journal import Entry
 from garrison.views.event_log import GUARDIAN, QUEUE, Record
-from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, laid_over, latest
+from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, apply_patch, latest_entries
 from garrison.views.run_model import RunModel
 from garrison.web.cursor import Cursor, decode, run_stamp
 
@@ -106,7 +106,7 @@ def test_a_snapshot_with_all_later_patches_is_the_snapshot_of_now() -> None:
         first, _ = replayed(records[:k])
         shown = plain(first.snapshot())
         for record in records[k:]:
-            shown = laid_over(shown, plain(first.apply(record, f"text {record.entry.seq}")))
+            shown = apply_patch(shown, plain(first.apply(record, f"text {record.entry.seq}")))
             assert k or shown == plain(first.snapshot()), f"after {record}"
         assert shown == whole, f"after {k} records"
 
@@ -162,7 +162,7 @@ def test_lists_keep_the_youngest() -> None:
         page.apply(record)
     assert len(page.snapshot()["timeline"]) == TIMELINE and len(page.timeline) <= 2 * TIMELINE
     entries = [{"at": f"{place:03}", "id": ""} for place in range(SIGNALS)]
-    assert latest(entries[::-1], 2) == entries[-2:]
+    assert latest_entries(entries[::-1], 2) == entries[-2:]
 
 
 def test_a_position_in_all_journals_is_one_id() -> None:

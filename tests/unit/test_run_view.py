@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from garrison.processes.run_state import RunState
-from garrison.views.layer_view import LayerView
+from garrison.views.process_view import ProcessView
 from garrison.views.run_view import _hint, run_status
 
 
-def layer(role: str, status: str = "active", *, living: bool = True) -> LayerView:
-    return LayerView(f"{role}-x@r1", role, "x", status, 1, "alive" if living else "dead", living, "", None, None, False,
-                     None, None, "")
+def layer(role: str, status: str = "active", *, living: bool = True) -> ProcessView:
+    return ProcessView(f"{role}-x@r1", role, "x", status, 1, "alive" if living else "dead", living, "", None, None,
+                       False, None, None, "")
 
 
 @pytest.mark.parametrize(("journaled", "layers", "status"), [
     ("running", [], "running"), ("done", [layer("runner")], "done"), ("failed", [layer("launch")], "failed")])
-def test_the_status_of_a_run_is_what_its_guardian_journaled(journaled: str, layers: list[LayerView],
+def test_the_status_of_a_run_is_what_its_guardian_journaled(journaled: str, layers: list[ProcessView],
                                                             status: str) -> None:
     assert run_status(RunState(journaled), layers, adhoc=False) == status
 
@@ -25,7 +25,7 @@ def test_the_status_of_a_run_is_what_its_guardian_journaled(journaled: str, laye
     ([], "new"), ([layer("orchestrator")], "new"), ([layer("orchestrator"), layer("runner")], "running"),
     ([layer("runner", "terminated", living=False)], "terminated"),
     ([layer("runner", "crashed", living=False)], "crashed")])
-def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner(layers: list[LayerView], status: str) -> None:
+def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner(layers: list[ProcessView], status: str) -> None:
     assert run_status(RunState(), layers, adhoc=True) == status
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.cli import top_keys, top_render
+from garrison.cli import top_app, top_render
 from garrison.cli.render import text, width
 from garrison.cli.top_render import SYMBOLS, Selection, picture
 from garrison.system.resource_usage import Machine, Usage
 from garrison.views.node_view import QueueEntryView
 from garrison.views.run_model import Lifecycle
-from garrison.views.top_frame import Frame, Row, size
+from garrison.views.top_frame import Frame, Row, format_bytes
 from garrison.views.usage import next_pause
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
@@ -79,12 +79,12 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     selection = Selection(row=FULL.rows[0].id)
     last = FULL.rows[-1].name
     for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
-        selection = top_keys.move(FULL, selection, key)
+        selection = top_app.move(FULL, selection, key)
         found = top_render.selected(FULL, selection)
         assert found is not None
         assert found.name == name, key
     for key in ("a", "é", "x", "backspace", "enter"):
-        selection = top_keys.type_filter(selection, key, key if len(key) == 1 else None)
+        selection = top_app.type_filter(selection, key, key if len(key) == 1 else None)
     assert (selection.filter, selection.typing) == ("aé", False)
 
 
@@ -92,7 +92,7 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     (0, ""), (1000, "1K"), (640 << 10, "640K"), (12 << 20, "12M"), (1023 << 20, "1.0G"), (1 << 30, "1.0G"),
     (25 << 30, "25G"), (1 << 41, "2.0T")])
 def test_sizes(number: int, said: str) -> None:
-    assert size(number) == said
+    assert format_bytes(number) == said
 
 
 def test_expensive_refreshes_are_made_less_often() -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from garrison.cli.main import garrison
-from garrison.cli.top_keys import ACTIONS
+from garrison.cli.top_app import ACTIONS
 from garrison.errors import UsageError
 from garrison.system.resource_usage import NO_USAGE
 from garrison.views.top_frame import Row
@@ -14,11 +14,11 @@ from garrison.web import actions
 
 ROWS = (Row("r1", "node", "a", "working", NO_USAGE), Row("r1", "layer", "guardian-x", "alive", NO_USAGE, "guardian"))
 COMMANDS = [
-    *(actions.of_run("r1", {"action": action}) for action in actions.RUN),
-    *(actions.of_node("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
-    *(actions.of_entry("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
-    *(actions.of_queue("/", "main", {"action": action}) for action in actions.QUEUE),
-    actions.of_gate("r1", "a", {"choice": "--yes"}),
+    *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
+    *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
+    *(actions.entry_command_words("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
+    *(actions.queue_command_words("/", "main", {"action": action}) for action in actions.QUEUE),
+    actions.gate_command_words("r1", "a", {"choice": "--yes"}),
     *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
 ]
 
@@ -38,6 +38,6 @@ def test_an_action_is_a_command_with_current_options(words: list[str], capsys: p
 @pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])
 def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="stop, resume"):
-        actions.of_run("r1", body)
+        actions.run_command_words("r1", body)
     with pytest.raises(UsageError, match="merge entry"):
-        actions.of_entry("../x", {"action": "hold"})
+        actions.entry_command_words("../x", {"action": "hold"})

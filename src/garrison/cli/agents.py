@@ -54,7 +54,7 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
 
     `seen` is what this machine shows of it now: verdict, process state, heartbeat, process tree.
     """
-    from garrison.views.layer_view import process_evidence
+    from garrison.views.process_view import process_evidence
 
     role, name, run = parse_name(role, name, run)
     store = resolve.open_store(home)

@@ -18,7 +18,7 @@ from garrison.views.usage import COSTS_BY, cost_rows
     ("garrison cost --by day --json", "all runs of the home by day, for programs"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True, help="What a row stands for.")
+@click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True, help="What to group by.")
 @json_option
 @home_option
 def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:

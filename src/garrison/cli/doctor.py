@@ -26,7 +26,7 @@ from garrison.processes.runtime import Runtime
 @json_option
 @home_option
 def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int:
-    """Find stale leases, orphans, leftover sessions and worktrees, torn files, and what the machine lacks.
+    """Find stale leases, orphans, leftover sessions and worktrees, torn files, and problems of the machine.
 
     Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
     is not a problem. Exit code 0 if there are no problems, or all were repaired.

@@ -1,7 +1,7 @@
-"""`garrison events`: everything that happens in a home's runs, as lines for people or as JSON for programs.
+"""`garrison events`: print everything that happens in a home's runs, as lines or as JSON.
 
-An event is a journal record, whole, with its writer and its subject. Each is printed once, in the order of the times,
-as far as that is known when it is printed.
+An event is a whole journal record with its writer and its subject. Each is printed once, in the order of their times as
+far as it is known at that moment.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @home_option
 def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, ...], node: str | None, as_json: bool,
            home: str | None) -> None:
-    """Print what happened in RUN, or in all runs of the home: a line an event, or with --json an object a line.
+    """Print what happened in RUN, or in all runs of the home: one line per event, or with --json one object per line.
 
     A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) is its id.
     """
@@ -62,13 +62,13 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
         for event in watcher.read():
             if event.at >= oldest and (not kinds or event.kind in kinds) and node in (None, event.node):
                 _show(event, as_json=as_json)
-        if not follow or over:  # what a launcher wrote before it ended was read after it was gone
+        if not follow or over:  # checked before reading, so the launcher's last records were read
             return
         time.sleep(_POLL)
 
 
 class Watcher:
-    """The events of one run, or of all that the home has or will have."""
+    """Events of one run, or of all runs that the home has or will have."""
 
     def __init__(self, home: Path, run: str | None) -> None:
         self.home, self.run = home, run
@@ -99,7 +99,7 @@ def _show(event: Event, *, as_json: bool) -> None:
 
 
 def _oldest(since: str | None, now: float) -> str:
-    """Return the earliest time that is wanted, as records hold times; '' for all. UsageError if it is none. Pure."""
+    """Return the earliest wanted time in the format of records; '' for all. UsageError if it is invalid. Pure."""
     if since is None:
         return ""
     number, unit = since[:-1], since[-1:]

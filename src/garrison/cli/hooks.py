@@ -1,7 +1,7 @@
 """`hook_manager.py`: create, read and move hooks, as commands and as functions for agents' prompts.
 
-A hook records how far the work of one name has got. The functions return what the commands print as JSON; refusals are
-GarrisonErrors.
+A hook records the progress of one name's work. The functions return what the commands print as JSON; a refusal raises a
+GarrisonError.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "upd
 
 def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None,
                 home: str | None = None) -> dict[str, Any]:
-    """Create a hook; an existing one is continued: new id, linked to the old one, phase kept."""
+    """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept."""
     check_phase(phase)
     store = resolve.open_store(home)
     key = _key_for_new(store, role, name, run)
@@ -103,7 +103,7 @@ def _update(role: str, name: str, run: str | None, incarnation: int | None, home
 
 
 def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
-    """Raise Fenced if the identity has a later incarnation; its hook is linked a moment after its lease is taken."""
+    """Raise Fenced if the identity has a later incarnation, which may not have linked its hook yet."""
     identity = store.read(Identity, key) if incarnation is not None else None
     if identity is not None and incarnation is not None and identity.incarnation > incarnation:
         raise Fenced(f"{key.full} has a later incarnation ({identity.incarnation} > {incarnation}); "
@@ -111,7 +111,7 @@ def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
 
 
 def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:
-    """Return the block of a successor's prompt that says how far the work is; NotFound without a hook."""
+    """Return the block of a successor's prompt that describes the progress of the work; NotFound without a hook."""
     return build_wisdom_prompt_block(_hook(role, name, run, home))
 
 
@@ -121,7 +121,7 @@ def wisdom(role: str, name: str, run: str | None = None, home: str | None = None
 @click.group(cls=Group, epilog="Example: hook_manager.py read runner add_tests --run crew-1")
 @home_option
 def hook_manager(home: str | None) -> None:
-    """Create, read and move hooks: how far each name's work has got."""
+    """Create, read and move hooks, which record the progress of each name's work."""
     use_home(home)
 
 
@@ -172,5 +172,5 @@ def update_resumption_command(role: str, name: str, run: str | None, home: str |
 @hook_manager.command("wisdom")
 @record_arguments
 def wisdom_command(role: str, name: str, run: str | None, home: str | None) -> None:
-    """Print the block of the successor's prompt that says how far the work is."""
+    """Print the block of the successor's prompt that describes the progress of the work."""
     print(wisdom(role, name, run, home))

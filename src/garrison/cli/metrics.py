@@ -26,11 +26,11 @@ _HOST = "127.0.0.1"
 @home_option
 def metrics(port: int | None, home: str | None) -> None:
     """Print the home's runs, layers, queues and costs in Prometheus' text format."""
-    from garrison.views.metrics import text
+    from garrison.views.metrics import render_metrics
 
     place = find_home(home)
     if port is None:
-        sys.stdout.buffer.write(text(place))
+        sys.stdout.buffer.write(render_metrics(place))
         return
     server = _server(place, port)
     with server:
@@ -39,7 +39,7 @@ def metrics(port: int | None, home: str | None) -> None:
 
 
 def _server(home: Path, port: int) -> ThreadingHTTPServer:
-    from garrison.views.metrics import CONTENT_TYPE, text
+    from garrison.views.metrics import CONTENT_TYPE, render_metrics
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -47,7 +47,7 @@ def _server(home: Path, port: int) -> ThreadingHTTPServer:
             if self.path.partition("?")[0] not in ("/", "/metrics"):
                 self.send_error(404)
                 return
-            body = text(home)
+            body = render_metrics(home)
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))

@@ -1,7 +1,7 @@
-"""Render text for a terminal: styled spans, lines of spans, tables that fit the width, with or without colours. Pure.
+"""Render text for a terminal: styled spans, lines, tables that fit the width, with or without colours. Pure.
 
-Every text is cleaned on its way into a span (`span`), so that nothing an agent wrote can reach the terminal as anything
-but words. `columns` is the width of the terminal; None means that nothing is cut.
+All text is cleaned when it becomes a span, so that nothing an agent wrote can control the terminal. `columns` is the
+width of the terminal; None means no limit.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def span(value: object, style: str = "") -> Span:
 
 
 def raw(text: str, style: str = "") -> Line:
-    """Return a line of one text that is ours, or clean already."""
+    """Return a line of one text that is our own, or cleaned already."""
     return [Span(text, style)]
 
 
 def width(line: Line) -> int:
-    """Return the columns that a line takes."""
+    """Return the number of columns that a line takes."""
     return sum(terminal_text.width(part.text) for part in line)
 
 
@@ -49,17 +49,17 @@ def fit(line: Line, columns: int | None) -> Line:
     """Return the line, cut to `columns`."""
     if columns is None or width(line) <= columns:
         return line
-    kept: Line = []
+    result: Line = []
     for part in line:
-        room = columns - width(kept)
-        kept.append(Span(terminal_text.fit(part.text, room), part.style))
+        room = columns - width(result)
+        result.append(Span(terminal_text.fit(part.text, room), part.style))
         if terminal_text.width(part.text) > room:
             break
-    return kept
+    return result
 
 
 def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", most: int = 8) -> list[Line]:
-    """Return `text`, cleaned, in as many lines as it needs, `most` at most, the first not indented."""
+    """Return `text`, cleaned and wrapped into at most `most` lines, all but the first indented."""
     text = terminal_text.clean(text)
     if columns is None:
         return [[Span(text, style)]]
@@ -70,7 +70,9 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24) -> list[Line]:
-    """Return a table whose last column takes the room that is left, at least `least`; without that, a block a row."""
+    """Return a table whose last column takes the remaining width, if that is at least `least`; otherwise a block per
+    row.
+    """
     body = [list(row) for row in rows]
     widths = [max([terminal_text.width(name), *(terminal_text.width(row[column].text) for row in body)])
               for column, name in enumerate(head)]
@@ -82,7 +84,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | No
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list[Line]:
-    """Return a row; its last cell goes on below itself where it is wider than `room`."""
+    """Return a row; its last cell is continued below itself if it is wider than `room`."""
     first: Line = [Span(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
     last = wrapped(cells[-1].text, room, cells[-1].style, most=3)
@@ -90,8 +92,9 @@ def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list
 
 
 def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]:
-    """Return a row on a narrow screen: its first two cells, then the others by name, then the last; empty ones are
-    left out."""
+    """Return a row for a narrow screen: its first two cells, then the others by name, then the last; empty ones are
+    left out.
+    """
     second = row[1].text
     first = terminal_text.fit(row[0].text, max(8, columns - terminal_text.width(second) - len(GAP)))
     lines = [fit([Span(first + GAP, row[0].style), row[1]], columns)]
@@ -104,7 +107,7 @@ def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]
 
 
 def text(lines: Iterable[Line], *, colours: bool) -> str:
-    """Return the lines as they are written; without colours nothing but words."""
+    """Return the lines as written to the terminal; without colours plain text."""
     return "".join(_line(line, colours) + "\n" for line in lines)
 
 

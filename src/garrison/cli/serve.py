@@ -38,7 +38,7 @@ PORT = 8642
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key (PEM).")
 @click.option("--plain-http", is_flag=True, help="Serve others without TLS.")
-@click.option("--new-tokens", is_flag=True, help="Make new tokens, which invalidates every address printed so far.")
+@click.option("--new-tokens", is_flag=True, help="Make new tokens, which invalidates every address printed before.")
 @click.option("--until", "pid", type=int, hidden=True, help="End with this process.")
 @home_option
 def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], tls_cert: Path | None,
@@ -46,7 +46,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
           new_tokens: bool) -> None:
     """Serve the home's web page to this machine: live runs, nodes, queue, deaths, costs, and the butler.
 
-    The printed address contains a token; with it, one can do everything that the page offers.
+    The printed address contains a token, which allows everything that the page offers.
     """
     from garrison.web.access import READ, WRITE, load_tokens
     from garrison.web.server import Endpoint

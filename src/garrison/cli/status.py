@@ -1,32 +1,37 @@
-"""`garrison status`: runs, how far each is, which processes are alive, what failed and where to look.
+"""`garrison status`: show runs, their progress, processes and failures, and where to look.
 
-Reads through `views.run_view`; shows through `status_render` and `terminal`, or as JSON.
+The command reads through `views.run_view`. The render functions are pure: views become lines of spans, which contain
+only cleaned text. A run's first line is its summary; the last ones say what failed and where to look.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from garrison.cli import completion, status_render, terminal
+from garrison.cli import completion, terminal
 from garrison.cli.commands import Command
 from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import Line
+from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.processes.launcher.policy import EXIT
+from garrison.system import terminal_text
+from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
+from garrison.views.limits import Limit, format_duration
+from garrison.views.node_view import FailedNode, NodeView, first_line
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 
 FINISHED = 8
-"""Finished runs that are listed while watching all."""
+"""Finished runs listed while watching all."""
 
 
 @click.command(cls=Command, examples=(
@@ -82,16 +87,16 @@ def _interval(every: str | None, run: str | None) -> tuple[float | None, str | N
 
 
 class _Status:
-    """One call of the command, and while watching, what was read last."""
+    """One call of the command; while watching, with the last views."""
 
     def __init__(self, reader: RunReader, run: str | None, with_limits: bool) -> None:
         self.reader, self.run, self.with_limits = reader, run, with_limits
         self.last: dict[str, RunView] = {}
         self.watched: dict[str, int | None] = {}
-        """Run that is or was shown in full → its exit code, None while it is under way."""
+        """Run that is or was shown in full → its exit code, None while it continues."""
 
     def read(self, *, details: bool = False) -> list[RunView]:
-        """Read the run asked for, or all: in full those under way (else the last), or with `details` each."""
+        """Read the named run, or all of them: unfinished ones (else the last) with details; with `details` all."""
         if self.run is not None:
             return [self.reader.read(self.run)]
         views = [self.reader.read(run, details=details) for run in self.reader.runs()]
@@ -101,19 +106,19 @@ class _Status:
         return [self.reader.read(view.run_id) if view.run_id in in_full else view for view in views]
 
     def picture(self, views: Sequence[RunView], columns: int | None) -> list[Line]:
-        """Render what people see."""
-        lines = [] if self.run is not None else [*status_render.overview(views, columns), []]
+        """Render the views."""
+        lines = [] if self.run is not None else [*render_overview(views, columns), []]
         for number, view in enumerate(view for view in views if view.details):
             lines += [*([[]] if number else []),
-                      *status_render.in_full(view, columns, with_limits=self.with_limits)]
+                      *render_run(view, columns, with_limits=self.with_limits)]
         return lines
 
     def show_empty_home(self) -> None:
-        """Say that the home has no runs."""
+        """Print that the home has no runs."""
         report_no_runs(self.reader.home)
         if self.with_limits:
             here = stdout_terminal()
-            show(status_render.limits(self.reader.default_limits(), here.columns), here)
+            show(render_limits(self.reader.default_limits(), here.columns), here)
 
     def watch(self, seconds: float, *, as_json: bool) -> int:
         """Watch until the run, or all runs that were shown in full, are over; return the highest exit code."""
@@ -138,7 +143,7 @@ class _Status:
         for view in self._read_watched():
             if not view.details:
                 continue
-            changed = status_render.changes(self.last.get(view.run_id), view)
+            changed = changed_lines(self.last.get(view.run_id), view)
             self.last[view.run_id] = view
             if as_json:
                 lines += [json.dumps(view.to_json(), ensure_ascii=False)] if changed else []
@@ -152,7 +157,7 @@ class _Status:
 
 
 def _exit_code(view: RunView) -> int | None:
-    """Return the exit code of a run that is over and of which nothing is alive; None while something may happen."""
+    """Return the exit code of a finished run without living processes; None while something may happen."""
     if view.adhoc:
         runner = view.layer("runner")
         return None if runner is None or runner.living else int(runner.why != "done")
@@ -161,3 +166,163 @@ def _exit_code(view: RunView) -> int | None:
     if view.status not in EXIT or view.living:
         return None
     return EXIT[view.status]
+
+
+STYLES: Mapping[str, str] = {
+    "landed": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
+    "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
+    "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
+}
+"""State → style."""
+BLOCKS: Mapping[str, str] = {"landed": "█", "landing": "▓", "working": "▒", "failed": "!", "waiting": "░",
+                             "parked": "p", "skipped": "-"}
+"""Place of a node → its part of the bar; each is distinct without colours."""
+WORDS: Mapping[str, str] = {"landing": "waiting to land"}
+"""Place of a node → its words in the legend, where they are not the place itself."""
+BAR = 30
+"""Columns of a progress bar, at most."""
+RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
+NODES = ("NODE", "STATUS", "PHASE", "ATTEMPT", "STARTS", "AGE", "DOING")
+LAYERS = ("LAYER", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "BEAT", "WHY")
+LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
+
+
+def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]:
+    """Return one line per run."""
+    rows = [(span(view.run_id, "head"), _state(view.headline), span(view.progress), span(view.pipeline_id),
+             span(format_age(view.age_s) and f"{format_age(view.age_s)} ago"), span(view.repo),
+             span(first_line(view.reason))) for view in views]
+    return table(RUNS, rows, columns, least=12)
+
+
+def render_run(view: RunView, columns: int | None, *, with_limits: bool = False) -> list[Line]:
+    """Return everything about one run, which was read with details."""
+    assert view.details is not None
+    sections = [list(_head(view, columns)), _nodes(view.details.nodes, columns), _layers(view, columns),
+                *(list(_failure(view, node, columns)) for node in view.details.failed),
+                render_limits(view.details.limits, columns) if with_limits else []]
+    lines: list[Line] = []
+    for section in sections:
+        lines += [*([[]] if lines and section else []), *section]
+    return lines
+
+
+def _head(view: RunView, columns: int | None) -> Iterator[Line]:
+    yield from wrapped(summary(view), columns, STYLES.get(view.headline, "head"))
+    if view.total:
+        yield _bar(view.counts, view.total, columns)
+    if view.details and view.details.paused:
+        reason, detail = view.details.paused
+        yield from wrapped(f"the merge queue is paused ({reason}): {first_line(detail)}", columns, "due")
+    for gate in view.gates:
+        yield from wrapped(f"{gate.node} {gate.summary()}", columns, "due")
+    if view.hint:
+        yield from wrapped(view.hint, columns, "due")
+    for problem in view.problems:
+        yield from wrapped(problem, columns, "bad")
+
+
+def summary(view: RunView) -> str:
+    """Return a run in one sentence."""
+    reason = f"; {first_line(view.reason)}" if view.reason else ""
+    return f"run {view.run_id}: {view.headline}, {view.progress}{reason}"
+
+
+def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:
+    room = BAR if columns is None else min(BAR, max(8, columns // 3))
+    line = [Span(BLOCKS[place] * cells, STYLES[place]) for place, cells in bar_shares(counts, total, room).items()]
+    line.append(Span("  " + ", ".join(f"{count} {WORDS.get(place, place)}" for place, count in counts.items()
+                                      if count)))
+    return fit(line, columns)
+
+
+def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, int]:
+    """Return how many of `room` columns each place takes: all are used, and every place with nodes gets one if there
+    is room.
+    """
+    found = {place: count * room // total for place, count in counts.items()}
+    for place, count in counts.items():
+        if count and not found[place]:
+            found[place] = 1
+    while (over := sum(found.values()) - room) != 0:
+        most = max(found, key=lambda place: (found[place], place == "landed"))
+        found[most] -= 1 if over > 0 else -1
+    return found
+
+
+def _nodes(nodes: Sequence[NodeView], columns: int | None) -> list[Line]:
+    if not nodes:
+        return []
+    longest = 48 if columns is None else max(12, columns // 4)
+    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.place), span(node.phase),
+             span(f"{node.journaled.attempt}/{node.attempts}"), span(_starts(node)), span(format_age(node.since_s)),
+             span(_doing(node), "bad" if node.place == "failed" else "")) for node in nodes]
+    return table(NODES, rows, columns)
+
+
+def _doing(node: NodeView) -> str:
+    """Return a node's activity, when its probe is due if it is parked, and how long its agent has been silent."""
+    doing, left = node.doing, node.parking.probe_in_s if node.parking else None
+    if left is not None:
+        doing = doing.replace("parked:", f"parked, probe {f'in {format_age(left)}' if left else 'due'}:", 1)
+    return doing + (node.signs.words() if node.signs else "")
+
+
+def _starts(node: NodeView) -> str:
+    """Return how often a node's runner and agent were started, `1+2`; '' before the first start."""
+    found = node.incarnations
+    return f"{found['runner']}+{found['agent']}" if any(found.values()) else ""
+
+
+def _layers(view: RunView, columns: int | None) -> list[Line]:
+    rows = [(span(layer.agent), span(layer.incarnation), span(layer.status), _state(layer.verdict),
+             span(layer.phase), span(layer.pid), span(format_age(layer.beat_age_s)),
+             span(first_line(layer.why) if layer.verdict != "alive" or layer.stopped else ""))
+            for layer in view.layers]
+    return table(LAYERS, rows, columns, least=16) if rows else []
+
+
+def _failure(view: RunView, node: FailedNode, columns: int | None) -> Iterator[Line]:
+    why = first_line(node.reason) or "no reason was recorded"
+    yield from wrapped(f"{node.node} failed in attempt {node.attempt}: {why}", columns, "bad", "  ")
+    for line in terminal_text.clean_lines(node.tail)[-5:]:
+        yield fit(raw("    " + line.expandtabs()), columns)
+    look = f"look: garrison logs {node.node} --run {view.run_id}"
+    yield [Span("  "), *fit(raw(look), None if columns is None else columns - 2)]
+    yield [Span("  "), *raw(terminal_text.clean(node.folder), "dim")]
+
+
+def render_limits(rows: Sequence[Limit], columns: int | None) -> list[Line]:
+    """Return the table of the nested limits and the timeouts."""
+    cells = [(span(row.level, "head"), span(format_duration(row.limit) if row.unit == "seconds" else str(row.limit)),
+              span(_used(row.used)), span(row.set_by, "dim"), span(row.text)) for row in rows]
+    return table(LIMITS, cells, columns)
+
+
+def _used(used: Mapping[str, int], most: int = 2) -> str:
+    """Return who has used how much, the largest first."""
+    ordered = sorted(used.items(), key=lambda item: (-item[1], item[0]))
+    largest = ", ".join(f"{name.partition('@')[0]} {count}" for name, count in ordered[:most])
+    return largest + (f", {len(ordered) - most} more" if len(ordered) > most else "")
+
+
+def _state(word: str) -> Span:
+    return span(word, STYLES.get(word, ""))
+
+
+def changed_lines(old: RunView | None, new: RunView) -> list[str]:
+    """Return what changed between two views of a run, one line each; without an old view, everything."""
+    before = {node.node: _node_line(node) for node in old.details.nodes} if old and old.details else {}
+    lines = [summary(new)] if old is None or summary(old) != summary(new) else []
+    if new.hint and (old is None or old.hint != new.hint):
+        lines.append(new.hint)
+    lines += [f"{gate.node} {gate.summary()}" for gate in new.gates if old is None or gate not in old.gates]
+    lines += [problem for problem in new.problems if old is None or problem not in old.problems]
+    nodes = new.details.nodes if new.details else []
+    return lines + [line for node in nodes if before.get(node.node) != (line := _node_line(node))]
+
+
+def _node_line(node: NodeView) -> str:
+    phase = f", {node.phase}" if node.phase else ""
+    attempt = f", attempt {node.journaled.attempt}" if node.journaled.attempt > 1 else ""
+    return f"{node.node}: {node.place}{phase}{attempt}" + (f": {node.doing}" if node.doing else "")

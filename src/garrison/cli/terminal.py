@@ -1,8 +1,8 @@
 """Terminal of a command: its size and colours, and `--watch`, which redraws a picture in place.
 
-NO_COLOR and TERM=dumb mean no colours; FORCE_COLOR means colours on a pipe too; NO_COLOR wins. `redraw` uses the
-alternate screen, which survives every change of size; however watching ends, that screen is left and the last picture
-stays. On a pipe, `follow` prints a line whenever something happened. Nothing is read between two refreshes.
+NO_COLOR and TERM=dumb disable colours; FORCE_COLOR enables them on a pipe too; NO_COLOR wins. `redraw` uses the
+alternate screen, which survives resizing; however watching ends, that screen is left and the last picture stays. On a
+pipe, `follow` prints a line per event. Nothing is read between two refreshes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAVE = "\x1b[?25h\x1b[?1049l"
 
 @dataclass(frozen=True)
 class Terminal:
-    """Standard output; `columns` and `rows` are None where nothing has to be cut."""
+    """Standard output; `columns` and `rows` are None without a limit."""
 
     interactive: bool
     colours: bool
@@ -46,13 +46,13 @@ def terminal_of(isatty: bool, environ: Mapping[str, str], size: tuple[int, int])
 
 
 def stdout_terminal() -> Terminal:
-    """Return this process's terminal as it is now."""
+    """Return the current terminal of this process."""
     size = shutil.get_terminal_size()
     return terminal_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
 
 
 def write(output: str) -> None:
-    """Write to stdout; what its encoding lacks is written as `?`."""
+    """Write to stdout; characters that its encoding lacks are written as `?`."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(output.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
@@ -67,7 +67,7 @@ def show(lines: list[Line], terminal: Terminal) -> None:
 
 
 class Sleeper:
-    """Sleeps until its time is up or the terminal changes; SIGTERM and SIGHUP end the process gracefully."""
+    """Sleep until a time or until the terminal changes; SIGTERM and SIGHUP end the process gracefully."""
 
     def __init__(self) -> None:
         self.suspended = False
@@ -83,7 +83,7 @@ class Sleeper:
             raise SystemExit(128 + number)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, until a signal at most."""
+        """Sleep for `seconds`, or until a signal."""
         if select.select([self._read], [], [], seconds)[0]:
             os.read(self._read, 4096)
 
@@ -97,7 +97,7 @@ class Sleeper:
 
 
 def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], int | None], seconds: float) -> int:
-    """Draw `picture` every `seconds` until there is an exit code; the last picture stays."""
+    """Draw `picture` every `seconds` until `exit_code` returns a code; the last picture stays."""
     drawn: list[Line] = []
     code = None
     try:
@@ -118,7 +118,7 @@ def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], in
 
 
 def frame(lines: list[Line], terminal: Terminal) -> str:
-    """Return one frame: every line to its end, the rest of the screen cleared; what does not fit is counted. Pure."""
+    """Return one frame: every line to its end, the rest of the screen cleared; omitted lines are counted. Pure."""
     rows = (terminal.rows or len(lines)) - 1
     if len(lines) > rows:
         lines = [*lines[: rows - 1], raw(f"… {len(lines) - rows + 1} more lines; `garrison status` prints all", "dim")]
@@ -139,7 +139,7 @@ def _alternate_screen() -> Iterator[Sleeper]:
 
 
 def _suspend(sleeper: Sleeper) -> None:
-    """Handle Ctrl-Z: leave the screen to the shell, and enter it again when we continue."""
+    """Handle Ctrl-Z: leave the screen to the shell, and enter it again when the process continues."""
     sleeper.suspended = False
     write(LEAVE)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -147,7 +147,7 @@ def _suspend(sleeper: Sleeper) -> None:
 
 
 def follow(new_lines: Callable[[], list[str]], exit_code: Callable[[], int | None], seconds: float) -> int:
-    """Print new lines every `seconds`, until there is an exit code."""
+    """Print new lines every `seconds`, until `exit_code` returns a code."""
     while True:
         for line in new_lines():
             write(line + "\n")

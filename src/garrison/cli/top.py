@@ -21,7 +21,7 @@ from garrison.config import find_home
 from garrison.views.top_frame import FrameReader
 
 BETWEEN = 0.25
-"""Seconds between the two readings of one frame: CPU is what was used in between."""
+"""Seconds between the two readings of one frame; CPU is the usage in between."""
 
 
 @click.command(cls=Command, examples=(

@@ -1,7 +1,7 @@
-"""Textual application of `garrison top`: read keys, draw what `top_render` painted, observe in a thread.
+"""Textual application of `garrison top`: read keys, draw what `top_render` rendered, observe in a thread.
 
-Nothing is decided here: the screen is `top_render.picture`, a key runs one of garrison's own commands, and its output
-is shown as it is.
+Nothing is decided here: the screen is `top_render.picture`, a key runs one of garrison's own commands and shows its
+output. The key table and the functions that move the selection are pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -29,8 +29,7 @@ from textual.widget import Widget
 
 from garrison.cli import top_render
 from garrison.cli.render import Line, fit, width
-from garrison.cli.top_keys import ACTIONS, Action, move, type_filter
-from garrison.cli.top_render import Picture, Selection, picture
+from garrison.cli.top_render import Picture, Selection, details_text, index_of, picture, selected, visible
 from garrison.errors import GarrisonError
 from garrison.views.top_frame import Frame, FrameReader, Row
 from garrison.views.usage import next_pause
@@ -276,3 +275,93 @@ def _ctrl_c_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+PAGE = 10
+
+
+@dataclass(frozen=True)
+class Action:
+    """A garrison command for the selected row.
+
+    `ask`: question to confirm first; `terminal`: it takes over the terminal; `waits`: its output stays until a key is
+    pressed; `text`: its output is shown over the table.
+    """
+
+    word: str
+    argv: Callable[[Row], list[str] | None]
+    """Row → the words after `garrison`; None if the action does not apply to it."""
+    ask: str = ""
+    terminal: bool = False
+    waits: bool = False
+    text: bool = False
+
+
+def _of_node(*words: str) -> Callable[[Row], list[str] | None]:
+    return lambda row: [*words, row.name, "--run", row.run] if row.kind == "node" else None
+
+
+def _logs(row: Row) -> list[str]:
+    """Return the command for the log of a node's agent or of a process; for a run, its guardian's."""
+    if row.kind == "node":
+        return ["logs", row.name, "--run", row.run, "-f", "--tail", "200"]
+    return ["logs", "--layer", row.role or "guardian", "--run", row.run, "-f", "--tail", "200"]
+
+
+ACTIONS: Mapping[str, Action] = {
+    "a": Action("attach", _of_node("attach"), terminal=True),
+    "l": Action("logs", _logs, terminal=True, waits=True),
+    "w": Action("why", _of_node("why"), text=True),
+    "r": Action("respawn", _of_node("agents", "respawn"),
+                ask="End the agent of {name} (run {run}), and start its successor?"),
+    "p": Action("park", _of_node("agents", "park"),
+                ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
+    "u": Action("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may run again?"),
+}
+"""Key → its action."""
+
+
+_STEPS: Mapping[str, int] = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": PAGE, "pageup": -PAGE, "home": -10**9,
+                             "g": -10**9, "end": 10**9, "G": 10**9, " ": PAGE}
+
+
+def move(frame: Frame | None, selection: Selection, key: str) -> Selection:
+    """Return the selection after a key without an action: another row, details, the filter, scrolling."""
+    if selection.title:
+        return _in_text(selection, key)
+    if frame is None:
+        return selection
+    if key == "/":
+        return replace(selection, typing=True)
+    if key == "escape":
+        return replace(selection, filter="")
+    row = selected(frame, selection)
+    if key == "enter" and row is not None:
+        title = f"run {row.run}" if row.kind == "run" else f"{row.name} of run {row.run}"
+        return replace(selection, title=title, text=details_text(row), scrolled=0)
+    if key in _STEPS and row is not None:
+        shown = visible(frame, selection)
+        index = index_of(shown, selection.row) + _STEPS[key]
+        return replace(selection, row=shown[max(0, min(index, len(shown) - 1))].id)
+    return selection
+
+
+def _in_text(selection: Selection, key: str) -> Selection:
+    if key in ("escape", "q", "enter"):
+        return replace(selection, title="", text=(), scrolled=0)
+    if key in _STEPS:
+        return replace(selection, scrolled=max(0, min(selection.scrolled + _STEPS[key], len(selection.text))))
+    return selection
+
+
+def type_filter(selection: Selection, key: str, character: str | None) -> Selection:
+    """Return the selection after one more key of the filter."""
+    if key == "enter":
+        return replace(selection, typing=False)
+    if key == "escape":
+        return replace(selection, typing=False, filter="")
+    if key in ("backspace", "ctrl+h"):
+        return replace(selection, filter=selection.filter[:-1])
+    if character and character.isprintable():
+        return replace(selection, filter=(selection.filter + character)[:60])
+    return selection

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
-from garrison.cli.status_render import STYLES as STATUS_STYLES
+from garrison.cli.status import STYLES as STATUS_STYLES
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
-from garrison.views.node_state import first_line
-from garrison.views.top_frame import Frame, Row, size
+from garrison.views.node_view import first_line
+from garrison.views.top_frame import Frame, Row, format_bytes
 
 SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
@@ -167,12 +167,12 @@ def header(frame: Frame, columns: int) -> list[Line]:
                columns - len(clock) - 2)
     first = [*left, Span(" " * max(2, columns - width(left) - len(clock))), Span(clock, "dim")]
     load = " ".join(f"{number:.1f}" for number in machine.load)
-    free = f"{size(machine.available)} of {size(machine.total)} free"
+    free = f"{format_bytes(machine.available)} of {format_bytes(machine.total)} free"
     cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
     cpu = "" if used.cpu is None else f"{used.cpu:.0f}% "
     parts: list[tuple[int, Line]] = [
         (0, [Span("agents ", "dim"), Span(f"{agents[0]}", "head"), Span(f" of {agents[1]}")]),
-        (1, [Span("use ", "dim"), Span(f"{cpu}{size(used.memory) or '0'}", "head"),
+        (1, [Span("use ", "dim"), Span(f"{cpu}{format_bytes(used.memory) or '0'}", "head"),
              Span(f" in {used.processes} processes", "dim")]),
         (3, [Span("load ", "dim"), Span(f"{load}", "bad" if machine.load[0] > 2 * machine.cores else ""),
              Span(f" on {cores}", "dim")]),
@@ -247,7 +247,7 @@ def _cells(row: Row) -> dict[str, str]:
     return {"state": terminal_text.clean(row.state), "phase": terminal_text.clean(row.phase),
             "attempt": f"{row.attempt}/{row.attempts}" if row.attempt else "", "starts": row.starts,
             "age": format_age(row.age_s), "beat": format_age(row.beat_s),
-            "cpu": _cpu(row.used.cpu) if row.used.processes else "", "memory": size(row.used.memory),
+            "cpu": _cpu(row.used.cpu) if row.used.processes else "", "memory": format_bytes(row.used.memory),
             "cost": "" if row.usd is None else f"${row.usd:.2f}"}
 
 

@@ -1,4 +1,4 @@
-"""Clock for tests: it moves only when told to."""
+"""Clock for tests: it moves only when the test moves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from garrison.system.clock import iso
 
 
 class FakeClock:
-    """A clock that a test moves: `advance` is time passing, `step` setting the wall clock."""
+    """A clock that a test moves: `advance` lets time pass, `step` sets the wall clock."""
 
     def __init__(self, start: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._time, self._monotonic = start, monotonic

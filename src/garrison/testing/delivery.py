@@ -1,6 +1,6 @@
-"""How an answer goes out: first a plan of bytes with the places where it pauses or breaks (pure), then the sending.
+"""Deliver an answer: plan the bytes with the places to pause or break off (pure), then send them.
 
-A plan's first part is the first half of the head, its second the other half, then the body piece by piece; so `before`,
+The parts of a plan are the first half of the head, its second half, then the body piece by piece; so `before`,
 `headers` and `stream` are positions in one list, for streams and plain JSON alike.
 """
 
@@ -18,71 +18,72 @@ from http import HTTPStatus
 from typing import Any
 
 from garrison.testing import wire
-from garrison.testing.request import Asked
+from garrison.testing.request import Request
 from garrison.testing.script import Answer
 from garrison.testing.turn import MANY_BYTES, Fault, Turn, text
 
 _POSITION = {"before": 0, "headers": 1, "stream": 5}
-_BROKEN = {
+_MALFORMED = {
     "json": b'event: content_block_delta\ndata: {"type": "content_block_del\n\n',
     "event": b'event: surprise\ndata: {"type": "surprise", "index": 0}\n\n',
-    "order": wire.line({"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "?"}}),
+    "order": wire.encode_event({"type": "content_block_delta", "index": 7,
+                                "delta": {"type": "text_delta", "text": "?"}}),
 }
 _END = b"0\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts to send, and where sending pauses (a hang) or ends with a reset."""
+    """Parts to send, and where sending pauses (a hang) or ends with a reset."""
 
     parts: tuple[bytes, ...]
     pause_at: int | None = None
     cut_at: int | None = None
     seconds: float | None = None
-    """How long the pause is; None = until released."""
+    """Length of the pause; None = until released."""
     delay: float = 0.0
 
 
-def plan(answer: Answer, asked: Asked, token: str) -> Plan:
-    """What is sent for an answer."""
+def plan(answer: Answer, asked: Request, token: str) -> Plan:
+    """Return the plan for an answer."""
     fault = answer.fault
     if fault is not None and fault.status is not None:
-        return refusal(fault.status, fault.error, token, _headers(fault))
-    turn = _oversized(answer.turn, fault)
-    parts = _streamed(turn, asked, token, fault) if asked.stream else _whole(turn, asked, token)
-    made = Plan(tuple(parts), delay=turn.delay)
+        return refusal(fault.status, fault.error, token, _fault_headers(fault))
+    turn = _oversize(answer.turn, fault)
+    parts = _stream_parts(turn, asked, token, fault) if asked.stream else _message_parts(turn, asked, token)
+    planned = Plan(tuple(parts), delay=turn.delay)
     if fault is None or fault.kind not in {"drop", "hang"}:
-        return made
+        return planned
     position = min(_POSITION[str(fault.value)], len(parts) - 1)
     if fault.kind == "drop":
-        return replace(made, cut_at=position)
-    return replace(made, pause_at=position, seconds=fault.seconds)
+        return replace(planned, cut_at=position)
+    return replace(planned, pause_at=position, seconds=fault.seconds)
 
 
 def refusal(status: int, error: dict[str, str], token: str, headers: dict[str, str] | None = None) -> Plan:
-    """An HTTP error in the API's form."""
+    """Return the plan for an HTTP error in the API's form."""
     return reply(status, wire.error(error, token), token, headers)
 
 
 def reply(status: int, body: dict[str, Any], token: str, headers: dict[str, str] | None = None) -> Plan:
-    """Any JSON answer."""
+    """Return the plan for a JSON answer."""
     return Plan(tuple(_json(status, body, token, headers or {})))
 
 
-def _oversized(turn: Turn, fault: Fault | None) -> Turn:
+def _oversize(turn: Turn, fault: Fault | None) -> Turn:
     if fault is None or fault.kind != "oversize":
         return turn
     size = MANY_BYTES if fault.value is True else int(fault.value)
     return replace(turn, blocks=(text("x" * size), *turn.blocks), piece=max(size, turn.piece))
 
 
-def _headers(fault: Fault) -> dict[str, str]:
+def _fault_headers(fault: Fault) -> dict[str, str]:
     wait = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return {**wait, **fault.headers}
 
 
 def _head(status: int, token: str, headers: dict[str, str]) -> list[bytes]:
-    """The head in two halves."""
+    """Return the head in two halves."""
     reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Scripted"
     lines = [f"HTTP/1.1 {status} {reason}", f"request-id: req_{token}", *(f"{a}: {b}" for a, b in headers.items())]
     whole = ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -96,22 +97,22 @@ def _json(status: int, body: dict[str, Any], token: str, headers: dict[str, str]
     return [*_head(status, token, head), *(data[at:at + size] for at in range(0, len(data), size))]
 
 
-def _whole(turn: Turn, asked: Asked, token: str) -> list[bytes]:
+def _message_parts(turn: Turn, asked: Request, token: str) -> list[bytes]:
     return _json(200, wire.message(turn, asked.model, token), token, {})
 
 
-def _streamed(turn: Turn, asked: Asked, token: str, fault: Fault | None) -> list[bytes]:
+def _stream_parts(turn: Turn, asked: Request, token: str, fault: Fault | None) -> list[bytes]:
     head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
             "transfer-encoding": "chunked"}
-    lines = [wire.line(event) for event in wire.events(turn, asked.model, token)]
-    return [*_head(200, token, head), *map(_chunk, _distorted(lines, fault, token)), _END]
+    lines = [wire.encode_event(event) for event in wire.events(turn, asked.model, token)]
+    return [*_head(200, token, head), *map(_chunk, _distort(lines, fault, token)), _END]
 
 
-def _distorted(lines: list[bytes], fault: Fault | None, token: str) -> Iterable[bytes]:
+def _distort(lines: list[bytes], fault: Fault | None, token: str) -> Iterable[bytes]:
     if fault is not None and fault.kind == "malformed":
-        return [*lines[:3], _BROKEN[str(fault.value)], *lines[3:]]
+        return [*lines[:3], _MALFORMED[str(fault.value)], *lines[3:]]
     if fault is not None and fault.kind == "stream_error":
-        return [*lines[:3], wire.line(wire.error(fault.error, token))]
+        return [*lines[:3], wire.encode_event(wire.error(fault.error, token))]
     return lines
 
 
@@ -122,37 +123,37 @@ def _chunk(data: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------ sending
 
 
-def deliver(made: Plan, connection: socket.socket, released: Callable[[float], bool]) -> str:
-    """Send a plan; how it ended: "sent", "cut" (by us) or "gone" (the client left).
+def deliver(plan: Plan, connection: socket.socket, released: Callable[[float], bool]) -> str:
+    """Send a plan; return how it ended: "sent", "cut" (by a fault) or "gone" (the client left).
 
-    `released(seconds)` waits that long and says whether hangs are to end.
+    `released(seconds)` waits that long and returns whether hangs are to end.
     """
     try:
-        for index, part in enumerate(made.parts):
-            if index == made.cut_at:
+        for index, part in enumerate(plan.parts):
+            if index == plan.cut_at:
                 reset(connection)
                 return "cut"
-            if index == made.pause_at and not _pause(made, connection, released):
+            if index == plan.pause_at and not _pause(plan, connection, released):
                 return "gone"
             connection.sendall(part)
-            if made.delay and index > 1:
-                time.sleep(made.delay)
+            if plan.delay and index > 1:
+                time.sleep(plan.delay)
     except OSError:
         return "gone"
     return "sent"
 
 
 def reset(connection: socket.socket) -> None:
-    """Drop the connection so that the peer sees a reset."""
+    """Drop the connection so that the peer gets a reset."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
 
-def _pause(made: Plan, connection: socket.socket, released: Callable[[float], bool]) -> bool:
-    """Wait in silence; False if the client went away meanwhile."""
-    until = None if made.seconds is None else time.monotonic() + made.seconds
-    while until is None or time.monotonic() < until:
+def _pause(plan: Plan, connection: socket.socket, released: Callable[[float], bool]) -> bool:
+    """Wait in silence; return False if the client left meanwhile."""
+    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
+    while deadline is None or time.monotonic() < deadline:
         if released(0.05):
             return True
         if select.select([connection], [], [], 0)[0] and not connection.recv(1, socket.MSG_PEEK):

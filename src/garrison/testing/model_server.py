@@ -1,11 +1,11 @@
-"""The Messages API on 127.0.0.1, played by a script: the real CLI and SDK run against it without key and network.
+"""Messages API on 127.0.0.1, played by a script: run the real CLI and SDK without a key and without a network.
 
-In a test: `with ModelServer(script) as server:` and give the client `ANTHROPIC_BASE_URL=server.url`; `server.requests`
-then holds what was really sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT [--port 0]
-[--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, as `server.release()`, ends all hangs.
+In a test: `with ModelServer(script) as server:`, with `ANTHROPIC_BASE_URL=server.url` for the client; `server.requests`
+then holds the requests it sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT [--port 0] [--log
+FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, like `server.release()`, ends all hangs.
 
-Rule: the server never guesses. What the script does not answer, and every mistake in it, is HTTP 400 with the words; a
-dropped socket would be retried for minutes. Keys that clients send are not kept.
+The server never guesses: a request that the script does not answer, and every mistake in the script, is HTTP 400 with
+the reason; a dropped connection would be retried for minutes. Keys that clients send are not stored.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from typing import Any
 
 from garrison.testing import delivery
 from garrison.testing.delivery import Plan
-from garrison.testing.request import Asked
-from garrison.testing.script import Answer, Player, Script
-from garrison.testing.script_file import load, read
+from garrison.testing.request import Request
+from garrison.testing.script import Answer, Player, Script, load_script, parse_script
 from garrison.testing.turn import ScriptError
 
 _SECRET = {"x-api-key", "authorization", "cookie", "proxy-authorization"}
@@ -38,7 +37,7 @@ _MESSAGES, _COUNT, _RELEASE = "/v1/messages", "/v1/messages/count_tokens", "/rel
 
 @dataclass
 class Record:
-    """One request as it arrived, and what was made of it."""
+    """One request as it arrived, and how it was answered."""
 
     number: int
     at: float
@@ -51,28 +50,28 @@ class Record:
     step: int | None = None
     fault: str = ""
     problem: str = ""
-    """Why the script had no answer; it was sent back as HTTP 400."""
+    """Why the script had no answer; sent back as HTTP 400."""
     outcome: str = ""
-    """Only in memory: "sent", "cut" by a fault, or "gone" when the client left first; empty while it is answered."""
+    """In memory only: "sent", "cut" by a fault, or "gone" when the client left first; empty until then."""
 
     @property
-    def asked(self) -> Asked:
-        """The body as a script sees it."""
-        return Asked(self.number, self.body if isinstance(self.body, dict) else {})
+    def asked(self) -> Request:
+        """Return the request as a script gets it."""
+        return Request(self.number, self.body if isinstance(self.body, dict) else {})
 
 
 @dataclass
 class ModelServer:
-    """A server that plays `script`: a `Script`, a callable, a mapping as in a file, or the path of a file."""
+    """Server that plays `script`: a `Script`, a callable, a mapping as in a file, or the path of a file."""
 
     script: Script | Player | dict[str, Any] | Path | str
     port: int = 0
     log: Path | None = None
-    """Where each request is appended as one JSON line before it is answered."""
+    """File to which each request is appended as one JSON line before it is answered."""
     requests: list[Record] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._script = _playable(self.script)
+        self._script = _as_script(self.script)
         self._lock = threading.Lock()
         self._release = threading.Event()
         self._closed = False
@@ -83,32 +82,33 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """What ANTHROPIC_BASE_URL is set to."""
+        """Return the value for ANTHROPIC_BASE_URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def messages(self) -> list[Record]:
-        """The calls of the model alone, in order."""
+        """Return the calls of the model alone, in order."""
         with self._lock:
-            return [one for one in self.requests if one.method == "POST" and _route(one.path) == _MESSAGES]
+            return [request for request in self.requests
+                    if request.method == "POST" and _route(request.path) == _MESSAGES]
 
     def wait_for(self, calls: int, seconds: float = 30.0) -> list[Record]:
-        """Wait until the model has been called so often; the calls. TimeoutError after `seconds`."""
-        until = time.monotonic() + seconds
-        while len(found := self.messages) < calls:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{len(found)} calls of the model within {seconds:g} s, not {calls}")
+        """Wait until the model has been called `calls` times, and return the calls; TimeoutError after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while len(records := self.messages) < calls:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(records)} calls of the model within {seconds:g} s, not {calls}")
             time.sleep(0.01)
-        return found
+        return records
 
     def release(self) -> None:
-        """End every hang that is going on: the rest of the answer is sent."""
+        """End all current hangs: the rest of each answer is sent."""
         with self._lock:
             self._release.set()
             self._release = threading.Event()
 
     def close(self) -> None:
-        """Stop serving; whoever hangs is let go."""
+        """Stop serving; release all hangs."""
         self._closed = True
         self._http.shutdown()
         self._http.server_close()
@@ -122,18 +122,18 @@ class ModelServer:
 
     # -------------------------------------------------------------------------------------------- one request
 
-    def arrived(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[Record, Plan]:
-        """Record a request and decide what it is answered."""
+    def receive(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[Record, Plan]:
+        """Record a request and plan its answer."""
         kept = {name.lower(): value for name, value in headers.items() if name.lower() not in _SECRET}
         with self._lock:
-            record = Record(len(self.requests) + 1, time.monotonic(), method, path, kept, _parsed(raw))
+            record = Record(len(self.requests) + 1, time.monotonic(), method, path, kept, _parse_body(raw))
             self.requests.append(record)
-        made = self._plan(record, len(raw))
+        plan = self._plan(record, len(raw))
         self._write(record)
-        return record, made
+        return record, plan
 
     def released(self) -> threading.Event:
-        """Set when the hangs that begin now are to end."""
+        """Return an event that is set when the hangs that start now are to end."""
         with self._lock:
             return self._release
 
@@ -148,18 +148,18 @@ class ModelServer:
             return delivery.reply(200, {"input_tokens": max(1, size // 4)}, token)
         if route != _MESSAGES or record.method != "POST":
             return delivery.refusal(404, {"type": "not_found_error", "message": f"no route {route}"}, token)
-        return self._answered(record, token)
+        return self._answer(record, token)
 
-    def _answered(self, record: Record, token: str) -> Plan:
+    def _answer(self, record: Record, token: str) -> Plan:
         try:
             if not isinstance(record.body, dict):
                 raise ScriptError("the body is not a JSON object")
             answer = self._script.answer(record.number, record.body)
-            _note(record, answer)
+            _record_answer(record, answer)
             return delivery.plan(answer, record.asked, token)
         except ScriptError as error:
             record.problem = str(error)
-        except Exception as error:  # a bug of the script's author: shown to them whole, to the client in a line
+        except Exception as error:  # a bug in the script: a traceback for its author, one line for the client
             traceback.print_exc()
             record.problem = f"the script failed: {type(error).__name__}: {error}"
         return delivery.refusal(400, {"type": "invalid_request_error", "message": record.problem}, token)
@@ -172,25 +172,25 @@ class ModelServer:
             file.write(json.dumps(line).encode() + b"\n")
 
 
-def _note(record: Record, answer: Answer) -> None:
+def _record_answer(record: Record, answer: Answer) -> None:
     record.conversation, record.step = answer.conversation, answer.step
     if answer.fault is not None:
         record.fault = f"{answer.fault.kind}: {answer.fault.value}"
 
 
-def _playable(script: Script | Player | dict[str, Any] | Path | str) -> Script:
+def _as_script(script: Script | Player | dict[str, Any] | Path | str) -> Script:
     if isinstance(script, Script):
         return script
     if isinstance(script, str | Path):
-        return load(Path(script))
-    return read(script) if isinstance(script, dict) else Script(script)
+        return load_script(Path(script))
+    return parse_script(script) if isinstance(script, dict) else Script(script)
 
 
 def _route(path: str) -> str:
     return path.partition("?")[0].rstrip("/") or "/"
 
 
-def _parsed(raw: bytes) -> Any:
+def _parse_body(raw: bytes) -> Any:
     if not raw:
         return None
     try:
@@ -208,14 +208,14 @@ class _Http(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking a name server for our name, as the base class would."""
+        """Bind without the base class's look-up of the host name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error; everything else is shown."""
+        """Print an error, unless the client has just disconnected."""
         if not isinstance(sys.exc_info()[1], OSError | ValueError):
             super().handle_error(request, client_address)
 
@@ -232,23 +232,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        record, made = self.server.owner.arrived(self.command, self.path, dict(self.headers.items()), raw)
+        record, plan = self.server.owner.receive(self.command, self.path, dict(self.headers.items()), raw)
         if self.command == "HEAD":
-            made = Plan(made.parts[:2])
-        record.outcome = delivery.deliver(made, self.connection, self.server.owner.released().wait)
+            plan = Plan(plan.parts[:2])
+        record.outcome = delivery.deliver(plan, self.connection, self.server.owner.released().wait)
         self.close_connection = self.close_connection or record.outcome != "sent"
 
     def log_message(self, *_: object) -> None:
-        """Requests are recorded, not printed."""
+        """Print nothing: requests are recorded."""
 
 
 # ------------------------------------------------------------------------------------------------ the program
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The program; exit code 0 when told to end, 1 when the port cannot be had, 2 for a bad script."""
+    """Run the program; return 0 when told to end, 1 if the port is not available, 2 for an invalid script."""
     parser = argparse.ArgumentParser(prog="python -m garrison.testing.model_server",
-                                     description="Plays the Messages API on 127.0.0.1 from a script.")
+                                     description="Play the Messages API on 127.0.0.1 from a script.")
     parser.add_argument("script", type=Path, help="a .yaml, .json or .py file; see docs/testing-without-a-key.md")
     parser.add_argument("--port", type=int, default=0, help="0 = a free one")
     parser.add_argument("--log", type=Path, help="append every request as one JSON line")
@@ -262,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"port {given.port}: {os.strerror(error.errno or 0)}; choose another or --port 0", file=sys.stderr)
+        print(f"port {given.port}: {os.strerror(error.errno or 0)}; use another port, or --port 0", file=sys.stderr)
         return 1
     with server:
         print(server.url, flush=True)

@@ -1,4 +1,4 @@
-"""Processes in memory, for simulations and tests. They pass the contract suite of the real ones."""
+"""In-memory process table, for simulations and tests. Passes the contract suite of the real one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInf
 
 
 class MemoryProcesses:
-    """Processes in memory, by the rules of the real ones.
+    """Process table in memory that follows the rules of the real one.
 
     `ours` is the caller's own pid. `exit` ends a process, `add` adds one that we did not spawn, `reboot` ends all and
-    changes the boot id. `on_spawn` is called with each Child and its argv and env.
+    changes the boot id. `on_spawn` is called with each Child, its argv and env.
     """
 
     def __init__(self, where: Host | None = None, ours: int = 100) -> None:
@@ -27,7 +27,7 @@ class MemoryProcesses:
         self._zombies: dict[int, tuple[ProcessInfo, int]] = {}
         self._stopped: set[int] = set()
         self.cpu: dict[int, int] = {}
-        """Clock ticks a process used; a test lets it work."""
+        """Clock ticks that a process used, set by the test."""
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
         self.on_spawn: Callable[[Child, list[str], dict[str, str]], None] | None = None
 
@@ -72,8 +72,8 @@ class MemoryProcesses:
 
     def is_running(self, pid: int, ticks: int) -> bool:
         """Return whether that very process runs."""
-        found = self.probe(pid)
-        return found is not None and found.ticks == ticks and not found.zombie
+        process = self.probe(pid)
+        return process is not None and process.ticks == ticks and not process.zombie
 
     def find_marked(self, marker: str) -> list[ProcessId]:
         """Return the living processes that carry the marker."""
@@ -81,9 +81,9 @@ class MemoryProcesses:
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
         """Return the living processes below `pid` that carry `marker` or none."""
-        found = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, marker)]
-        probes = [probe for child in found if (probe := self.probe(child)) is not None]
-        return probes + [one for child in found for one in self.descendants(child, marker)]
+        children = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, marker)]
+        probes = [probe for child in children if (probe := self.probe(child)) is not None]
+        return probes + [process for child in children for process in self.descendants(child, marker)]
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:
         """End it at once for TERM and KILL, stop or continue it for STOP and CONT, ignore any other signal."""
@@ -101,14 +101,14 @@ class MemoryProcesses:
     def kill_tree(self, root: ProcessId | None, marker: str, *, grace: float = 5.0) -> list[ProcessId]:
         """End an incarnation by the rule of the real one."""
         targets = select_targets(root, marker, self._rows.values(), caller=self.ours)
-        for one in targets:
-            self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
+        for target in targets:
+            self.send(target.pid, target.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
         return sorted(targets)
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
         """Add a child with the marker that `env` gives it."""
-        one = self.add(marker=env.get(MARKER), ppid=self.ours, comm=Path(argv[0]).name[:15])
-        child = Child(one.pid, one.ticks, -1)
+        process = self.add(marker=env.get(MARKER), ppid=self.ours, comm=Path(argv[0]).name[:15])
+        child = Child(process.pid, process.ticks, -1)
         if self.on_spawn is not None:
             self.on_spawn(child, list(argv), dict(env))
         return child

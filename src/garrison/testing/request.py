@@ -1,7 +1,7 @@
-"""What a request to the Messages API holds, as a script wants to ask it. Pure: a parsed body in, words out.
+"""Request to the Messages API, as a script inspects it. Pure.
 
-A conversation's position is read from the request itself, never remembered: `step` is the number of assistant messages
-since the last prompt. So a client that was killed and resumes from its transcript is answered where it stands.
+A conversation's position is derived from the request itself, never remembered: `step` is the number of assistant
+messages since the last prompt. So a client that was killed and resumes from its transcript gets the next answer.
 """
 
 from __future__ import annotations
@@ -9,82 +9,82 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-_NOT_SPOKEN = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
+_CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
                "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by")
-"""How texts begin that the CLI writes into the user's messages by itself."""
+"""Beginnings of the texts that the CLI itself adds to user messages."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One `POST /v1/messages`."""
 
     number: int
-    """Counts the requests of this server, from 1."""
+    """Number of the request on this server, from 1."""
     body: dict[str, Any]
     key: str = ""
-    """What the script's `key` found in the system text or the first prompt, such as a node's name."""
+    """Match of the script's `key` in the system text or the first prompt, such as a node's name."""
 
     @property
     def model(self) -> str:
-        """The model that was asked."""
+        """Return the requested model."""
         return str(self.body.get("model", ""))
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is to come as server-sent events."""
+        """Return whether the answer is to be a stream of server-sent events."""
         return bool(self.body.get("stream"))
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the tools that the model may use."""
+        """Return the names of the tools that the model may use."""
         return tuple(str(tool.get("name")) for tool in self.body.get("tools") or [])
 
     @property
     def system(self) -> str:
-        """The whole system text, messages of the role `system` included."""
+        """Return the whole system text, including messages of the role `system`."""
         inline = [_text(message.get("content")) for message in self._messages if message.get("role") == "system"]
         return "\n".join([_text(self.body.get("system")), *inline]).strip()
 
     @property
     def prompt(self) -> str:
-        """The last thing a person (or garrison) said; reminders and tool results are not that."""
+        """Return the last prompt of a person (or garrison); reminders and tool results do not count."""
         return self.prompts[-1] if self.prompts else ""
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Every prompt of the conversation, oldest first."""
+        """Return every prompt of the conversation, oldest first."""
         return tuple(text for message in self._messages if (text := _prompt(message)) is not None)
 
     @property
     def step(self) -> int:
-        """How many times the model has spoken since the last prompt; 0 = it is its first turn."""
-        spoken = 0
+        """Return how many times the model has answered since the last prompt; 0 = this is its first turn."""
+        answers = 0
         for message in reversed(self._messages):
             if message.get("role") == "assistant":
-                spoken += 1
+                answers += 1
             elif _prompt(message) is not None:
                 break
-        return spoken
+        return answers
 
     @property
     def results(self) -> tuple[dict[str, Any], ...]:
-        """The tool results since the model last spoke, each `{"tool_use_id", "text", "is_error"}`."""
-        found: list[dict[str, Any]] = []
+        """Return the tool results since the model's last answer, each `{"tool_use_id", "text", "is_error"}`."""
+        results: list[dict[str, Any]] = []
         for message in reversed(self._messages):
             if message.get("role") == "assistant":
                 break
-            found = [*_results(message), *found]
-        return tuple(found)
+            results = [*_results(message), *results]
+        return tuple(results)
 
     @property
     def result(self) -> str:
-        """The text of these tool results together."""
+        """Return the text of these tool results, joined."""
         return "\n".join(result["text"] for result in self.results)
 
     @property
     def _messages(self) -> list[dict[str, Any]]:
         messages = self.body.get("messages")
-        return [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        return [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
@@ -98,11 +98,11 @@ def _text(content: Any) -> str:
 
 
 def _prompt(message: dict[str, Any]) -> str | None:
-    """The prompt in a user message; None where it holds only tool results and what the CLI wrote itself."""
+    """Return the prompt in a user message; None if it holds only tool results and texts of the CLI."""
     if message.get("role") != "user":
         return None
     texts = [str(block.get("text", "")) for block in _blocks(message.get("content")) if block.get("type") == "text"]
-    spoken = [text for text in texts if not text.lstrip().startswith(_NOT_SPOKEN)]
+    spoken = [text for text in texts if not text.lstrip().startswith(_CLI_TEXTS)]
     return spoken[-1] if spoken else None
 
 

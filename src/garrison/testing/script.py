@@ -1,31 +1,36 @@
-"""Who says what: the rules by which a request finds its turn, in a Python callable or in conversations from a file.
+"""Scripts: decide which turn answers a request, by a Python callable or by conversations read from a file.
 
-Of the conversations the first whose `when` fits the request answers, with the turn at the request's `step`.
-The one thing remembered is how often each fault has happened, for every conversation (of a callable: prompt), key and
-step by itself. Whatever cannot be answered raises `ScriptError`: the server sends its words back as HTTP 400, so that a
-mistake is loud.
+The first conversation whose `when` matches the request answers, with the turn at the request's `step`. The only state
+is how often each fault has occurred, per conversation (for a callable: prompt), key and step. An unanswerable request,
+and every mistake in a script, raises a one-line `ScriptError` that names the place; the server sends it back as HTTP
+400. docs/testing-without-a-key.md lists the keys of a file (YAML, JSON or Python).
 """
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from garrison.testing.request import Asked
-from garrison.testing.turn import Fault, ScriptError, Turn, say
+import yaml
 
-Player = Callable[[Asked], "Turn | Fault | str"]
-"""A script in Python: what it returns is said; a string is text."""
+from garrison.testing.request import Request
+from garrison.testing.turn import ALWAYS, KINDS, Block, Fault, ScriptError, Turn, Usage, say, text, thinking, use
+
+Player = Callable[[Request], "Turn | Fault | str"]
+"""Script in Python: returns the answer; a string is text."""
 FIELDS = ("prompt", "system", "result", "model", "key", "tool")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request is answered, and by which part of the script."""
+    """Answer to a request, and the part of the script that it comes from."""
 
     turn: Turn
     fault: Fault | None = None
@@ -35,71 +40,71 @@ class Answer:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A list of turns for the requests that fit `when`: field of `FIELDS` → regular expression."""
+    """Turns for the requests that match `when`: field of `FIELDS` → regular expression."""
 
     name: str
     when: dict[str, str]
     turns: tuple[Turn, ...]
     repeat: bool = False
-    """Whether the last turn is said again for ever, however far the request's step is."""
+    """Whether the last turn answers every later step."""
 
-    def fits(self, asked: Asked) -> bool:
-        """Whether every expression is found in its field (for `tool`: in the name of one tool)."""
+    def matches(self, asked: Request) -> bool:
+        """Return whether every expression is found in its field (for `tool`: in the name of one tool)."""
         return all(any(re.search(pattern, text, re.MULTILINE) for text in _field(asked, name))
                    for name, pattern in self.when.items())
 
-    def turn(self, asked: Asked) -> Turn:
-        """The turn at the request's step, with `{key}` filled in."""
+    def turn(self, asked: Request) -> Turn:
+        """Return the turn at the request's step, with `{key}` filled in."""
         step = min(asked.step, len(self.turns) - 1) if self.repeat else asked.step
         if step >= len(self.turns):
             raise ScriptError(f"conversation {self.name!r} has {len(self.turns)} turns, "
-                              f"but the model is asked for number {asked.step + 1}")
+                              f"but turn {asked.step + 1} was requested")
         turn = self.turns[step]
         return replace(turn, blocks=tuple(_filled(block, asked.key) for block in turn.blocks))
 
 
 class Script:
-    """A script that is being played: a callable, or conversations with what has happened so far."""
+    """A script being played: a callable, or conversations, with the faults that have occurred."""
 
     def __init__(self, player: Player | None = None, conversations: tuple[Conversation, ...] = (),
                  key: str = "") -> None:
         self._player, self._conversations, self._key = player, conversations, key
-        self._happened: Counter[tuple[str, str, int, int]] = Counter()
+        self._fault_counts: Counter[tuple[str, str, int, int]] = Counter()
         self._lock = threading.Lock()
 
     def answer(self, number: int, body: dict[str, Any]) -> Answer:
-        """What the request is answered; ScriptError where the script has no answer."""
-        asked = Asked(number, body)
-        asked = Asked(number, body, _key(self._key, asked))
+        """Return the answer to a request; ScriptError if the script has none."""
+        asked = Request(number, body)
+        asked = Request(number, body, _key(self._key, asked))
         if self._player is not None:
-            return self._said(self._player(asked), asked)
+            return self._from_player(self._player(asked), asked)
         for conversation in self._conversations:
-            if conversation.fits(asked):
+            if conversation.matches(asked):
                 return self._turn(conversation.name, conversation.turn(asked), asked)
-        raise ScriptError(f"no conversation fits; prompt: {asked.prompt[:200]!r}, key: {asked.key!r}, "
+        raise ScriptError(f"no conversation matches; prompt: {asked.prompt[:200]!r}, key: {asked.key!r}, "
                           f"model: {asked.model!r}")
 
-    def _said(self, said: Turn | Fault | str, asked: Asked) -> Answer:
-        if isinstance(said, Fault):
-            return Answer(say("after the fault"), said, step=asked.step)
-        if isinstance(said, str):
-            said = say(said)
-        if not isinstance(said, Turn):
-            raise ScriptError(f"the script returned {said!r} instead of a Turn, a Fault or a string")
-        return self._turn(f"prompt {asked.prompt}", said, asked)
+    def _from_player(self, result: Turn | Fault | str, asked: Request) -> Answer:
+        if isinstance(result, Fault):
+            return Answer(say("after the fault"), result, step=asked.step)
+        if isinstance(result, str):
+            result = say(result)
+        if not isinstance(result, Turn):
+            raise ScriptError(f"the script returned {result!r} instead of a Turn, a Fault or a string")
+        return self._turn(f"prompt {asked.prompt}", result, asked)
 
-    def _turn(self, counted: str, turn: Turn, asked: Asked) -> Answer:
+    def _turn(self, counted: str, turn: Turn, asked: Request) -> Answer:
         name = counted if self._player is None else ""
         with self._lock:
             for index, fault in enumerate(turn.faults):
                 place = (counted, asked.key, asked.step, index)
-                if self._happened[place] < fault.times:
-                    self._happened[place] += 1
+                if self._fault_counts[place] < fault.times:
+                    self._fault_counts[place] += 1
                     return Answer(turn, fault, name, asked.step)
         return Answer(turn, None, name, asked.step)
 
 
-def _key(pattern: str, asked: Asked) -> str:
+def _key(pattern: str, asked: Request) -> str:
     if not pattern:
         return ""
     for words in (asked.system, *asked.prompts):
@@ -108,7 +113,7 @@ def _key(pattern: str, asked: Asked) -> str:
     return ""
 
 
-def _field(asked: Asked, name: str) -> tuple[str, ...]:
+def _field(asked: Request, name: str) -> tuple[str, ...]:
     return asked.tools if name == "tool" else (str(getattr(asked, name)),)
 
 
@@ -118,3 +123,126 @@ def _filled(value: Any, key: str) -> Any:
     if isinstance(value, dict):
         return {name: _filled(item, key) for name, item in value.items()}
     return [_filled(item, key) for item in value] if isinstance(value, list) else value
+
+
+_TURN_KEYS = {"thinking", "text", "tool", "tools", "stop", "usage", "model", "piece", "delay", "faults", "fault",
+              "empty"}
+_FAULT_KEYS = {*KINDS, "times", "seconds", "retry_after", "type", "message", "headers"}
+
+
+def load_script(path: Path) -> Script:
+    """Read a script: a `.py` file defines `answer(asked)`, any other file is YAML or JSON."""
+    if not path.is_file():
+        raise ScriptError(f"{path}: no such script")
+    if path.suffix == ".py":
+        return _load_python(path)
+    try:
+        given = json.loads(path.read_text()) if path.suffix == ".json" else yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, ValueError) as error:
+        raise ScriptError(f"{path}: {' '.join(str(error).split())}") from error
+    return parse_script(given, str(path))
+
+
+def _load_python(path: Path) -> Script:
+    try:
+        player = runpy.run_path(str(path)).get("answer")
+    except Exception as error:  # report whatever the author's module raises
+        raise ScriptError(f"{path}: {type(error).__name__}: {error}") from error
+    if not callable(player):
+        raise ScriptError(f"{path}: a script in Python defines answer(asked)")
+    return Script(player)
+
+
+def parse_script(given: Any, where: str = "script") -> Script:
+    """Return the script in a file's contents; `where` names the file in messages."""
+    check_keys(given, {"conversations", "key"}, where)
+    conversations = given.get("conversations")
+    if not isinstance(conversations, list) or not conversations:
+        raise ScriptError(f"{where}: a script is a mapping with a list of `conversations`")
+    parsed = tuple(_conversation(item, index, where) for index, item in enumerate(conversations, 1))
+    return Script(None, parsed, _expression(given.get("key", ""), f"{where}, key"))
+
+
+def _conversation(given: Any, index: int, where: str) -> Conversation:
+    where = f"{where}, conversation {index}"
+    check_keys(given, {"name", "when", "turns", "repeat"}, where)
+    if not isinstance(given.get("turns"), list) or not given["turns"]:
+        raise ScriptError(f"{where}: a conversation is a mapping with a list of `turns`")
+    when = given.get("when", {})
+    check_keys(when, set(FIELDS), f"{where}, when")
+    turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(given["turns"], 1))
+    expressions = {name: _expression(pattern, f"{where}, when") for name, pattern in when.items()}
+    return Conversation(str(given.get("name", index)), expressions, turns, bool(given.get("repeat")))
+
+
+def _turn(given: Any, where: str) -> Turn:
+    if isinstance(given, str):
+        return say(given)
+    check_keys(given, _TURN_KEYS, where)
+    faults = [_fault(item, where) for item in _as_list(given, "faults", "fault")]
+    blocks = _blocks(given, where)
+    if not (blocks or given.get("empty")):
+        faults = _repeat_last(faults, where)
+    options = {name: given[name] for name in ("stop", "model", "piece", "delay") if name in given}
+    usage = given.get("usage", {})
+    check_keys(usage, set(Usage.__dataclass_fields__), f"{where}, usage")
+    try:
+        return Turn(tuple(blocks), usage=Usage(**usage), faults=tuple(faults), **options)
+    except ScriptError as error:
+        raise ScriptError(f"{where}: {error}") from error
+
+
+def _repeat_last(faults: list[Fault], where: str) -> list[Fault]:
+    """Make the last fault permanent, since the turn has no content after its faults."""
+    if not faults:
+        raise ScriptError(f"{where}: a turn needs content (text, thinking, tool) or faults, or `empty: true`")
+    return [*faults[:-1], replace(faults[-1], times=ALWAYS)]
+
+
+def _blocks(given: dict[str, Any], where: str) -> list[Block]:
+    blocks = [thinking(str(given["thinking"]))] if "thinking" in given else []
+    blocks += [text(str(words)) for words in _as_list(given, "text")]
+    for tool in _as_list(given, "tools", "tool"):
+        check_keys(tool, {"name", "input"}, f"{where}, tool")
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input", {}), dict):
+            raise ScriptError(f"{where}: a tool is {{name: Bash, input: {{command: …}}}}")
+        blocks.append(use(tool["name"], **tool.get("input", {})))
+    return blocks
+
+
+def _fault(given: Any, where: str) -> Fault:
+    check_keys(given, _FAULT_KEYS, f"{where}, fault")
+    kinds = [name for name in KINDS if name in given]
+    if len(kinds) != 1:
+        raise ScriptError(f"{where}: a fault is exactly one of {', '.join(KINDS)}")
+    rest = {name: value for name, value in given.items() if name not in KINDS}
+    if rest.get("times") == "always":
+        rest["times"] = ALWAYS
+    try:
+        return Fault(kinds[0], given[kinds[0]], **rest)
+    except ScriptError as error:
+        raise ScriptError(f"{where}: {error}") from error
+
+
+def _expression(pattern: Any, where: str) -> str:
+    try:
+        re.compile(str(pattern))
+    except re.error as error:
+        raise ScriptError(f"{where}: {pattern!r} is not a regular expression: {error}") from error
+    return str(pattern)
+
+
+def _as_list(given: dict[str, Any], *names: str) -> list[Any]:
+    """Return the values under the first existing name, a single value as a list."""
+    for name in names:
+        if name in given:
+            return list(given[name]) if isinstance(given[name], list) else [given[name]]
+    return []
+
+
+def check_keys(given: Any, names: set[str], where: str) -> None:
+    """Raise ScriptError unless `given` is a mapping with keys among `names` only."""
+    if not isinstance(given, dict):
+        raise ScriptError(f"{where}: {given!r} is not a mapping with the keys {', '.join(sorted(names))}")
+    if unknown := sorted(set(map(str, given)) - names):
+        raise ScriptError(f"{where}: unknown {', '.join(unknown)}; check_keys: {', '.join(sorted(names))}")

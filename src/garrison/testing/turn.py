@@ -1,7 +1,7 @@
-"""What a scripted model says, and what goes wrong before it does. Values only; `wire` puts them on the line.
+"""Turns of a scripted model, and the faults that occur before them. Values only; `wire` encodes them.
 
-A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said. What no
-client could be sent raises `ScriptError` where it is made. `script_file` reads both from YAML or JSON.
+A `Turn` is one assistant message. A `Fault` is one failure; it occurs `times` times, then the turn is sent. Invalid
+values raise `ScriptError` when they are created. `script` reads both from YAML or JSON.
 """
 
 from __future__ import annotations
@@ -13,42 +13,43 @@ from typing import Any
 from garrison.errors import UsageError
 
 Block = dict[str, Any]
-"""One content block of an assistant message, as the Messages API has it; a tool's `id` is given when it is sent."""
+"""Content block of an assistant message in the Messages API's form; a tool's `id` is added when it is sent."""
 ALWAYS = 1 << 30
 MANY_BYTES = (1 << 20) + 4096
-"""A little more than the line that an unprepared reader accepts."""
+"""Slightly more than the longest line that a reader accepts by default."""
 
 PLACES = ("before", "headers", "stream")
 KINDS = {
     "status": "an HTTP status (429, 529, 401 …), with retry_after, type, message, headers",
     "too_long": "400 'prompt is too long'",
-    "drop": "the connection is reset: before | headers | stream (before, in mid of, after the headers)",
-    "hang": "silence: before | headers | stream, for `seconds` or until released; then the turn is said",
+    "drop": "the connection is reset: before | headers | stream (before, within, after the headers)",
+    "hang": "silence: before | headers | stream, for `seconds` or until released; then the turn is sent",
     "malformed": "the stream breaks the protocol: json | event | order",
     "stream_error": "an error event in mid-stream, with this type (overloaded_error …)",
     "oversize": "one line of the stream has this many bytes (true: a little over 1 MiB)",
 }
 
 
-def _whole(value: Any, least: int = 0) -> bool:
+def _is_whole(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _length(value: Any) -> bool:
+def _is_length(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
 
 
-_SENSIBLE: dict[str, Callable[[Any], bool]] = {
-    "status": lambda value: _whole(value, 200) and value < 600, "too_long": lambda value: value is True,
+_VALID: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: _is_whole(value, 200) and value < 600, "too_long": lambda value: value is True,
     "drop": PLACES.__contains__, "hang": PLACES.__contains__, "malformed": ("json", "event", "order").__contains__,
-    "stream_error": lambda value: isinstance(value, str), "oversize": lambda value: value is True or _whole(value, 1),
+    "stream_error": lambda value: isinstance(value, str),
+    "oversize": lambda value: value is True or _is_whole(value, 1),
 }
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
           413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
 
 
 class ScriptError(UsageError):
-    """The script cannot be played; the message names the place and what would do."""
+    """The script is invalid; the message names the place and what is valid."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,19 @@ class Usage:
     cache_write: int = 0
 
     def __post_init__(self) -> None:
-        if not all(map(_whole, (self.input, self.output, self.cache_read, self.cache_write))):
-            raise ScriptError(f"usage is in whole numbers, not {self}")
+        if not all(map(_is_whole, (self.input, self.output, self.cache_read, self.cache_write))):
+            raise ScriptError(f"usage needs whole numbers, not {self}")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One mishap: a kind of `KINDS` and its value."""
+    """One failure: a kind of `KINDS` and its value."""
 
     kind: str
     value: Any = True
     times: int = 1
     seconds: float | None = None
-    """How long a hang lasts; None = until the server is told to release it."""
+    """Length of a hang; None = until the server's `release`."""
     retry_after: float | None = None
     type: str = ""
     message: str = ""
@@ -81,20 +82,20 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ScriptError(f"no fault {self.kind!r}; there are: {', '.join(KINDS)}")
-        if not _SENSIBLE[self.kind](self.value):
-            raise ScriptError(f"{self.kind}: {self.value!r} is not what it takes: {KINDS[self.kind]}")
-        if not (_whole(self.times) and _length(self.seconds) and _length(self.retry_after)):
+            raise ScriptError(f"unknown fault {self.kind!r}; kinds: {', '.join(KINDS)}")
+        if not _VALID[self.kind](self.value):
+            raise ScriptError(f"{self.kind}: {self.value!r} is invalid: {KINDS[self.kind]}")
+        if not (_is_whole(self.times) and _is_length(self.seconds) and _is_length(self.retry_after)):
             raise ScriptError(f"{self.kind}: times is a whole number, seconds and retry_after are numbers from 0")
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that is answered instead of a message; None for every other mishap."""
+        """Return the HTTP status that is sent instead of a message; None for faults of other kinds."""
         return 400 if self.kind == "too_long" else int(self.value) if self.kind == "status" else None
 
     @property
     def error(self) -> dict[str, str]:
-        """The `error` object of the API that goes with it."""
+        """Return the API's `error` object for it."""
         if self.kind == "too_long":
             message = self.message or "prompt is too long: 210000 tokens > 200000 maximum"
             return {"type": "invalid_request_error", "message": message}
@@ -108,43 +109,43 @@ class Turn:
 
     blocks: tuple[Block, ...] = ()
     stop: str | None = None
-    """The stop reason; None = tool_use where a tool is used, else end_turn."""
+    """Stop reason; None = tool_use if a tool is used, else end_turn."""
     usage: Usage = Usage()
     model: str | None = None
-    """The model that says it has answered; None = the one that was asked."""
+    """Model named in the answer; None = the requested one."""
     piece: int = 24
-    """Characters in one delta."""
+    """Characters per delta."""
     delay: float = 0.0
-    """Seconds between two events: slow streaming."""
+    """Seconds between two events, for slow streaming."""
     faults: tuple[Fault, ...] = ()
-    """Happen in this order before the turn is said, one a request."""
+    """Occur in this order before the turn is sent, one per request."""
 
     def __post_init__(self) -> None:
-        if not _length(self.delay) or not _whole(self.piece, 1):
-            raise ScriptError("a turn's delay is a number of seconds, its piece a whole number from 1")
+        if not _is_length(self.delay) or not _is_whole(self.piece, 1):
+            raise ScriptError("a turn's delay must be a number of seconds, its piece a whole number from 1")
 
     @property
     def stop_reason(self) -> str:
-        """What the message says about why it ended."""
+        """Return the message's stop reason."""
         uses = any(block["type"] == "tool_use" for block in self.blocks)
         return self.stop or ("tool_use" if uses else "end_turn")
 
 
 def text(words: str) -> Block:
-    """A text block."""
+    """Return a text block."""
     return {"type": "text", "text": words}
 
 
 def thinking(words: str) -> Block:
-    """A thinking block."""
+    """Return a thinking block."""
     return {"type": "thinking", "thinking": words, "signature": "c2NyaXB0ZWQ="}
 
 
 def use(name: str, **given: Any) -> Block:
-    """A tool_use block: the tool's name and its input."""
+    """Return a tool_use block: the tool's name and its input."""
     return {"type": "tool_use", "name": name, "input": given}
 
 
 def say(*blocks: Block | str, **options: Any) -> Turn:
-    """A turn of these blocks, plain strings as text; `options` are fields of `Turn`."""
+    """Return a turn with these blocks, plain strings as text; `options` are fields of `Turn`."""
     return Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks), **options)

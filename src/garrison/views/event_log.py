@@ -1,8 +1,8 @@
-"""All journals of one run as one stream in the order of their times: guardian, layers, merge queue.
+"""Event log of a run: all its journals (guardian, processes, merge queue) as one stream, ordered by time.
 
-Read only, and incremental: each read continues where the previous one ended. A journal that cannot be read is reported
-in `problems` and hides no other. `why` and `events` take `Event`s, which say which node and which agent a record is
-about; read models take the `Record`s, snapshots and the whole of each merge queue among them.
+Read-only and incremental: each read continues where the previous one ended. An unreadable journal is reported in
+`problems` and does not hide the others. `why` and `events` use `Event`s, which name the node and agent a record is
+about; read models use `Record`s, including snapshots and whole merge queues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GUARDIAN, LAUNCHER, QUEUE, RUNNER = "guardian", "launch", "merge-queue", "runner-"
 """Names of journals; a runner's is `runner-NODE`."""
 NODE_ROLES = ("runner", "orchestrator")
-"""Roles whose processes work for one node and bear its name."""
+"""Roles whose processes work for one node and have its name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Event:
     at: str
     run: str
     journal: str
-    """`guardian`, a layer's `role-name`, or `merge-queue`."""
+    """`guardian`, a process's `role-name`, or `merge-queue`."""
     by: str
     """The writer's fencing token, `role-name@run#incarnation`, or a person's."""
     seq: int
@@ -69,14 +69,14 @@ class Record:
 
 
 class EventLog:
-    """The journals of one run; each `read` returns what was appended since the last."""
+    """Journals of one run; each `read` returns what was appended since the last one."""
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.run, self.files = home, run, RunFiles(home, run)
         self._layers = str(self.files.root / "layers")
         self._readers: dict[Path, Reader] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}
-        """Journal → its file as it was when it was last read."""
+        """Journal → (inode, size, time) of its file when it was last read."""
         self._guardian_read = False
         self._merge_entries: dict[str, str] = {}
         """Merge entry → node, of this run's entries."""
@@ -96,13 +96,13 @@ class EventLog:
         return [event for record in self.records() if (event := self.event(record)) is not None]
 
     def records(self, only: Container[Path] | None = None) -> list[Record]:
-        """Return new records, by time; `only`: read these files alone, because no other has changed."""
-        found: list[Record] = []
+        """Return new records, ordered by time; with `only`, read just these files, because no other has changed."""
+        records: list[Record] = []
         for path, journal in self._changed_journals():
             if only is None or path in only:
                 queue = f"{path.parent.parent.name}/{path.parent.name}" if journal == QUEUE else ""
-                found += [Record(journal, entry, queue) for entry in self._new_entries(path)]
-        return sorted(found, key=lambda record: record.entry.at)  # stable: one journal's order stays
+                records += [Record(journal, entry, queue) for entry in self._new_entries(path)]
+        return sorted(records, key=lambda record: record.entry.at)  # stable: one journal's order stays
 
     def guardian_records(self) -> list[Record]:
         """Return new records of the guardian's journal alone, without those that compaction archived."""
@@ -110,8 +110,8 @@ class EventLog:
         return [Record(GUARDIAN, entry) for entry in self._new_entries(path)] if self._has_changed(str(path)) else []
 
     def _changed_journals(self) -> Iterator[tuple[Path, str]]:
-        """Yield the journals to read, and their names; most of hundreds are of nodes that are over."""
-        # What compaction archived is only needed by a reader that did not read it before.
+        """Yield the journals that may have changed, with their names; most of hundreds belong to finished nodes."""
+        # archived parts are only needed by a reader that has not read them before compaction
         archived = [] if self._guardian_read else archived_parts(self.files.journal)
         yield from ((path, GUARDIAN) for path in [*archived, self.files.journal] if self._has_changed(str(path)))
         for name in sorted(atomic.list_names(self.files.root / "layers")):
@@ -125,7 +125,7 @@ class EventLog:
         try:
             stat = os.stat(path)  # noqa: PTH116  # hundreds at each read
         except OSError:
-            return True  # the reader says what is wrong, if anything is
+            return True  # the reader reports the error, if it is one
         return self._stamps.get(path) != (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def _new_entries(self, path: Path) -> list[Entry]:
@@ -139,13 +139,13 @@ class EventLog:
             self._problems[path] = str(error)
             return []
         self._problems.pop(path, None)
-        if stat is not None:  # of before it was read: what was appended since is read the next time
+        if stat is not None:  # taken before reading: later appends are read next time
             self._stamps[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             self._guardian_read = self._guardian_read or path == self.files.journal
         return entries
 
     def event(self, record: Record) -> Event | None:
-        """Return a record as an event of this run; None for a snapshot, and for what concerns other runs."""
+        """Return a record as an event of this run; None for a snapshot, and for other runs' records."""
         if record.entry.kind == "snapshot":
             return None
         return self._queue_event(record.entry) if record.journal == QUEUE else self._event(record.entry, record.journal)
@@ -167,7 +167,7 @@ class EventLog:
 
 
 def subject_of(entry: Entry, journal: str, run: str) -> Key | None:
-    """Return the agent that a guardian's or a layer's record is about; None if it is about no agent. Pure."""
+    """Return the agent that a guardian's or a process's record is about; None for none. Pure."""
     if entry.kind == "decision":
         identity = entry.data.get("basis", {}).get("identity")
         return Key(identity["role"], identity["name"], run) if identity else None

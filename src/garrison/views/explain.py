@@ -1,7 +1,7 @@
-"""Explain what became of a node or an agent and why, from a run's events. Pure.
+"""Explain what happened to a node or an agent and why, from a run's events. Pure.
 
-A decision is shown with what was observed and the rule that fired, and is replayed from that: where today's rules would
-decide otherwise, the line says so. Events that change nothing for the subject are left out.
+A decision is shown with its observations and the rule that fired, and is replayed from them: if today's rules would
+decide otherwise, the line says so. Events that do not concern the subject are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.views.event_log import QUEUE, Event
-from garrison.views.node_state import PLACES, first_line
+from garrison.views.node_view import PLACE_BY_STATUS, first_line
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Line:
     observed: str = ""
     rule: str = ""
     same: bool | None = None
-    """Whether the decision, replayed from what was observed, is the same; None where nothing was decided."""
+    """Whether replaying the decision from its observations gives the same result; None without a decision."""
     basis: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,35 +61,35 @@ class Line:
 
 
 def explain(events: Sequence[Event], names: frozenset[str], nodes: Collection[str] = ()) -> list[Line]:
-    """Return the lines about the agents `names` (all of them where it is empty) and about `nodes`, in order.
+    """Return the lines about the agents `names` (if empty, about all) and about `nodes`, in order.
 
-    A decision and its effect are one line; one without an effect (the supervisor died in between, another was faster)
-    has a line of its own. A tree that the gate judged the same way again (a red entry is tested once more alone) has
-    one line, at its last verdict, with the number of runs.
+    A decision and its effect are one line; a decision without an effect (the supervisor died in between, another was
+    faster) has its own. Repeated identical verdicts of the gate on one candidate (a red entry is tested once more
+    alone) are one line, at the last verdict, with the number of runs.
     """
-    return [line for line in _joined(events) if line.about and (
+    return [line for line in _merge_lines(events) if line.about and (
         not names or line.about in names or line.node in nodes)]
 
 
-def _joined(events: Sequence[Event]) -> list[Line]:
+def _merge_lines(events: Sequence[Event]) -> list[Line]:
     lines: list[Line | None] = []
-    undone: dict[str, int] = {}
-    """Supervisor's token → index of its decision that has had no effect yet."""
+    open_decisions: dict[str, int] = {}
+    """Supervisor's token → index of its decision without an effect so far."""
     verdicts: dict[str, _Verdict] = {}
     """Merge entry → its last verdict."""
     for event in events:
         line = describe(event)
         if line is None:
             continue
-        at = undone.get(event.by)
+        at = open_decisions.get(event.by)
         decision = lines[at] if at is not None else None
         if event.kind == "decision":
-            undone[event.by] = len(lines)
-        elif at is not None and decision is not None and _EFFECTS[decision.basis["act"]] == event.kind:
+            open_decisions[event.by] = len(lines)
+        elif at is not None and decision is not None and _RECORD_OF_ACTION[decision.basis["act"]] == event.kind:
             line = replace(line, observed=decision.observed, rule=decision.rule, same=decision.same,
                            basis=decision.basis)
             lines[at] = None
-            del undone[event.by]
+            del open_decisions[event.by]
         elif event.kind == "verdict":
             before = verdicts.get(event.data["entry"])
             verdict = verdicts[event.data["entry"]] = _verdict_after(before, event.data, len(lines))
@@ -133,12 +133,12 @@ def observation(basis: DecisionInputs) -> str:
         f" ({first_line(identity.reason)})" if identity.reason else "")]
     if seen is not None and identity.pid is not None and identity.status in ("starting", "active", "held"):
         process = _process(identity.pid, identity.start_ticks, seen.pid_ticks)
-        # Until an incarnation is active its record names its parent's process.
+        # until an incarnation is active, its record holds its parent's pid
         parts.append(f"its parent: {process}" if identity.status == "starting" else process)
     if seen is not None and seen.beat_age is not None:
         ago = format_age(seen.beat_age) if seen.beat_age >= 10 else f"{seen.beat_age:.1f}s"
         parts.append(f"last heartbeat {ago} ago")
-    if verdict is not None and verdict.state != "ended":  # that one only repeats the record
+    if verdict is not None and verdict.state != "ended":  # which only repeats the record
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
         parts.append(_deaths_counted(basis))
@@ -146,7 +146,9 @@ def observation(basis: DecisionInputs) -> str:
 
 
 def _deaths_counted(basis: DecisionInputs) -> str:
-    """Count the deaths that count: none by order, by a reboot or of a used-up context, none before the window."""
+    """Return the number of deaths that count: not those on request, by a reboot, of a used-up context, or before the
+    window.
+    """
     if basis.policy is None:
         return f"deaths counted {sum(death.counts for death in basis.deaths)}"
     counted = recent_deaths(basis.deaths, basis.now, basis.boot_id, basis.policy, basis.circuit)
@@ -165,7 +167,7 @@ _DECISIONS: Mapping[str, str] = {
     "heal": "decided to unpark it",
 }
 """Action → its decision in words."""
-_EFFECTS: Mapping[str, str] = {
+_RECORD_OF_ACTION: Mapping[str, str] = {
     "start": "spawn", "replace": "fenced", "record": "death", "park": "park", "probe": "spawn", "heal": "heal",
 }
 """Action → the kind of record that says it was done."""
@@ -201,7 +203,7 @@ def _swept(record: ChildSwept) -> str:
 
 def _node_changed(record: NodeChanged) -> str:
     commit = f" as {record.commit[:10]}" if record.commit else ""
-    status = PLACES.get(record.status, record.status)
+    status = PLACE_BY_STATUS.get(record.status, record.status)
     return _with_reason(f"node {status}, attempt {record.attempt}{commit}", record.reason)
 
 

@@ -1,6 +1,6 @@
-"""Limits of a run and what is used of each: incarnation inside attempt inside node inside run, then the timeouts. Pure.
+"""Limits of a run and their use: incarnation inside attempt inside node inside run, then the timeouts. Pure.
 
-No limit is written down here. Each comes from where the processes read it: the restart policy, the launch record, the
+No limit is defined here. Each comes from where the processes read it: the restart policy, the launch record, the
 settings, the queue's configuration.
 """
 
@@ -31,7 +31,7 @@ TIMEOUTS = {
 
 @dataclass(frozen=True)
 class Used:
-    """What a run has used. `deaths` by full name, those of the current attempt; `now` is monotonic, of `boot_id`."""
+    """Use of a run's limits. `deaths` by full name, those of the current attempt; `now` is monotonic, of `boot_id`."""
 
     deaths: Mapping[str, Sequence[Death]] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: how much of `unit` there may be at `level`, who has used how much, and what sets it."""
+    """One limit: how much of `unit` is allowed at `level`, who has used how much, and what sets it."""
 
     level: str
     limit: float
@@ -68,14 +68,14 @@ class Limit:
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
     """Return every limit of a run; `used` of each holds counts above 0."""
-    return [*_nested(launch, Policy.of(timing, launch.max_respawn), used), *_timeouts(timing, used)]
+    return [*_nested_limits(launch, Policy.of(timing, launch.max_respawn), used), *_timeouts(timing, used)]
 
 
-def _nested(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit]:
+def _nested_limits(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit]:
     recent = {full: len(recent_deaths(deaths, used.now, used.boot_id, policy)) for full, deaths in used.deaths.items()}
     yield Limit("life", policy.intensity, "deaths",
-                f"deaths in {span_of(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, at most "
-                f"{span_of(policy.cap)}", _positive(recent), "GARRISON_RESTART_WINDOW", policy.window)
+                f"deaths in {format_duration(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, "
+                f"at most {format_duration(policy.cap)}", _positive(recent), "GARRISON_RESTART_WINDOW", policy.window)
     counted = {full: sum(death.counts for death in deaths) for full, deaths in used.deaths.items()
                if full.startswith(("runner-", "orchestrator-"))}
     yield Limit("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt",
@@ -106,8 +106,8 @@ def _positive(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count > 0}
 
 
-def span_of(seconds: float) -> str:
-    """Return a length of time in words: 45 s, 10 min, 2 h."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in words: 45 s, 10 min, 2 h."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:.0f} {unit}"

@@ -1,6 +1,6 @@
-"""Prometheus metrics of a home, from the same views that people are shown, by run, node, layer and queue.
+"""Prometheus metrics of a home by run, node, process and queue, from the views that people see.
 
-What cannot be read is counted, never guessed. prometheus_client writes the format.
+Unreadable records are counted, never guessed. prometheus_client writes the format.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ STATUSES = ("new", "running", "stopped", "done", "failed", "corrupt")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def text(home: Path) -> bytes:
+def render_metrics(home: Path) -> bytes:
     """Return all metrics of a home in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Home(home))
+    registry.register(_HomeCollector(home))
     return generate_latest(registry)
 
 
-class _Home(Collector):
+class _HomeCollector(Collector):
     def __init__(self, home: Path) -> None:
         self.home = home
 
     def collect(self) -> Iterable[Metric]:
         reader = RunReader(self.home)
-        yield from of_runs([reader.read(run) for run in reader.runs()])
-        yield from of_cost(cost_rows(self.home, None, "node"))
+        yield from run_metrics([reader.read(run) for run in reader.runs()])
+        yield from cost_metrics(cost_rows(self.home, None, "node"))
         yield from self._queues()
         free = GaugeMetricFamily("garrison_disk_free_bytes", "Free space where the home lies")
         if self.home.is_dir():
@@ -57,7 +57,7 @@ class _Home(Collector):
         yield from (entries, paused)
 
 
-def of_runs(views: Iterable[RunView]) -> list[Metric]:
+def run_metrics(views: Iterable[RunView]) -> list[Metric]:
     """Return the metrics of runs that were read with details. Pure."""
     runs = GaugeMetricFamily("garrison_run_status", "1 for the status a run has", labels=["run", "status"])
     nodes = GaugeMetricFamily("garrison_nodes", "Nodes of a run by place", labels=["run", "place"])
@@ -90,7 +90,7 @@ def of_runs(views: Iterable[RunView]) -> list[Metric]:
     return [runs, nodes, attempts, questions, deaths, problems, up, incarnations, beats]
 
 
-def of_cost(rows: Iterable[Mapping[str, Any]]) -> list[Metric]:
+def cost_metrics(rows: Iterable[Mapping[str, Any]]) -> list[Metric]:
     """Return the metrics of `cost` rows by node. Pure."""
     usd = CounterMetricFamily("garrison_cost_usd", "What Claude sessions have cost", labels=["run", "node"])
     calls = CounterMetricFamily("garrison_model_calls", "Model calls of Claude sessions", labels=["run", "node"])

@@ -1,8 +1,12 @@
-"""The nodes of one run as views show them, gathered from the run's model, hooks, task records and processes."""
+"""Nodes of one run as views show them: gathered from records and processes, and described in words.
+
+The words say who has to act next. They change only when something happened and contain no times, so that `status
+--watch` on a pipe prints one line per event. `NodeFacts` and the functions that describe it are pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +21,19 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.system.clock import from_iso
-from garrison.views.layer_view import LayerView, SignsOfLife, signs_of_life
 from garrison.views.limits import Used
-from garrison.views.node_state import NodeFacts, asks, doing, one_word, place_of
+from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
 
 if TYPE_CHECKING:
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.state import Pause
     from garrison.pipeline.plan import RunPlan
+    from garrison.processes.run_state import RunState
     from garrison.supervise.observer import Observer
+    from garrison.views.process_view import ProcessView
     from garrison.views.record_reader import RecordReader
     from garrison.views.run_model import RunModel
+
 
 UNFINISHED = ("new", "running")
 """Statuses of a run that should have processes at work."""
@@ -58,14 +66,14 @@ class NodeView:
     phase: str
     """Of its runner's hook."""
     agent_phase: str
-    signs: SignsOfLife | None
-    """Of its agent, while that works."""
+    signs: AgentEvidence | None
+    """Evidence of its agent's activity, while that works."""
     attempts: int
-    """How many attempts it may have."""
+    """Number of attempts it may have."""
     deaths: int
     """Of its agent, in this attempt."""
-    runner: LayerView | None
-    agent: LayerView | None
+    runner: ProcessView | None
+    agent: ProcessView | None
     since_s: float | None
 
     @property
@@ -77,7 +85,7 @@ class NodeView:
     @property
     def state(self) -> str:
         """Its state in one word."""
-        return one_word(self.place, self.runner, self.agent, asks=self.asks)
+        return state_word(self.place, self.runner, self.agent, asks=self.asks)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
@@ -123,7 +131,7 @@ class NodeReader:
     parses its graph (slow, so only where it is needed)."""
 
     def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
-                 layers: Sequence[LayerView], busy: int, plan: Callable[[], RunPlan]) -> None:
+                 layers: Sequence[ProcessView], busy: int, plan: Callable[[], RunPlan]) -> None:
         self.records, self.observer, self.model, self.launch = records, observer, model, launch
         self.status, self.busy, self.plan, self.state = status, busy, plan, model.state
         self.files = RunFiles(observer.store.home, model.run)
@@ -139,7 +147,8 @@ class NodeReader:
 
     def open_questions(self) -> list[str]:
         """Return the nodes whose agent waits for a person's answer."""
-        return [name for name in self.state.questions if name in self.state.nodes and asks(self._facts(name))]
+        return [name for name in self.state.questions
+                if name in self.state.nodes and has_open_question(self._facts(name))]
 
     def failed(self, node: NodeView) -> FailedNode:
         """Return why a node failed."""
@@ -152,8 +161,9 @@ class NodeReader:
     def landing(self, age: Callable[[str], float | None]) -> list[QueueEntryView]:
         """Return the run's unfinished merge entries."""
         queue = self.model.queue
-        return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.status, age(entry.enqueued_at), doing(
-                    NodeFacts("impl_complete", entry=entry, entries_ahead=ahead, pause=queue.pause)))
+        return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.status, age(entry.enqueued_at),
+                               describe_activity(NodeFacts("impl_complete", entry=entry, entries_ahead=ahead,
+                                                           pause=queue.pause)))
                 for ahead, entry in enumerate(queue.unfinished()) if entry.run == self.model.run] if queue else []
 
     def used(self) -> Used:
@@ -174,8 +184,8 @@ class NodeReader:
         signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
         no_rework = task is not None and task.attributes.get("rework") == "none"
-        return NodeView(name, node, place_of(self.state, name), doing(facts), asks(facts), bool(blocked),
-                        self._parking(name), facts.phase, agent.phase if agent else "", signs,
+        return NodeView(name, node, place_of(self.state, name), describe_activity(facts), has_open_question(facts),
+                        bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
                         age(node.since))
 
@@ -225,11 +235,11 @@ class NodeReader:
     def _parking(self, name: str) -> Parking | None:
         if name in self.state.held:
             return Parking("person", self.state.held[name])
-        found = find_parked(self.state, name)
-        if found is None:
+        parked = find_parked(self.state, name)
+        if parked is None:
             return None
-        left = max(0.0, from_iso(found.probe_at) - self.observer.clock.time()) if found.probe_at else None
-        return Parking("policy", found.why, found.probe_at or None, left if self.under_way else None)
+        left = max(0.0, from_iso(parked.probe_at) - self.observer.clock.time()) if parked.probe_at else None
+        return Parking("policy", parked.why, parked.probe_at or None, left if self.under_way else None)
 
     def _task(self, name: str, node: NodeState) -> Task | None:
         if name not in self._tasks:
@@ -237,13 +247,13 @@ class NodeReader:
             self._tasks[name] = self.records.load(path, lambda: run_records.load(Task, path))
         return self._tasks[name]
 
-    def _signs(self, name: str, node: NodeState, task: Task | None) -> SignsOfLife | None:
+    def _signs(self, name: str, node: NodeState, task: Task | None) -> AgentEvidence | None:
         key = Key("orchestrator", name, self.model.run)
         identity = self.records.attempt(lambda: self.observer.store.read(Identity, key))
         if identity is None or identity.worktree is None:
             return None
         signs = AgentActivity(self.files.attempt(name, node.attempt), Path(identity.worktree), task)
-        return signs_of_life(self.observer, identity, signs)
+        return agent_evidence(self.observer, identity, signs)
 
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's session says it waits for; '' while it works, and of agents without a session."""
@@ -254,3 +264,198 @@ class NodeReader:
             return path.read_text(errors="replace")
         except OSError:
             return ""
+
+
+PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
+                             "failed": "failed", "pending": "waiting", "skipped": "skipped"}
+"""Status of a node → its place in the run, in the order of the progress bar."""
+PARKED = "parked"
+"""Place of a node under way that is parked."""
+HELD = "while it is held"
+"""Prefix of the waiting reason of a session that a person has taken over: that person answers its question."""
+
+_LONG = 300
+"""Characters of a reason that one line shows."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Facts about one node that decide its words. Incarnations are 0 before the first."""
+
+    status: str
+    attempt: int = 1
+    reason: str = ""
+    commit: str = ""
+    phase: str = ""
+    """Of its runner's hook."""
+    run_over: str = ""
+    """The run's status, if it is not under way."""
+    held: str | None = None
+    """Why a person parked it; None if no person did."""
+    parked: str = ""
+    """Why the restart policy parked it, '' if it did not."""
+    guardian_alive: bool = True
+    runner_alive: bool = False
+    agent_alive: bool = False
+    agent_suspended: bool = False
+    """Whether its agent, or its orchestrator, is suspended (SIGSTOP)."""
+    agent_status: str = ""
+    agent_incarnation: int = 0
+    question: str = ""
+    """Open question of its agent to a person."""
+    session_waits: str = ""
+    """What its session waits for, while it does not run."""
+    job: str = ""
+    """Set-up, acceptance or validator, while its runner runs it."""
+    deaths: int = 0
+    """Of its agent, in this attempt."""
+    waits_for: Sequence[str] = ()
+    """Predecessors that have not landed."""
+    unreached: bool = False
+    """Whether the flow has not reached it so far."""
+    blocked_by: Sequence[str] = ()
+    """Failed nodes that keep it from ever starting."""
+    busy: int = 0
+    """Nodes at work now."""
+    entry: MergeEntry | None = None
+    """Its merge entry in this attempt."""
+    entries_ahead: int = 0
+    """Merge entries before it."""
+    pause: Pause | None = None
+    """Of the merge queue."""
+
+
+def place_of(state: RunState, name: str) -> str:
+    """Return a node's place in the run; a parked one is not at work."""
+    return PARKED if name in state.held or find_parked(state, name) else PLACE_BY_STATUS[state.nodes[name].status]
+
+
+def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool) -> str:
+    """Return a node's state in one word: its place and, while it is worked on, what its two processes do."""
+    if place not in ("landed", "failed") and "parked" in (runner and runner.status, agent and agent.status):
+        return "parked"
+    if place != "working":
+        return place
+    if asks:
+        return "asks"
+    agent_status = agent.status if agent else "starting"
+    if (agent and agent.living) or (runner and runner.living and agent_status == "terminated"):
+        return "working"  # the runner checks the work of an agent that ended
+    if runner and runner.status == "terminated":
+        return "stopped"
+    return "died" if agent_status != "starting" or (runner and not runner.living) else "starting"
+
+
+def has_open_question(facts: NodeFacts) -> bool:
+    """Return whether a question still waits for an answer: it may have been settled in another way."""
+    unsettled = facts.job == "validator" or (bool(facts.session_waits) and not facts.session_waits.startswith(HELD))
+    return facts.status == "active" and facts.run_over != "stopped" and bool(facts.question) and unsettled
+
+
+def describe_activity(facts: NodeFacts) -> str:
+    """Return what a node is doing or waiting for, on one line."""
+    if facts.held is not None:
+        return f"parked by you: {first_line(facts.held)}" if facts.held else "parked by you"
+    if facts.parked:
+        return f"parked: {first_line(facts.parked)}"
+    return _WORDS[facts.status](facts)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a reason, which may end with part of a log, cut to one line's length."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
+
+
+def _pending(facts: NodeFacts) -> str:
+    if facts.blocked_by:
+        return f"cannot start: {', '.join(facts.blocked_by)} failed"
+    if facts.run_over:
+        return f"not started; the run is {facts.run_over}"
+    if facts.waits_for:
+        return f"waiting for {', '.join(facts.waits_for)}"
+    if facts.unreached:
+        return "not reached yet"
+    return f"waiting for a free agent, {facts.busy} at work{_retry(facts.reason)}"
+
+
+def _active(facts: NodeFacts) -> str:
+    return _work(facts) + (_retry(facts.reason) if facts.attempt > 1 else "")
+
+
+def _work(facts: NodeFacts) -> str:
+    if facts.run_over == "stopped":
+        return "stopped; continues when the run is resumed"
+    if has_open_question(facts):
+        return f"asks you: {first_line(facts.question)} (answer: garrison answer NODE 'TEXT')"
+    if facts.job:
+        return {"setup": "setting up its worktree", "acceptance": "running its acceptance command",
+                "validator": "another agent is validating its work"}.get(facts.job, f"running {facts.job}")
+    if facts.agent_alive and facts.agent_suspended:
+        return "its agent is suspended (SIGSTOP)"
+    if facts.agent_alive and facts.session_waits:
+        return f"its session is waiting {first_line(facts.session_waits)}"
+    if facts.agent_alive:
+        return "its agent is working" + (f", after {_deaths(facts.deaths)}" if facts.deaths else "")
+    if not facts.runner_alive:
+        return "starting its runner" if facts.guardian_alive else "waiting for a guardian; none is alive"
+    if facts.agent_status == "crashed":
+        return f"its agent died ({_deaths(facts.deaths or 1)} in this attempt) and is being restarted"
+    if facts.phase in ("", "planning"):
+        return "creating its worktree"
+    return "its agent is done; checking its work" if facts.agent_incarnation else "starting its agent"
+
+
+def _landing(facts: NodeFacts) -> str:
+    entry, pause = facts.entry, facts.pause
+    if pause is not None and (entry is None or not entry.is_final):
+        return f"the queue is paused ({pause.reason}): {first_line(pause.detail)}"
+    return _QUEUE[entry.status](entry, facts.entries_ahead) if entry is not None else "entering the merge queue"
+
+
+def _landed(facts: NodeFacts) -> str:
+    return f"landed as {facts.commit[:10]}" if facts.commit else "landed before this run"
+
+
+def _failed(facts: NodeFacts) -> str:
+    return first_line(facts.reason) or "no reason was recorded"
+
+
+def _queued(entry: MergeEntry, ahead: int) -> str:
+    return (f"waiting in the merge queue, {ahead} ahead" if ahead else "next in the merge queue") + _retry(entry.reason)
+
+
+def _blocked(entry: MergeEntry, _ahead: int) -> str:
+    reason = first_line(entry.reason)
+    missing = [name for name in entry.files if name not in reason]
+    return f"cannot land: {reason}" + (f" ({', '.join(missing[:5])})" if missing else "")
+
+
+def _refused(entry: MergeEntry, _ahead: int) -> str:
+    return f"{entry.status}: {first_line(entry.reason)}"
+
+
+def _retry(reason: str) -> str:
+    return f" (retry: {first_line(reason)})" if reason else ""
+
+
+def _deaths(count: int) -> str:
+    return f"{count} death{'s' if count != 1 else ''}"
+
+
+_QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
+    "queued": _queued,
+    "candidate": lambda entry, ahead: "building its merge candidate",
+    "testing": lambda entry, ahead: "the gate is testing its merge candidate",
+    "landing": lambda entry, ahead: "landing",
+    "landing_blocked": _blocked,
+    "held": lambda entry, ahead: "held in the merge queue by a person",
+    "landed": lambda entry, ahead: "landed",
+    "conflict": _refused, "rejected": _refused, "cancelled": _refused, "superseded": _refused,
+}
+"""Status of a merge entry → what its node is waiting for."""
+
+_WORDS: Mapping[str, Callable[[NodeFacts], str]] = {
+    "pending": _pending, "active": _active, "impl_complete": _landing, "validated": _landed, "failed": _failed,
+    "skipped": _failed}
+"""Status of a node → its words."""

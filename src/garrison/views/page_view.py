@@ -1,9 +1,9 @@
-"""Run as the web page shows it: a snapshot, a patch for each journal record, and one for each observation.
+"""Run as the web page shows it: a snapshot, then a patch per journal record and per observation.
 
-A patch holds whole values of the parts that changed, so that a snapshot with all later patches laid over it is the
-snapshot of now. The records of one journal come in order; those of several may come in any, and the snapshot is the
-same. What no journal holds (processes, resource usage, hook phases, costs) is an `Observation`; only what changed
-between two of them is sent.
+A patch holds the whole values of the parts that changed, so that a snapshot with all later patches applied is the
+current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is the same.
+Everything that no journal holds (processes, resource usage, hook phases, costs) is an `Observation`; only the changes
+between two of them are sent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
-from garrison.views.layer_view import LayerView
-from garrison.views.node_state import place_of
+from garrison.views.node_view import place_of
+from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, run_status
-from garrison.views.usage import CostReader, RunCosts, UsageByLayer, by_layer, process_meter
+from garrison.views.usage import CostReader, RunCosts, UsageByProcess, process_meter, sum_by_process
 
 TIMELINE, SIGNALS = 300, 200
 """Entries of either list that a snapshot holds, the latest."""
@@ -42,8 +42,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Observation:
-    """What no journal tells of a run: its processes, and of each node what it is doing and has cost. All in JSON's
-    shapes but `view`, from which they were made."""
+    """State of a run that no journal holds: its processes, and for each node its activity and cost. JSON data,
+    except `view`, from which the rest is derived.
+    """
 
     view: RunView
     layers: Mapping[str, dict[str, Any]]
@@ -52,7 +53,7 @@ class Observation:
     costs: dict[str, Any]
 
     def changes(self, before: Observation | None) -> dict[str, Any]:
-        """Return what of it is not as in the observation `before` (None: all of it)."""
+        """Return what differs from the earlier observation `before` (None: everything)."""
         patch: dict[str, Any] = {}
         layers = [layer for who, layer in self.layers.items() if before is None or before.layers.get(who) != layer]
         nodes = {name: node for name, node in self.nodes.items() if before is None or before.nodes.get(name) != node}
@@ -69,8 +70,8 @@ class Observation:
         return patch
 
 
-class MachineObserver:
-    """Observes a home again and again; in one thread at a time."""
+class HomeObserver:
+    """Observe the runs of a home repeatedly; from one thread at a time."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.runs = home, RunReader(home)
@@ -78,17 +79,17 @@ class MachineObserver:
 
     def observe(self, runs: list[str]) -> dict[str, Observation]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
-        used = by_layer(self._meter.sample())
+        used = sum_by_process(self._meter.sample())
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         existing = [run for run in runs if RunFiles(self.home, run).launch.exists()]
         return {run: observation_of(self.runs.read(run), used, costs.of_run(run)) for run in existing}
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all runs of the home, a line each, the youngest first."""
-        return [line_of(self.runs.read(run, details=False)) for run in reversed(self.runs.runs())]
+        return [run_line(self.runs.read(run, details=False)) for run in reversed(self.runs.runs())]
 
 
-def observation_of(view: RunView, used: UsageByLayer, costs: RunCosts) -> Observation:
+def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts) -> Observation:
     """Make an observation of a run that was read with details. Pure."""
     spent = costs.to_json()
     nodes = view.details.nodes if view.details else []
@@ -100,7 +101,7 @@ def observation_of(view: RunView, used: UsageByLayer, costs: RunCosts) -> Observ
         spent)
 
 
-def layer_json(layer: LayerView, used: Usage) -> dict[str, Any]:
+def layer_json(layer: ProcessView, used: Usage) -> dict[str, Any]:
     """Return one process: ages in seconds, CPU in percent of a core, memory in MiB."""
     beat = layer.beat_age_s if layer.living else None
     return {"who": layer.stem, "kind": layer.role, "node": layer.name if layer.role in NODE_ROLES else "",
@@ -111,8 +112,8 @@ def layer_json(layer: LayerView, used: Usage) -> dict[str, Any]:
             "memory_mib": round(used.memory / MIB, 1) if used.memory else 0}
 
 
-def line_of(view: RunView) -> dict[str, Any]:
-    """Return a run as the list of runs shows it; `gates` counts what waits for a person."""
+def run_line(view: RunView) -> dict[str, Any]:
+    """Return a run's line in the list of runs; `gates` counts what waits for a person."""
     return {"run": view.run_id, "title": view.pipeline_id or view.run_id, "pipeline": view.pipeline_id,
             "status": view.status, "reason": view.reason, "created": view.created_at, "nodes_done": view.landed,
             "nodes": view.total, "failed": view.counts.get("failed", 0), "gates": len(view.questions),
@@ -148,9 +149,10 @@ class PageModel:
         self._sent = self._parts()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything that is known, the lists by time."""
+        """Return everything known, the lists sorted by time."""
         observed = self.observation
-        parts = {**self._parts(), "timeline": latest(self.timeline, TIMELINE), "signals": latest(self.signals, SIGNALS)}
+        parts = {**self._parts(), "timeline": latest_entries(self.timeline, TIMELINE),
+                 "signals": latest_entries(self.signals, SIGNALS)}
         if observed is None:
             return parts
         unknown = {"phase": "", "doing": "", "cost": None, "cannot": False}
@@ -159,9 +161,9 @@ class PageModel:
                 "hint": observed.view.hint, "living": observed.view.living}
 
     def apply(self, record: Record, text: str = "") -> dict[str, Any]:
-        """Replay a record; return its patch ({} if nothing that is shown changed). `text`: the record in words.
+        """Replay a record; return its patch, {} if nothing visible changed. `text` is the record in words.
 
-        A record that cannot be shown is listed in `problems`, and hides no other.
+        A record that cannot be shown is listed in `problems`; the others are still shown.
         """
         problems = len(self.model.problems)
         lifecycle = self.model.apply(record)
@@ -175,7 +177,7 @@ class PageModel:
         return {**self._changed(record), **added}
 
     def observe(self, observation: Observation) -> dict[str, Any]:
-        """Take a new observation; return its patch, {} if nothing that is shown changed."""
+        """Apply a new observation; return its patch, {} if nothing visible changed."""
         before, self.observation = self.observation, observation
         patch = observation.changes(before)
         self._compare(patch, "status", self.status)
@@ -184,7 +186,7 @@ class PageModel:
         return patch
 
     def observed(self) -> dict[str, Any]:
-        """Return all that the latest observation says, for a client that knows the records alone."""
+        """Return the whole latest observation, for a client that has seen only the records."""
         observed = self.observation.changes(None) if self.observation else {}
         return {**observed, "status": self.status, "reason": self.reason, "problems": self.problems}
 
@@ -199,13 +201,13 @@ class PageModel:
 
     @property
     def reason(self) -> str:
-        """Why it has that status, '' if nothing has to be said."""
+        """Reason for its status, '' without one."""
         observed = self.observation.view.corrupt if self.observation else ""
         return self.model.corrupt or observed or self.model.state.reason
 
     @property
     def problems(self) -> list[str]:
-        """What of the run cannot be read or shown."""
+        """Records of the run that cannot be read or shown."""
         observed = self.observation.view.problems if self.observation else []
         return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *observed]))
 
@@ -251,7 +253,7 @@ class PageModel:
     # ---- patches
 
     def _changed(self, record: Record) -> dict[str, Any]:
-        """Return the parts that are others now, of those that such a record can change."""
+        """Return the parts that have changed, among those that such a record can change."""
         patch: dict[str, Any] = {}
         if record.journal == QUEUE:
             if record.queue == self.model.queue_folder:
@@ -328,29 +330,29 @@ class PageModel:
         return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
 
 
-def latest(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the youngest of a list, by time."""
+def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Return the youngest `most` entries of a list, sorted by time."""
     return sorted(entries, key=lambda entry: (str(entry["at"]), str(entry["id"])))[-most:]
 
 
 def _append(entries: list[dict[str, Any]], added: list[dict[str, Any]], most: int) -> None:
     entries += added
     if len(entries) > 2 * most:
-        entries[:] = latest(entries, most)
+        entries[:] = latest_entries(entries, most)
 
 
-def laid_over(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a snapshot after a record's patch, as the page applies it."""
     after = {**snapshot, "nodes": {**snapshot["nodes"], **patch.get("nodes", {})}}
     for part in ("status", "reason", "problems", "gates", "queue"):
         after[part] = patch.get(part, snapshot[part])
     for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):
-        after[part] = latest([*snapshot[part], *patch.get(f"{part}_add", [])], most)
+        after[part] = latest_entries([*snapshot[part], *patch.get(f"{part}_add", [])], most)
     return after
 
 
 def gate_json(gate: OpenGate) -> dict[str, Any]:
-    """Return an open gate as the page asks it."""
+    """Return an open gate for the page."""
     question = gate.question
     return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text, "signal": gate.signal,
             "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT, "default": question.default,

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class RecordReader:
-    """Reads records again and again. `problems` holds what could not be read since it was last emptied, each once."""
+    """Read records repeatedly. `problems` lists unreadable ones since it was last emptied, each once."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []

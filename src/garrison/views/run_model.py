@@ -1,7 +1,7 @@
-"""Read model of one run: replay its journals into what they say about run, nodes, processes and merge queue. Pure.
+"""Read model of a run: replay its journals into the state of run, nodes, processes and merge queue. Pure.
 
 Every view of a run (`status`, `top`, the page, metrics) is derived from a `RunModel`; nothing else replays journals for
-display. The records of one journal come in order; those of several may come in any, and the model is the same.
+display. Records of one journal are applied in order; those of several may come in any order, with the same result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 LATEST = 50
 """Lifecycle events that `RunModel.latest` returns at most."""
 _FIRST_START = re.compile(r"attempt \d+")
-"""Reason of the first start in an attempt: no respawn, whatever its incarnation."""
+"""Reason of the first start in an attempt, which is not a respawn whatever its incarnation."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
-"""What replaying a record of another version, or of a damaged journal, may raise."""
+"""Errors that replaying a record of another version or a damaged journal may raise."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Lifecycle:
 
 @dataclass
 class RunModel:
-    """State of one run as its journals tell it."""
+    """State of one run, replayed from its journals."""
 
     run: str
     state: RunState = field(default_factory=RunState)
@@ -61,16 +61,16 @@ class RunModel:
     problems: list[str] = field(default_factory=list)
     """Records that could not be replayed."""
     corrupt: str = ""
-    """Why the guardian's journal cannot be believed, '' while it can."""
+    """Why the guardian's journal cannot be trusted, '' while it can."""
     _deaths: dict[tuple[str, int], dict[int, Death]] = field(default_factory=dict)
     """(full name, attempt) → incarnation → its death, from the journals of launcher and runners."""
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → attempt and name of the job that its runner runs."""
 
     def apply(self, record: Record) -> Lifecycle | None:
-        """Replay one record, the next of its journal; return the lifecycle event that it reports first.
+        """Replay one record, the next of its journal; return the lifecycle event that it is the first to report.
 
-        A record that cannot be replayed is listed in `problems`; the others count all the same.
+        A record that cannot be replayed is listed in `problems`; the others still count.
         """
         try:
             return self._apply(record)
@@ -105,7 +105,7 @@ class RunModel:
     def _apply_queue(self, record: Record) -> None:
         state = self.queues.setdefault(record.queue, QueueState())
         state.apply(record.entry)
-        state.outcomes.clear()  # they are for guardians
+        state.outcomes.clear()  # only guardians need them
         if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
             self.queue_folder = record.queue
 
@@ -140,13 +140,13 @@ class RunModel:
 
     def deaths(self) -> dict[str, list[Death]]:
         """Return the deaths that count against a limit now, by full name: those of the current attempt."""
-        found = {full: list(deaths) for full, deaths in self.state.deaths.items()}
+        counted = {full: list(deaths) for full, deaths in self.state.deaths.items()}
         for (full, attempt), deaths in self._deaths.items():
             key = Key.parse(full)
             node = self.state.nodes.get(key.name) if key.role in NODE_ROLES else None
             if node is None or node.attempt == attempt:
-                found[full] = [*found.get(full, []), *deaths.values()]
-        return found
+                counted[full] = [*counted.get(full, []), *deaths.values()]
+        return counted
 
     def latest(self) -> list[Lifecycle]:
         """Return the latest deaths, respawns and parkings, youngest first."""

@@ -1,7 +1,7 @@
 """One run at one moment: its status, gates, processes, nodes, queue and limits, read from records and journals.
 
-`RunReader` only reads; it repairs and stores nothing. Ask it again and again: journals are read on from where they
-were, records only when their file changed. What cannot be read is listed in `problems`, never passed over.
+`RunReader` only reads; it repairs and stores nothing. It may be called repeatedly: journals are read on from their last
+position, records only if their file changed. Unreadable records are listed in `problems`, never skipped silently.
 """
 
 from __future__ import annotations
@@ -25,20 +25,27 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import Launch, RunFiles
 from garrison.system.clock import from_iso
 from garrison.views.event_log import EventLog
-from garrison.views.layer_view import LayerView, observe_layer
 from garrison.views.limits import Limit, Used, limits
-from garrison.views.node_state import PLACES, place_of
-from garrison.views.node_view import UNFINISHED, FailedNode, NodeReader, NodeView, QueueEntryView
+from garrison.views.node_view import (
+    PLACE_BY_STATUS,
+    UNFINISHED,
+    FailedNode,
+    NodeReader,
+    NodeView,
+    QueueEntryView,
+    place_of,
+)
+from garrison.views.process_view import ProcessView, observe_process
 from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
 
 PROBLEMS = 20
-"""Records that cannot be shown which are listed, the latest."""
+"""Listed records that cannot be shown, the latest."""
 
 
 @dataclass(frozen=True)
 class RunDetails:
-    """What is read of a run that is shown in full."""
+    """Details of a run that is shown in full."""
 
     nodes: list[NodeView]
     failed: list[FailedNode]
@@ -65,7 +72,7 @@ class RunView:
     status: str
     reason: str
     waiting: bool
-    """Whether it runs, and only a person's answer or a signal from outside moves it on."""
+    """Whether it runs, and can continue only after a person's answer or a signal from outside."""
     gates: list[OpenGate]
     questions: list[str]
     """Nodes whose agent, and gates, that wait for a person's answer."""
@@ -76,32 +83,32 @@ class RunView:
     repo: str
     base: str
     adhoc: bool
-    """Whether it is one node by hand, without a guardian."""
+    """Whether it is a single node without a guardian."""
     created_at: str
     age_s: float | None
     hint: str
-    """What to do about a run that nothing moves on, '' if there is nothing to do."""
-    layers: list[LayerView]
+    """What to do about a run that does not continue by itself, '' for nothing."""
+    layers: list[ProcessView]
     deaths: int
     folder: str
     problems: list[str] = field(default_factory=list)
     corrupt: str = ""
-    """Why its records cannot be believed, '' while they can."""
+    """Why its records cannot be trusted, '' while they can."""
     details: RunDetails | None = None
 
     @property
     def landed(self) -> int:
-        """How many of its nodes have landed."""
+        """Return the number of its landed nodes."""
         return self.counts["landed"]
 
     @property
     def headline(self) -> str:
-        """Its status in one word: `waiting` if it runs, and waits only for people and signals from outside."""
+        """Return its status in one word: `waiting` if it runs and waits only for people and outside signals."""
         return "waiting" if self.waiting else self.status
 
     @property
     def progress(self) -> str:
-        """How many of its nodes have landed, in words: `3 of 6 landed`."""
+        """Return the number of its landed nodes in words: `3 of 6 landed`."""
         return "ad hoc" if self.adhoc else f"{self.landed} of {self.total} landed"
 
     @property
@@ -109,7 +116,7 @@ class RunView:
         """Whether any of its processes is alive."""
         return any(layer.living for layer in self.layers)
 
-    def layer(self, role: str) -> LayerView | None:
+    def layer(self, role: str) -> ProcessView | None:
         """Return its first layer of a role."""
         return next((layer for layer in self.layers if layer.role == role), None)
 
@@ -126,7 +133,7 @@ class RunView:
 
 
 class _FollowedRun:
-    """The journals of one run, replayed as far as they were read."""
+    """Journals of one run, replayed as far as they were read."""
 
     def __init__(self, home: Path, launch: Launch) -> None:
         run, self.created_at = launch.run_id, launch.created_at
@@ -136,7 +143,7 @@ class _FollowedRun:
         """Read on."""
         for record in self.log.guardian_records():
             self.model.apply(record)
-        if not guardian_only or self.model.state.questions:  # runners know whether a question still waits
+        if not guardian_only or self.model.state.questions:  # only runners know if one is still open
             for record in self.log.records():
                 self.model.apply(record)
 
@@ -147,7 +154,7 @@ class _FollowedRun:
 
 
 class RunReader:
-    """Reads the runs of one home, again and again."""
+    """Read the runs of one home, repeatedly."""
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         self.home = home
@@ -161,7 +168,7 @@ class RunReader:
         return run_records.list_runs(self.home)
 
     def read(self, run: str, *, details: bool = True) -> RunView:
-        """Read one run as it is now; without `details` only what its line shows."""
+        """Return the current state of a run; without `details` only what its line shows."""
         records = self._records
         records.problems = []
         files = RunFiles(self.home, run)
@@ -176,7 +183,7 @@ class RunReader:
         layers = self._layers(run)
         status = run_status(model.state, layers, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
         gates = list(model.state.gates.values())
-        counts = dict.fromkeys(PLACES.values(), 0)
+        counts = dict.fromkeys(PLACE_BY_STATUS.values(), 0)
         for name in model.state.nodes:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
@@ -195,7 +202,7 @@ class RunReader:
 
     def _follow(self, launch: Launch) -> _FollowedRun:
         followed = self._followed.get(launch.run_id)
-        if followed is None or followed.created_at != launch.created_at:  # another run may bear a removed one's name
+        if followed is None or followed.created_at != launch.created_at:  # another run may have a removed one's name
             followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch)
         return followed
 
@@ -204,7 +211,7 @@ class RunReader:
         return limits(Launch("", "", "", "", "", ""), self.timing, Used())
 
     def _corrupt(self, followed: _FollowedRun, launch: Launch) -> str:
-        """Return why a run's journal cannot be believed, '' if it can."""
+        """Return why a run's journal cannot be trusted, '' if it can."""
         journal = followed.files.journal
         if problem := followed.log.problem(journal) or followed.model.corrupt:
             return problem
@@ -221,14 +228,14 @@ class RunReader:
                           (pause.reason, pause.detail) if pause else None, nodes.landing(self._age),
                           nodes.model.latest(), limits(launch, self.timing, nodes.used()))
 
-    def _layers(self, run: str) -> list[LayerView]:
+    def _layers(self, run: str) -> list[ProcessView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),
                       key=lambda key: (ROLES.index(key.role), key.name))
         return [layer for key in keys if (layer := self._layer(key))]
 
-    def _layer(self, key: Key) -> LayerView | None:
+    def _layer(self, key: Key) -> ProcessView | None:
         identity = self._records.load(self.store.path(Identity, key), lambda: self.store.read(Identity, key))
-        return observe_layer(self.observer, identity, self._phase(key)) if identity is not None else None
+        return observe_process(self.observer, identity, self._phase(key)) if identity is not None else None
 
     def _phase(self, key: Key) -> str:
         problems = len(self._records.problems)
@@ -242,8 +249,8 @@ class RunReader:
 # ---- deciding
 
 
-def run_status(state: RunState, layers: Iterable[LayerView], *, adhoc: bool, corrupt: bool = False) -> str:
-    """Return the status of a run: the journal's; an ad-hoc run has no guardian to write one, and is as its runner is.
+def run_status(state: RunState, layers: Iterable[ProcessView], *, adhoc: bool, corrupt: bool = False) -> str:
+    """Return the status of a run: the journal's; an ad-hoc run has no guardian and takes its runner's status.
 
     Every view calls this, so that the list of runs, `status` and the page agree. Pure.
     """
@@ -258,9 +265,9 @@ def run_status(state: RunState, layers: Iterable[LayerView], *, adhoc: bool, cor
 
 
 def is_waiting(state: RunState) -> bool:
-    """Return whether nothing of a run moves on without a person's answer or a signal from outside. Pure."""
+    """Return whether a run continues only after a person's answer or a signal from outside. Pure."""
     def moves(node: NodeState) -> bool:
-        """Whether it is at work, or about to start once more."""
+        """Return whether it is being worked on, or about to start again."""
         return node.status in ("active", "impl_complete") or (node.status == "pending" and bool(node.step))
 
     return bool(state.gates) and not any(moves(node) for node in state.nodes.values())
@@ -275,12 +282,12 @@ def gate_json(gate: OpenGate) -> dict[str, Any]:
 
 def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str]:
     """Return which runs to show in full when none was named: those under way and `also`, else the last. Pure."""
-    found = {run.run_id for run in runs if run.status in UNFINISHED or run.run_id in also}
-    return found or {run.run_id for run in runs[-1:]}
+    selected = {run.run_id for run in runs if run.status in UNFINISHED or run.run_id in also}
+    return selected or {run.run_id for run in runs[-1:]}
 
 
-def _hint(run: str, status: str, layers: Sequence[LayerView], *, resumable: bool) -> str:
-    """Return what to do about a run that nothing moves on, '' if there is nothing to do."""
+def _hint(run: str, status: str, layers: Sequence[ProcessView], *, resumable: bool) -> str:
+    """Return what to do about a run that does not continue by itself, '' for nothing."""
     resume = f"`garrison launch --resume {run}`"
     if status == "stopped":
         return f"stopped; {resume} continues it"

@@ -15,14 +15,14 @@ from garrison.system import resource_usage
 from garrison.system.clock import format_age
 from garrison.system.resource_usage import NO_USAGE, Machine, Usage
 from garrison.views.event_log import NODE_ROLES
-from garrison.views.layer_view import LayerView
 from garrison.views.node_view import NodeView, QueueEntryView
+from garrison.views.process_view import ProcessView
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
-from garrison.views.usage import CostReader, Costs, UsageByLayer, by_layer, process_meter, total
+from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
 
 FINAL = ("done", "failed")
-"""Statuses that nothing follows: such a run is read once more only when its journal changes."""
+"""Final statuses: such a run is read again only when its journal changes."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Row:
         return {**row, "parts": {role: process.to_json() for role, process in self.processes.items()}}
 
     def details(self) -> list[tuple[str, str]]:
-        """Return all that is known of it, as (name, text)."""
+        """Return everything known about it, as (name, text)."""
         found = [("state", self.state), ("phase", self.phase),
                  ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
                  ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
-                 ("uses", usage_words(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
+                 ("uses", describe_usage(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
                  ("doing", self.doing)]
         for role, process in (self.processes or {}).items():
             text = ", ".join(words for words in (
@@ -95,22 +95,22 @@ class Row:
                 f"pid {process.pid}" if process.pid else "",
                 f"for {format_age(process.age_s)}" if process.age_s is not None else "",
                 f"heartbeat {format_age(process.beat_s)} ago" if process.beat_s is not None else "",
-                usage_words(process.used), process.why) if words)
+                describe_usage(process.used), process.why) if words)
             found.append(("agent" if role == "orchestrator" else role, text))
         return [(name, text) for name, text in found if text]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """All that one screen shows."""
+    """Contents of one screen."""
 
     home: str
     at: str
     machine: Machine
     used: Usage
-    """By all processes of the home."""
+    """Of all processes of the home."""
     agents: tuple[int, int]
-    """Nodes worked on, and how many may be at once."""
+    """Nodes being worked on, and the limit."""
     usd_today: float
     runs_not_shown: int
     rows: Sequence[Row]
@@ -138,7 +138,7 @@ class Frame:
 
 
 class FrameReader:
-    """Reads a home again and again; only `run`, if one is named."""
+    """Read a home repeatedly; only `run`, if one is named."""
 
     def __init__(self, home: Path, run: str | None = None) -> None:
         self.home, self.run = home, run
@@ -148,8 +148,8 @@ class FrameReader:
         self._in_full: set[str] = set()
 
     def read(self) -> Frame:
-        """Return the frame of now; CPU is what was used since the last one."""
-        used = by_layer(self._meter.sample())
+        """Return the current frame; CPU is the usage since the last one."""
+        used = sum_by_process(self._meter.sample())
         views = self._views()
         now = self.runs.observer.clock.utc()
         return make_frame(str(self.home), now, views, used, self._costs.read(now[:10]), resource_usage.read_machine(),
@@ -172,7 +172,7 @@ class FrameReader:
         final = self._final.get(run)
         if final is not None and final[0] == stamp:
             return final[1]
-        view = self.runs.read(run, details=run in self._in_full)  # shown in full before: most likely it will be again
+        view = self.runs.read(run, details=run in self._in_full)  # shown in full before, so probably again
         if view.status in FINAL and not view.details:
             self._final[run] = (stamp, view)
         return view
@@ -181,15 +181,15 @@ class FrameReader:
 # ---- pure
 
 
-def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByLayer, costs: Costs, machine: Machine,
+def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProcess, costs: Costs, machine: Machine,
                runs: int) -> Frame:
-    """Make one frame of views that were read with details; `runs` is how many there are in all."""
+    """Return one frame from views that were read with details; `runs` is the number of all runs."""
     details = [(view.run_id, view.details) for view in views if view.details]
     agents = [_agents(view) for view in views]
     return Frame(
-        home, now, machine, total(used.values()),
+        home, now, machine, total_usage(used.values()),
         (sum(running for running, _ in agents), sum(most for _, most in agents)), round(costs.today, 6),
-        runs - len(views), [row for view in views for row in rows(view, used, costs)],
+        runs - len(views), [row for view in views for row in run_rows(view, used, costs)],
         [(run, entry) for run, shown in details for entry in shown.landing],
         [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
         sorted(((run, event) for run, shown in details for event in shown.events), key=lambda found: found[1].at,
@@ -198,21 +198,21 @@ def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByLayer
 
 
 def _agents(view: RunView) -> tuple[int, int]:
-    """Return how many nodes are worked on, and how many may be at once: none in a run of which nothing is alive."""
+    """Return the number of nodes being worked on and its limit: none in a run without a living process."""
     if not view.living or view.details is None:
         return 0, 0
     return view.counts["working"], next(int(limit.limit) for limit in view.details.limits if limit.level == "run")
 
 
-def rows(view: RunView, used: UsageByLayer, costs: Costs) -> list[Row]:
+def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
     """Return a run as rows: itself, launcher, guardian, processor, then its nodes (of an ad-hoc run, its runner)."""
     mine = {stem: part for (run, stem), part in used.items() if run == view.run_id}
     of_run = costs.of_run(view.run_id)
     nodes = view.details.nodes if view.details else []
     names = {node.node for node in nodes}
     doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
-    return [Row(view.run_id, "run", view.run_id, view.status, total(mine.values()), age_s=view.age_s, usd=of_run.usd,
-                doing=doing),
+    return [Row(view.run_id, "run", view.run_id, view.status, total_usage(mine.values()), age_s=view.age_s,
+                usd=of_run.usd, doing=doing),
             *(_layer_row(view, layer, _layer_usage(layer.stem, mine)) for layer in view.layers
               if layer.role not in NODE_ROLES or layer.name not in names),
             *(_node_row(view.run_id, node, mine, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
@@ -222,16 +222,16 @@ def rows(view: RunView, used: UsageByLayer, costs: Costs) -> list[Row]:
 def _layer_usage(stem: str, mine: Mapping[str, Usage]) -> Usage:
     """Return what a layer's own process tree uses; gates run for the processor."""
     gates = [used for other, used in mine.items() if other.startswith("gate-")] if stem.startswith("processor-") else []
-    return total([mine.get(stem, NO_USAGE), *gates])
+    return total_usage([mine.get(stem, NO_USAGE), *gates])
 
 
-def _layer_row(view: RunView, layer: LayerView, used: Usage) -> Row:
+def _layer_row(view: RunView, layer: ProcessView, used: Usage) -> Row:
     return Row(view.run_id, "layer", layer.stem, layer.state, used, layer.role, layer.phase,
                starts=str(layer.incarnation), age_s=layer.age_s, beat_s=layer.beat_age_s if layer.living else None,
                doing=_layer_doing(layer, view) if layer.living else layer.why)
 
 
-def _layer_doing(layer: LayerView, view: RunView) -> str:
+def _layer_doing(layer: ProcessView, view: RunView) -> str:
     if layer.role == "guardian":
         return ", ".join(f"{view.counts[place]} {words}" for place, words in (
             ("working", "at work"), ("landing", "to land"), ("waiting", "waiting"), ("failed", "failed"))
@@ -246,14 +246,14 @@ def _node_row(run: str, node: NodeView, mine: Mapping[str, Usage], usd: float | 
     processes = {role: layer for role, layer in (("runner", node.runner), ("orchestrator", node.agent)) if layer}
     beats = [layer.beat_age_s for layer in (node.agent, node.runner) if layer and layer.living]
     incarnations = node.incarnations.values()
-    return Row(run, "node", node.node, node.state, total(used.values()), phase=node.phase,
+    return Row(run, "node", node.node, node.state, total_usage(used.values()), phase=node.phase,
                attempt=node.journaled.attempt, attempts=node.attempts,
                starts="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
                beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
                processes={role: _process_row(layer, used[role]) for role, layer in processes.items()})
 
 
-def _process_row(layer: LayerView, used: Usage) -> ProcessRow:
+def _process_row(layer: ProcessView, used: Usage) -> ProcessRow:
     return ProcessRow(layer.state, layer.phase, layer.incarnation, layer.pid, layer.age_s,
                       layer.beat_age_s if layer.living else None, used, "" if layer.living else layer.why)
 
@@ -263,15 +263,15 @@ def _usage_json(used: Usage) -> dict[str, Any]:
             "processes": used.processes}
 
 
-def usage_words(used: Usage) -> str:
-    """Return what a process tree uses, in words; '' without processes."""
+def describe_usage(used: Usage) -> str:
+    """Return the usage of a process tree in words; '' without processes."""
     if not used.processes:
         return ""
     cpu = "" if used.cpu is None else f"{used.cpu:.0f} % of a core, "
-    return f"{cpu}{size(used.memory)} in {used.processes} process{'es' if used.processes != 1 else ''}"
+    return f"{cpu}{format_bytes(used.memory)} in {used.processes} process{'es' if used.processes != 1 else ''}"
 
 
-def size(number: int) -> str:
+def format_bytes(number: int) -> str:
     """Return bytes in at most four characters: 640K, 12M, 1.2G; '' for none."""
     if not number:
         return ""

@@ -1,7 +1,7 @@
-"""Resource usage and costs: what the processes of a home use of the machine, and what its sessions have cost.
+"""Resource usage and costs: what the processes of a home use, and what its sessions have cost.
 
-Processes are measured by `system.usage`, costs come from the agents' usage files, limits on costs from the jobs that
-the sessions were given. All are read again only where something can have changed.
+`system.resource_usage` measures processes; costs come from the agents' usage files, their limits from the sessions'
+jobs. Files are read again only if they may have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COSTS_EVERY = 5.0
 """Seconds between two readings of what sessions have cost."""
 COSTS_BY = ("node", "run", "day", "model")
 """What `cost_rows` groups by."""
-UsageByLayer = Mapping[tuple[str, str], Usage]
+UsageByProcess = Mapping[tuple[str, str], Usage]
 """(run, role-name) → what the process trees of its incarnations use."""
 
 
@@ -31,12 +31,12 @@ UsageByLayer = Mapping[tuple[str, str], Usage]
 
 
 def process_meter(home: Path) -> resource_usage.UsageMeter:
-    """Return a meter of the processes that bear an incarnation's marker of the home."""
+    """Return a meter of the processes that carry a marker of this home."""
     return resource_usage.UsageMeter(lambda marker: _parse_marker(marker)[0] == str(home))
 
 
-def by_layer(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
-    """Sum usage by marker into usage by layer: what an earlier incarnation left running counts as well."""
+def sum_by_process(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
+    """Sum usage by marker into usage by role-name; leftovers of an earlier incarnation count as well."""
     found: dict[tuple[str, str], Usage] = {}
     for marker, used in trees.items():
         _, run, stem, _ = _parse_marker(marker)
@@ -44,7 +44,7 @@ def by_layer(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
     return found
 
 
-def total(parts: Iterable[Usage]) -> Usage:
+def total_usage(parts: Iterable[Usage]) -> Usage:
     """Return the sum of some process trees."""
     found = NO_USAGE
     for part in parts:
@@ -53,13 +53,14 @@ def total(parts: Iterable[Usage]) -> Usage:
 
 
 def _parse_marker(marker: str) -> tuple[str, str, str, int]:
-    """(home, run, role-name, incarnation); of what is no marker, of no home."""
+    """Return (home, run, role-name, incarnation); empty values for an invalid marker."""
     return parse_marker(marker) or ("", "", "", 0)
 
 
 def next_pause(interval: float, cost: float) -> float:
-    """Return the seconds to wait after an observation that took `cost` seconds of CPU: at most 3 % of a core goes into
-    observing."""
+    """Return the seconds to wait after an observation that took `cost` seconds of CPU, so that observing takes at
+    most 3 % of a core.
+    """
     return max(interval - cost, cost * 32, 0.05)
 
 

@@ -1,5 +1,5 @@
-"""Web page of a home: runs live, and actions on them.
+"""Web page of a home: watch runs live and act on them.
 
-The page shows what `views` read and acts through garrison's own commands. Nothing is decided here. Output of agents is
-only ever sent as JSON.
+It shows what `views` reads, and acts only through garrison's own commands. Nothing is decided here, and text written by
+agents is only ever sent as JSON.
 """

@@ -1,8 +1,8 @@
-"""Access control of the web server: judge each request by host, origin, token and headers; keep the tokens.
+"""Access control of the web server: authorize each request by host, origin, token and headers; store the tokens.
 
-A page on any site can make a browser ask a server on the loopback interface. So the name it was asked by counts (DNS
-rebinding), the page that asks (Origin), a token that no other page knows, and for changes a header and a content type
-that no form can send. The two tokens lie in `web/tokens.json`, so that an open page outlives its server.
+A page on any site can make a browser send requests to the loopback interface. So a request is checked for its host name
+(DNS rebinding), the requesting page (Origin), a token that no other page knows and, for changes, a header and a content
+type that no form can send. The two tokens are in `web/tokens.json`, so that an open page survives its server.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from garrison.records import atomic
 
 READ, WRITE = "read", "write"
 QUERY = "token"
-"""Parameter of the printed address that becomes a cookie."""
+"""Parameter of the printed address; its value becomes a cookie."""
 BODY_BYTES = 64 << 10
-"""Size of a request's body at most."""
+"""Largest body of a request."""
 HEADERS = {
     "content-security-policy":
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; "
@@ -33,12 +33,12 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-"""Headers of every answer."""
+"""Headers of every response."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a server accepts: its host names (with port), tokens by scope, the name of its cookie."""
+    """Access rules of a server: its host names (with port), tokens by scope, the name of its cookie."""
 
     hosts: frozenset[str]
     tokens: Mapping[str, str]
@@ -51,21 +51,21 @@ class Rules:
         return bool(separator) and scheme == self.scheme and host in self.hosts
 
     def scope(self, token: str) -> str:
-        """Return the scope of a token, '' if it is none; comparing takes the same time for all."""
+        """Return the scope of a token, '' if invalid; compares in constant time."""
         scopes = [scope for scope, valid in self.tokens.items() if hmac.compare_digest(valid.encode(), token.encode())]
         return scopes[0] if scopes else ""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused: an HTTP status, and one line that says what to do."""
+    """Refusal of a request: an HTTP status, and one line that says what to do."""
 
     status: int
     message: str
 
 
 def judge(rules: Rules, method: str, headers: Mapping[str, str]) -> Refusal | str:
-    """Return the scope that a request has, or why it is refused; header names in lower case."""
+    """Return the scope of a request, or its refusal; header names in lower case."""
     if headers.get("host", "") not in rules.hosts:
         return Refusal(421, "this server has another host name; use the address that `garrison serve` printed")
     origin = headers.get("origin")
@@ -77,7 +77,7 @@ def judge(rules: Rules, method: str, headers: Mapping[str, str]) -> Refusal | st
     if method == "GET":
         return scope
     if method != "POST":
-        return Refusal(405, "only GET and POST are answered")
+        return Refusal(405, "use GET or POST")
     return _refuse_change(headers, scope) or scope
 
 
@@ -95,7 +95,7 @@ def _refuse_change(headers: Mapping[str, str], scope: str) -> Refusal | None:
 
 
 def token_of(rules: Rules, headers: Mapping[str, str]) -> str:
-    """Return the token of a request: as `Authorization: Bearer`, for programs, else in our cookie."""
+    """Return the token of a request: from `Authorization: Bearer` (programs), else from our cookie."""
     kind, _, word = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return word.strip()
@@ -107,30 +107,30 @@ def token_of(rules: Rules, headers: Mapping[str, str]) -> str:
 
 
 def cookie_of(rules: Rules, token: str) -> str:
-    """Return the header that makes a browser keep the token; no script can read it, no other site's page send it."""
+    """Return the header that stores the token in a browser; no script can read it, no other site's page can send it."""
     secure = "; Secure" if rules.scheme == "https" else ""
     return f"{rules.cookie}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
 def hosts(names: list[str], port: int) -> frozenset[str]:
     """Return the host names (with port) that a request may name."""
-    written = [f"[{name}]" if ":" in name else name for name in names]
+    bracketed = [f"[{name}]" if ":" in name else name for name in names]
     default = {80, 443} & {port}
-    return frozenset([f"{name}:{port}" for name in written] + [name for name in written if default])
+    return frozenset([f"{name}:{port}" for name in bracketed] + [name for name in bracketed if default])
 
 
 def load_tokens(home: Path, *, new: bool = False) -> dict[str, str]:
-    """Return scope → token; made where there are none, and for `new` ones.
+    """Return scope → token; generate them if there are none, or with `new`.
 
-    RecordUnreadable if the file is no such record, or other users may read it.
+    Raises RecordUnreadable if the file is invalid or readable by other users.
     """
     path = home / "web" / "tokens.json"
     data = None if new else atomic.read(path)
     if data is None:
-        made = {scope: secrets.token_urlsafe(32) for scope in (WRITE, READ)}
+        tokens = {scope: secrets.token_urlsafe(32) for scope in (WRITE, READ)}
         atomic.make_directory(path.parent)
-        atomic.write(path, json.dumps(made, indent=1).encode() + b"\n")
-        return made
+        atomic.write(path, json.dumps(tokens, indent=1).encode() + b"\n")
+        return tokens
     if path.stat().st_mode & 0o077:
         raise RecordUnreadable(path, "other users may read it; `garrison serve --new-tokens` makes new tokens")
     try:

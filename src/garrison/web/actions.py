@@ -1,7 +1,7 @@
-"""Actions of the page: each runs one of garrison's own commands, whose output is shown as it is.
+"""Actions of the page: each runs one of garrison's own commands and shows its output.
 
-Tables map an action to the words of its command, and are pure; the command runs as on a terminal, in a process of its
-own, so that nothing is possible here that is not possible there.
+Pure tables map an action to the words of its command. The command runs as on a terminal, in a process of its own, so
+that the page can do nothing that the terminal cannot.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from garrison.system.jobs import run_to_end
 from garrison.system.terminal_text import clean
 
 SECONDS = 120.0
-"""How long a command may run."""
+"""Time limit of a command."""
 TEXT = 8000
-"""Characters of a text at most: it becomes an argument of a command."""
+"""Longest text, which becomes an argument of a command."""
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 
 T = TypeVar("T")
@@ -46,36 +46,36 @@ QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume
 """Action → the words of its command."""
 
 
-def of_run(run: str, body: Mapping[str, object]) -> list[str]:
+def run_command_words(run: str, body: Mapping[str, object]) -> list[str]:
     """Return the command of a run's action; UsageError for an unknown one."""
-    return _chosen(RUN, body)(run)
+    return _choose(RUN, body)(run)
 
 
-def of_node(run: str, node: str, body: Mapping[str, object]) -> list[str]:
+def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
     """Return the command of a node's action (`text` is required with an answer, allowed with parking)."""
     text = text_of(body, "text", required=body.get("action") == "answer")
-    return _chosen(NODE, body)(run, node, text)
+    return _choose(NODE, body)(run, node, text)
 
 
-def of_gate(run: str, node: str, body: Mapping[str, object]) -> list[str]:
+def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
     """Return the command that answers a gate: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     return NODE["answer"](run, node, text)
 
 
-def of_entry(entry: str, body: Mapping[str, object]) -> list[str]:
+def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     """Return the command of a merge entry's action."""
     if not _ENTRY.match(entry):
         raise UsageError("invalid merge entry id")
-    return _chosen(ENTRY, body)(entry)
+    return _choose(ENTRY, body)(entry)
 
 
-def of_queue(repo: str, target: str, body: Mapping[str, object]) -> list[str]:
+def queue_command_words(repo: str, target: str, body: Mapping[str, object]) -> list[str]:
     """Return the command of a whole queue's action."""
-    return [*_chosen(QUEUE, body), f"--repo-root={repo}", f"--target={target}"]
+    return [*_choose(QUEUE, body), f"--repo-root={repo}", f"--target={target}"]
 
 
-def _chosen(table: Mapping[str, T], body: Mapping[str, object]) -> T:
+def _choose(table: Mapping[str, T], body: Mapping[str, object]) -> T:
     action = body.get("action")
     if not isinstance(action, str) or action not in table:
         raise UsageError(f"pass action, one of {', '.join(table)}")
@@ -83,10 +83,10 @@ def _chosen(table: Mapping[str, T], body: Mapping[str, object]) -> T:
 
 
 def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
-    """Return a text of a request; UsageError where it is missing, or cannot be passed to a command."""
+    """Return a text of a request; UsageError if it is missing, or cannot be passed to a command."""
     text = body.get(key, "")
     if not isinstance(text, str) or "\0" in text or len(text) > TEXT:
-        raise UsageError(f"{key} should be a text of at most {TEXT} characters")
+        raise UsageError(f"{key} must be a text of at most {TEXT} characters")
     if required and not text.strip():
         raise UsageError(f"{key} is missing")
     return text

@@ -1,8 +1,8 @@
 """Broadcast runs to connected pages: read journals when the kernel reports a write, observe processes, send changes.
 
-Nothing is read while no page is connected. While one is, everything is read again at each observation, so that a lost
-inotify event delays a change by one interval and no more. `RunList` is the list of all runs: it is read now and then,
-and at once when the kernel reports that a run was made.
+Nothing is read while no page is connected. Otherwise everything is read again at each observation, so that a lost
+inotify event delays a change by one interval at most. `RunList` is the list of all runs: read periodically, and at once
+when the kernel reports a new run.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
 from garrison.system.event_loop import FolderChanges
-from garrison.views.page_view import MachineObserver, Observation
+from garrison.views.page_view import HomeObserver, Observation
 from garrison.views.usage import next_pause
-from garrison.web.errors import log_fault
+from garrison.web.responses import log_fault
 from garrison.web.run_stream import RunStream, encode_changes, replay_since
-from garrison.web.sse import ALIVE, Client, encoded
+from garrison.web.sse import ALIVE, Client, encode_event
 
 T = TypeVar("T")
 OBSERVE_EVERY = 5.0
 """Seconds between two observations."""
 POLL_WITHOUT_INOTIFY = 1.0
-"""The same where no inotify instance is left: an observation finds what was written."""
+"""The same without inotify: observations find the writes."""
 LONGEST_PAUSE = 30.0
-"""Seconds between two observations at most, however expensive they are."""
+"""Longest time between two observations, however expensive they are."""
 FRESH = 0.5
-"""Seconds for which an observation counts as one of now."""
-STREAMS = 200
-"""Clients at most."""
+"""Seconds for which an observation counts as current."""
+MAX_CLIENTS = 200
 UNFOLLOWED_RUNS = 16
-"""Runs that are kept in memory although no client follows them."""
+"""Runs kept in memory although no client follows them."""
 CATCH_UP_TRIES = 5
-"""How often what a client missed is brought level with the journals before it gets a snapshot instead."""
+"""Attempts to bring a returning client level with the journals before it gets a snapshot instead."""
 LIST_EVERY = 15.0
-"""Seconds between two readings of the list: most runs are over, and of the one that is shown each change is sent."""
+"""Seconds between two readings of the list: most runs are over, and the shown ones send every change."""
 
 
 class RunList:
@@ -55,20 +54,20 @@ class RunList:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to read it."""
+        """Return whether it is time to read it."""
         return bool(self.clients) and time.monotonic() >= self._due
 
     def expire(self) -> None:
-        """Have it read with the next observation, however recent the last reading is."""
+        """Read it again with the next observation, however recent the last reading is."""
         self._due = 0.0
 
     def read(self) -> bytes:
-        """Return the event that tells the list as it is now; for a thread."""
+        """Return the current list as an event; for a thread."""
         self._due = time.monotonic() + LIST_EVERY
-        return encoded("runs", {"home": str(self.home), "runs": self._read_lines()})
+        return encode_event("runs", {"home": str(self.home), "runs": self._read_lines()})
 
     def send(self, data: bytes) -> None:
-        """Send it to all clients, if it is another than they have."""
+        """Send it to all clients, unless they have it already."""
         if data == self._sent:
             return
         self._sent = data
@@ -76,26 +75,26 @@ class RunList:
             client.put(data)
 
     def join(self, client: Client, data: bytes) -> None:
-        """Add a client, which begins with this list."""
+        """Add a client, which starts with this list."""
         self.send(data)
         client.begin([data])
         self.clients.add(client)
 
     def folders(self) -> list[Path]:
-        """Return where runs appear, and the folders of those that are only being made."""
+        """Return the folders in which runs appear, and those of runs that are being created."""
         root = self.home / "runs"
         runs = [RunFiles(self.home, name) for name in atomic.list_names(root)]
         return [self.home, root, *(files.root for files in runs if not files.launch.exists())]
 
 
 class Broadcaster:
-    """All runs of a home, for all clients of a server."""
+    """Broadcast all runs of a home to all clients of a server."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.observer = MachineObserver(home)
+        self.observer = HomeObserver(home)
         self.run_list = RunList(home, self.observer.lines)
-        self.leaving = False
+        self.stopping = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")
         self._streams: dict[str, RunStream] = {}
         self._observed_at: dict[str, float] = {}
@@ -108,16 +107,16 @@ class Broadcaster:
     # ---- starting and stopping
 
     def start(self) -> None:
-        """Listen to the kernel; in the running loop."""
+        """Start watching files and observing, in the running event loop."""
         if (descriptor := self._changes.fileno()) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._on_write)
         self._observer_task = asyncio.create_task(self._observe_forever())
 
     def leave(self) -> None:
-        """Send all clients what there is to tell, then `bye`; no new client is accepted."""
-        for stream in () if self.leaving else self._followed():
+        """Send all clients the remaining events, then `bye`; accept no new client."""
+        for stream in () if self.stopping else self._followed():
             self._read(stream, None)
-        self.leaving = True
+        self.stopping = True
         for written in self._file_waiters:
             written.set()
         for client in self._clients():
@@ -141,7 +140,7 @@ class Broadcaster:
         return await self._thread(self.observer.lines)
 
     async def stream(self, run: str) -> RunStream:
-        """Return the stream of a run, read up to now; NotFound."""
+        """Return the stream of a run, read up to now; NotFound if there is no such run."""
         async with self._opening:
             if run in self._streams and not self._streams[run].exists():
                 self._remove(self._streams[run])
@@ -153,20 +152,20 @@ class Broadcaster:
         return self._streams[run]
 
     async def snapshot(self, run: str) -> dict[str, Any]:
-        """Return a run as it is now."""
+        """Return the current snapshot of a run."""
         stream = await self.stream(run)
         await self._observe(stream)
         return stream.snapshot()
 
     async def join(self, cursors: Mapping[str, str], *, write: bool, with_list: bool = False) -> Client:
-        """Return a client of some runs' events: those after the id that each run has in `cursors`; without an id, a
-        snapshot first. `with_list`: it gets the list of runs as well, and `gone` for a run that does not exist.
+        """Return a client of some runs' events, starting after the id of each run in `cursors`, or with a snapshot if
+        there is no id. `with_list` adds the list of runs, and the event `gone` for a run that does not exist.
 
-        Refused if there are too many clients; NotFound for a run that does not exist, without the list.
+        Raises Refused if there are too many clients; NotFound, without the list, for a run that does not exist.
         """
-        if self.leaving or len(self._clients()) >= STREAMS:
-            raise Refused("the server is stopping" if self.leaving else
-                          f"{STREAMS} pages are open already; close one of them")
+        if self.stopping or len(self._clients()) >= MAX_CLIENTS:
+            raise Refused("the server is stopping" if self.stopping else
+                          f"{MAX_CLIENTS} pages are open, which is the limit; close one of them")
         client = Client(cursors=cursors, alive=ALIVE)
         try:
             for run, after in cursors.items():
@@ -188,7 +187,7 @@ class Broadcaster:
         except NotFound as error:
             if not with_list:
                 raise
-            client.begin([encoded("gone", {"run": run, "why": str(error)})])
+            client.begin([encode_event("gone", {"run": run, "why": str(error)})])
             return
         first = await self._missed(stream, after) if after else None
         if first is not None:
@@ -200,12 +199,12 @@ class Broadcaster:
             raise Refused("too many runs are opened at once; connect again")
         if not stream.clients:
             self._watch(stream.folders())
-        client.begin(first, run)  # no await from here on: no event may come between these and the next
+        client.begin(first, run)  # no await from here on: events must not be lost or repeated
         stream.clients.add(client)
-        stream.read()  # what was written before its folders were watched
+        stream.read()  # catches writes made before its folders were watched
 
     def part(self, client: Client) -> None:
-        """Remove a client that is gone."""
+        """Remove a disconnected client."""
         left: set[Path] = set()
         for run in client.cursors:
             stream = self._streams.get(run)
@@ -222,10 +221,10 @@ class Broadcaster:
             self._changes.forget(folder)
 
     async def _missed(self, stream: RunStream, after: str) -> list[bytes] | None:
-        """Return what a client missed since `after`, level with the stream; None: it gets a snapshot."""
+        """Return the events that a client missed since `after`; None if it needs a snapshot."""
         stream.read()
-        if (kept := stream.events_since(after)) is not None:
-            return kept
+        if (recent := stream.events_since(after)) is not None:
+            return recent
         fresh = stream.reread()
         missed = await self._thread(lambda: replay_since(fresh, after))
         if missed is None:
@@ -239,7 +238,7 @@ class Broadcaster:
 
     @contextmanager
     def watching(self, *folders: Path) -> Iterator[asyncio.Event]:
-        """Yield an event that is set whenever something is written in these folders, and when the server stops."""
+        """Yield an event that is set when a file is written in these folders, and when the server stops."""
         written = asyncio.Event()
         self._file_waiters[written] = folders
         for folder in folders:
@@ -254,7 +253,7 @@ class Broadcaster:
     # ---- waking up
 
     def _on_write(self) -> None:
-        """Read what changed: the kernel reports that something was written in a folder that is watched."""
+        """Read the changed journals: the kernel reported a write in a watched folder."""
         paths = self._changes.read()
         for written, folders in self._file_waiters.items():
             if paths is None or any(path.parent in folders for path in paths):
@@ -263,17 +262,17 @@ class Broadcaster:
         for stream in self._followed():
             if paths is not None and any(not path.suffix for path in paths):
                 self._watch(stream.folders())
-                journals = None  # in a new folder something may have been written before it was watched
+                journals = None  # a new folder may have been written to before it was watched
             if journals is None or journals:
                 self._read(stream, journals)
         if self._run_made(paths) or journals is None or journals:
             self._stale.set()
 
     def _run_made(self, paths: set[Path] | None) -> bool:
-        """Return whether these may be of a new run; then the list is read soon."""
-        places = (self.home, self.home / "runs")
+        """Return whether these paths may be of a new run; if so, the list is read soon."""
+        parents = (self.home, self.home / "runs")
         if not self.run_list.clients or (paths is not None and not any(
-                path.name == "launch.json" or path.parent in places for path in paths)):
+                path.name == "launch.json" or path.parent in parents for path in paths)):
             return False
         self._watch(self.run_list.folders())
         self.run_list.expire()
@@ -284,7 +283,7 @@ class Broadcaster:
             self._changes.watch(folder)
 
     def _read(self, stream: RunStream, only: set[Path] | None) -> None:
-        with suppress(GarrisonError):  # `problems` lists what cannot be read
+        with suppress(GarrisonError):  # `problems` lists unreadable records
             stream.read(only)
 
     async def _observe_forever(self) -> None:
@@ -295,7 +294,7 @@ class Broadcaster:
             cost = 0.0
             try:
                 cost = await self._observe_all(self._followed())
-            except Exception as error:  # the next observation may succeed; this task is not awaited before the end
+            except Exception as error:  # the next observation may succeed; this task is only awaited at the end
                 log_fault(error)
             await asyncio.sleep(min(next_pause(FRESH, cost), LONGEST_PAUSE))
 
@@ -308,7 +307,7 @@ class Broadcaster:
         self._stale.clear()
 
     async def _observe_all(self, streams: list[RunStream]) -> float:
-        """Observe, and send what changed; return the seconds of processor time that it took."""
+        """Observe, and send the changes; return the CPU seconds that it took."""
         def observe() -> tuple[dict[str, Observation], bytes, float]:
             begun = time.thread_time()
             lines = self.run_list.read() if self.run_list.due else b""
@@ -331,8 +330,10 @@ class Broadcaster:
     # ---- observations and streams
 
     async def _observe(self, stream: RunStream) -> None:
-        """Observe a run whose last observation is neither fresh nor refreshed for its clients; NotFound if removed."""
-        async with self._observing:  # many clients that come at once share one observation
+        """Observe a run, unless its last observation is recent or kept up to date for its clients; NotFound if it
+        was removed.
+        """
+        async with self._observing:  # clients that connect at once share one observation
             now = asyncio.get_running_loop().time()
             fresh = stream.clients or now - self._observed_at.get(stream.run, 0.0) < FRESH
             if stream.page.observation is not None and fresh:
@@ -350,16 +351,16 @@ class Broadcaster:
         return self.run_list.clients.union(*(stream.clients for stream in self._streams.values()))
 
     def _remove(self, stream: RunStream) -> None:
-        """Tell the clients of a run that it was removed, or that another bears its name."""
+        """Tell a run's clients that it was removed or replaced by another of the same name."""
         del self._streams[stream.run]
         for client in list(stream.clients):
-            client.put(encoded("gone", {"run": stream.run, "why": f"run {stream.run} was removed"}))
+            client.put(encode_event("gone", {"run": stream.run, "why": f"run {stream.run} was removed"}))
             if client not in self.run_list.clients and len(client.cursors) < 2:
                 client.leave(f"run {stream.run} was removed")
         stream.clients.clear()
 
     def _drop_unfollowed(self) -> None:
-        """Keep the number of runs in memory bounded."""
+        """Limit the number of runs kept in memory."""
         unfollowed = [run for run, stream in self._streams.items() if not stream.clients]
         for run in unfollowed[:max(0, len(unfollowed) - UNFOLLOWED_RUNS)]:
             del self._streams[run]

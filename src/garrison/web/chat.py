@@ -1,7 +1,7 @@
 """Chat with the butler: conversations, one message at a time each, and their events for all listeners.
 
-A message is answered whether or not a client still listens. What was said is in the conversation's file, the events of
-the latest messages in memory, so that a page that comes back goes on where it was.
+A message is answered whether or not a client still listens. Entries are in the conversation's file, the events of the
+latest messages in memory, so that a page that reconnects continues where it was.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.web.sse import Client, as_json, encoded
+from garrison.web.sse import Client, as_json, encode_event
 
 if TYPE_CHECKING:
     from garrison.delegation.butler import AgentOrchestrator
 
-KEPT = 2000
-"""Events of a conversation that are kept in memory."""
+KEPT_EVENTS = 2000
+"""Events of a conversation kept in memory."""
 LISTENERS = 50
-"""Streams of one conversation at most."""
+"""Most streams of one conversation."""
 CONVERSATIONS = 200
-"""Conversations in the memory of one server at most."""
+"""Most conversations in the memory of one server."""
 MESSAGE = 16_000
-"""Characters of a message at most."""
+"""Longest message, in characters."""
 OpenButler = Callable[[Path, str], "AgentOrchestrator"]
 """Opens the butler of a home for a conversation."""
 
 
 def claude_butler(home: Path, conversation: str) -> AgentOrchestrator:
-    """Open the home's own crew, which searches the repository of the youngest run."""
+    """Open the home's own crew, which searches the repository of the latest run."""
     from garrison.delegation.chat_service import open_chat  # the SDK costs a second
 
     launch = next((launch for run in reversed(run_records.list_runs(home)) if (
@@ -49,39 +49,39 @@ def claude_butler(home: Path, conversation: str) -> AgentOrchestrator:
 
 
 class Conversation:
-    """One conversation. Ids of its events are `server-number`: those of an earlier server are unknown to this one."""
+    """One conversation. Event ids are `server-number`; those of an earlier server are unknown to this one."""
 
     def __init__(self, home: Path, name: str, open_butler: OpenButler) -> None:
         self.home, self.name, self._open_butler = home, name, open_butler
         self.server = secrets.token_hex(4)
-        self._events: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self._events: deque[tuple[int, bytes]] = deque(maxlen=KEPT_EVENTS)
         self._number = self._turn_began = 0
         self._listeners: set[Client] = set()
         self._askers: set[Client] = set()
-        """The listeners whose streams end with the answer."""
+        """Listeners whose streams end with the answer."""
         self._butler: AgentOrchestrator | None = None
         self._turn: asyncio.Task[None] | None = None
         self._size = -1
 
     @property
     def busy(self) -> bool:
-        """Whether a message is being answered."""
+        """Return whether a message is being answered."""
         return self._turn is not None
 
     @property
     def before_turn(self) -> str:
-        """The id after which the events come that the conversation's file does not hold yet."""
+        """Return the id after which the events follow that the conversation's file does not contain yet."""
         return f"{self.server}-{self._turn_began if self.busy else self._number}"
 
     @property
     def last_id(self) -> str:
-        """The id of its latest event."""
+        """Return the id of the latest event."""
         return f"{self.server}-{self._number}"
 
     def send(self, message: str) -> Client:
-        """Begin to answer a message; return a listener to the answer. Refused while another is being answered."""
+        """Start to answer a message; return a listener to the answer. Refused while another is being answered."""
         if self.busy:
-            raise Refused("the butler is answering already; wait for the answer, or cancel it")
+            raise Refused("the butler is answering another message; wait for the answer, or cancel it")
         client = self.join(self.last_id)
         self._turn_began = self._number
         self._askers.add(client)
@@ -95,8 +95,8 @@ class Conversation:
                 self._put(event.model_dump_json(by_alias=True, exclude_none=True))
         except Exception as error:  # listeners must learn of any failure
             await self._close_butler()
-            words = str(error) if isinstance(error, GarrisonError) else f"the answer failed: {error}"
-            self._put(as_json({"type": "error", "message": words}))
+            message = str(error) if isinstance(error, GarrisonError) else f"the answer failed: {error}"
+            self._put(as_json({"type": "error", "message": message}))
             self._put(as_json({"type": "done"}))
         finally:
             self._size = _size(self._path)
@@ -106,7 +106,7 @@ class Conversation:
             self._askers.clear()
 
     async def _current_butler(self) -> AgentOrchestrator:
-        """Return the butler; a new one where the conversation was continued elsewhere (`garrison chat`)."""
+        """Return the butler; a new one if the conversation was continued elsewhere (`garrison chat`)."""
         if self._butler is not None and _size(self._path) != self._size:
             await self._close_butler()
         if self._butler is None:
@@ -114,7 +114,7 @@ class Conversation:
         return self._butler
 
     async def cancel(self) -> bool:
-        """Cancel the answer that is under way; return whether there was one."""
+        """Cancel the current answer; return whether there was one."""
         return self._butler is not None and await self._butler.cancel()
 
     async def _close_butler(self) -> None:
@@ -123,7 +123,7 @@ class Conversation:
             await butler.__aexit__(None, None, None)
 
     async def close(self) -> None:
-        """End it: listeners first, then what is under way."""
+        """End the conversation: listeners first, then the current answer."""
         self.leave()
         if self._turn is not None:
             self._turn.cancel()
@@ -145,22 +145,22 @@ class Conversation:
             client.put(data)
 
     def join(self, after: str = "") -> Client:
-        """Return a listener: the events since `after`, else those of the answer under way, then what comes.
+        """Return a listener to the events since `after`, else to those of the current answer, and to all later ones.
 
-        Where `after` is none of this server's, or too old, an event `reset` comes first: the page reads the
+        If `after` is not an id of this server, or too old, an event `reset` comes first: the page reads the
         conversation again.
         """
         if len(self._listeners) >= LISTENERS:
-            raise Refused(f"{LISTENERS} pages listen to this conversation already; close one of them")
+            raise Refused(f"{LISTENERS} pages follow this conversation, which is the limit; close one of them")
         seen = self._position(after) if after else self._turn_began if self.busy else self._number
-        first = [] if seen is not None else [encoded("reset", {"conversation": self.name})]
+        first = [] if seen is not None else [encode_event("reset", {"conversation": self.name})]
         since = self._turn_began if seen is None and self.busy else self._number if seen is None else seen
         client = Client(first + [data for number, data in self._events if number > since])
         self._listeners.add(client)
         return client
 
     def _position(self, after: str) -> int | None:
-        """Return the number in an id; None if it is none of this server's, or its events are not kept any more."""
+        """Return the number in an id; None if it is not of this server, or its events are no longer in memory."""
         server, _, number = after.partition("-")
         if server != self.server or not number.isdecimal() or len(number) > 12:
             return None
@@ -168,7 +168,7 @@ class Conversation:
         return int(number) if oldest - 1 <= int(number) <= self._number else None
 
     def part(self, client: Client) -> None:
-        """Remove a listener that is gone; its answer goes on."""
+        """Remove a disconnected listener; its answer continues."""
         self._listeners.discard(client)
         self._askers.discard(client)
 
@@ -202,23 +202,23 @@ class Conversations:
         await asyncio.gather(*(conversation.close() for conversation in self._open.values()))
 
     def list(self) -> builtins.list[dict[str, Any]]:
-        """Return all conversations, the one that was continued last first."""
-        found = []
+        """Return all conversations, the latest first."""
+        rows = []
         for path in _folder(self.home).glob("*.jsonl"):
             entries = _read_entries(path)
             if entries:
-                found.append({"id": path.stem, "entries": len(entries), "at": entries[-1].get("at", ""),
-                              "first": str(entries[0].get("content", ""))[:120]})
-        return sorted(found, key=lambda conversation: str(conversation["at"]), reverse=True)
+                rows.append({"id": path.stem, "entries": len(entries), "at": entries[-1].get("at", ""),
+                             "first": str(entries[0].get("content", ""))[:120]})
+        return sorted(rows, key=lambda conversation: str(conversation["at"]), reverse=True)
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return what was said, with the id after which new events come."""
+        """Return the entries of a conversation, with the id after which new events follow."""
         conversation = self.get(name)
         return {"id": name, "busy": conversation.busy, "after": conversation.before_turn,
                 "entries": [_entry_json(entry) for entry in _read_entries(_folder(self.home) / f"{name}.jsonl")]}
 
 
-def crew(home: Path) -> list[dict[str, str]]:
+def crew_json(home: Path) -> list[dict[str, str]]:
     """Return the home's crew, the butler first."""
     def title(name: str) -> str:
         return name.replace("_", " ").capitalize()
@@ -232,9 +232,9 @@ def message_of(body: Mapping[str, object]) -> tuple[str, str]:
     """Return (message, conversation) of a request."""
     message, name = body.get("message"), body.get("conversation", "default")
     if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE:
-        raise Refused(f"message should be a text of at most {MESSAGE} characters")
+        raise Refused(f"message must be a text of at most {MESSAGE} characters")
     if not isinstance(name, str):
-        raise NotFound("conversation should be the id of a conversation")
+        raise NotFound("conversation must be the id of a conversation")
     return message, name
 
 
@@ -243,7 +243,7 @@ def _folder(home: Path) -> Path:
 
 
 def _read_entries(path: Path) -> list[dict[str, Any]]:
-    """Read what was said, oldest first, without a last line that is still being written."""
+    """Return the entries, oldest first, without a last line that is still being written."""
     entries = []
     for line in (atomic.read(path) or b"").splitlines():
         try:

@@ -1,11 +1,11 @@
 """Cursor of a client: its position in all journals of a run, as one event id. Pure.
 
-A run has several journals, each with its own numbers and writers, so a position in all of them is one number a journal:
+A run has several journals, each with its own numbers and writers, so a position consists of one number per journal:
 
     3f2a9c1d-g412.l5.m88-12.9.0.31
 
 stamp of the run, guardian, launcher, merge queue, then the runners in the order in which the guardian's journal names
-their nodes. That order only ever grows, so an id that one server sent means the same to the next.
+their nodes. That order only grows, so that an id of one server means the same to the next.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,
 
 
 def run_stamp(run: str, created_at: str) -> str:
-    """Return what distinguishes one run from another of the same name."""
+    """Return a stamp that distinguishes runs of the same name."""
     return f"{zlib.crc32(f'{run} {created_at}'.encode()):08x}"
 
 
 @dataclass
 class Cursor:
-    """The number of the last record seen of each journal, 0 for none."""
+    """Number of the last seen record of each journal, 0 for none."""
 
     stamp: str
     guardian: int = 0
@@ -37,7 +37,7 @@ class Cursor:
     """Node → number in its runner's journal."""
 
     def position(self, record: Record) -> int:
-        """Return how far the journal of a record was seen."""
+        """Return the last seen number in the journal of a record."""
         journal = record.journal
         if journal.startswith(RUNNER):
             return self.runners.get(journal.removeprefix(RUNNER), 0)

@@ -1,4 +1,4 @@
-"""One node in detail for the page: attempts, incarnations, decisions, log and transcript.
+"""Details of one node for the page: attempts, incarnations, decisions, log and transcript.
 
 Files are named by records, never by a request; long ones are read in pieces. A transcript becomes blocks:
 
@@ -26,22 +26,22 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
 from garrison.views.explain import Line, explain
 
 LOG_BYTES = 256 << 10
-"""Bytes of a log in one answer."""
+"""Bytes of a log in one response."""
 MAY_BE_TORN = 3
-"""Bytes at the end of a log that may be the beginning of a character."""
+"""Bytes at the end of a log that may be an incomplete character."""
 LINES = 200
-"""Lines of a node's explanation, the latest."""
+"""Latest lines of a node's explanation that are sent."""
 BLOCKS = 200
-"""Blocks of a transcript in one answer."""
+"""Blocks of a transcript in one response."""
 BLOCK_CHARACTERS = 20_000
-"""Characters of a block at most."""
+"""Longest block, in characters."""
 
 
 # ---- detail
 
 
-def detail(home: Path, run: str, node: str) -> dict[str, Any]:
-    """Return everything about one node; NotFound if the run has none of that name."""
+def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
+    """Return everything about one node; NotFound if the run has no node of that name."""
     files = RunFiles(home, run)
     log = EventLog(home, run)
     events = log.read()
@@ -88,20 +88,20 @@ def _status_change(event: Event) -> dict[str, Any] | None:
 
 
 def incarnations(events: list[Event], attempt: int) -> list[dict[str, Any]]:
-    """Return the incarnations of a node's runner and agent in one attempt, by when they started. Pure."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    """Return the incarnations of a node's runner and agent in one attempt, in starting order. Pure."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     for event in events:
         data = event.data
         if event.kind not in ("spawn", "death") or data.get("attempt", 1) != attempt or "full" not in data:
             continue
         key = (str(data["full"]), int(data["incarnation"]))
-        row = found.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
-                                     "ended": "", "how": "", "began": ""})
+        row = rows.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
+                                    "ended": "", "how": "", "began": ""})
         if event.kind == "spawn":
             row.update(started=event.at, began=data.get("why", ""))
         else:
             row.update(ended=event.at, how=data.get("why", ""))
-    return list(found.values())
+    return list(rows.values())
 
 
 def _line_json(line: Line) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def _hook(store: Store, key: Key) -> dict[str, Any] | None:
 # ---- log and transcript
 
 
-def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """Return a piece of what an agent printed; `begin` in bytes, below 0: so many from the end."""
+def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
+    """Return a piece of an agent's output; `begin` is in bytes, negative from the end."""
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
     path = folder / "output.log"
     size = _size(path)
     start = max(0, size + begin) if begin < 0 else begin
-    if start > size:  # another file by now
+    if start > size:  # the file was replaced
         start = 0
     text, end = "", start
     if size > start:
@@ -135,16 +135,16 @@ def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dic
             data = file.read(LOG_BYTES)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(data)
-        torn = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
+        torn = len(decoder.getstate()[0])  # an incomplete character, read again with the next piece
         end = start + len(data) - torn
     return {"attempt": number, "text": text, "next": end, "size": size, "more": end < size - MAY_BE_TORN,
             "ended": end >= size and _ended(folder)}
 
 
-def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """Return a piece of an attempt's Claude session as blocks; `begin`: bytes of its stream read already.
+def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
+    """Return a piece of an attempt's Claude session as blocks; `begin` is the number of bytes already read.
 
-    A last line that is still being written is left for the next time.
+    A last line that is still being written is left for the next call.
     """
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
     path = AttemptFiles(folder).stream
@@ -163,7 +163,7 @@ def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int)
 
 
 def attempt_folder(home: Path, run: str, node: str, attempt: int | None) -> Path:
-    """Return the folder of an attempt, the latest where none is named."""
+    """Return the folder of an attempt, by default the latest."""
     files = RunFiles(home, run)
     return files.attempt(node, attempt or files.latest_attempt(node))
 
@@ -198,7 +198,7 @@ _BLOCKS: Mapping[str, tuple[str, str]] = {
     "tool_result": ("tool", "tool_result"), "result": ("session", "result"), "begin": ("session", "note"),
     "retry": ("session", "note"), "limit": ("session", "note"), "note": ("session", "note"),
 }
-"""Kind of a stream's event → role and kind of its block; the others have none."""
+"""Kind of a stream's event → role and kind of its block; other kinds have none."""
 
 
 def blocks_of(event: Any) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Stream of one run, for all clients that follow it: its page model, the latest events, and the clients.
 
-Each journal record is read, replayed and encoded once, however many clients there are. A client that comes back with an
-event id gets what it missed from memory if it was away for a moment, else from the journals: they are replayed in the
+Each journal record is read, replayed and encoded once, however many clients there are. A client that reconnects with an
+event id gets the missed events from memory after a short absence, else from the journals, which are replayed in the
 order in which that client saw them.
 """
 
@@ -24,14 +24,14 @@ from garrison.views.explain import describe
 from garrison.views.page_view import GraphNode, Observation, PageModel
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.web.cursor import Cursor, decode, run_stamp
-from garrison.web.sse import Client, encoded
+from garrison.web.sse import Client, encode_event
 
-KEPT = 1000
-"""Events kept in memory for clients that come back soon."""
+KEPT_EVENTS = 1000
+"""Events kept in memory for clients that reconnect soon."""
 
 
 class FollowedRun:
-    """The journals of a run, replayed as far as they were read."""
+    """Journals of a run, replayed as far as they were read."""
 
     def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode]) -> None:
         self.home, self.launch = home, launch
@@ -69,17 +69,17 @@ class FollowedRun:
 
     @property
     def id(self) -> str:
-        """The event id of the current position."""
+        """Return the event id of the current position."""
         return self.cursor.encode(self.order)
 
     @property
     def order(self) -> list[str]:
-        """The nodes in the order in which ids count them; those of an ad-hoc run, which has no guardian, by name."""
+        """Return the nodes in the order of ids; for an ad-hoc run, which has no guardian, by name."""
         return self.page.order or sorted(self.cursor.runners)
 
 
 class RunStream:
-    """A run that clients follow. NotFound if there is none of that id."""
+    """Run that clients follow; NotFound if there is no run of that id."""
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.files = home, RunFiles(home, check_run(run))
@@ -90,19 +90,19 @@ class RunStream:
         self.graph = _read_graph(self.files)
         self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch))
         self.clients: set[Client] = set()
-        self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT)
+        self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT_EVENTS)
         self._before = ""
-        """The id before the oldest event that is kept."""
+        """Id before the oldest kept event."""
         self._first: tuple[str, Observation | None, Mapping[str, bool], bytes] | None = None
-        """The encoded snapshot, and what it was made of: many clients that come at once share the work."""
+        """Encoded snapshot and its inputs: clients that connect at once share the work."""
 
     @property
     def page(self) -> PageModel:
-        """The run as the page shows it."""
+        """Return the run as the page shows it."""
         return self.followed.page
 
     def head(self) -> dict[str, Any]:
-        """Return what never changes of a run."""
+        """Return the parts of a run that never change."""
         graph = self.graph
         title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
         return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
@@ -111,52 +111,52 @@ class RunStream:
                 "next": graph.successors() if graph else {}}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the run as it is now, with the id of the last event in it."""
-        shown = self.page.snapshot()
-        problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *shown["problems"]]))
-        return {**self.head(), "id": self.followed.id, **shown, "problems": problems}
+        """Return the current snapshot, with the id of the last event in it."""
+        parts = self.page.snapshot()
+        problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *parts["problems"]]))
+        return {**self.head(), "id": self.followed.id, **parts, "problems": problems}
 
     def snapshot_event(self, flags: Mapping[str, bool]) -> bytes:
-        """Return the event that a new client begins with; `flags` are added to the snapshot."""
-        made_of = (self.followed.id, self.page.observation, flags)
-        if self._first is None or self._first[:3] != made_of:
-            self._first = (*made_of, encoded("snapshot", {**self.snapshot(), **flags}, self.followed.id))
+        """Return a new client's first event; `flags` are added to the snapshot."""
+        inputs = (self.followed.id, self.page.observation, flags)
+        if self._first is None or self._first[:3] != inputs:
+            self._first = (*inputs, encode_event("snapshot", {**self.snapshot(), **flags}, self.followed.id))
         return self._first[3]
 
     def observation_event(self) -> bytes:
-        """Return the event that tells all of the latest observation."""
-        return encoded("beat", {"run": self.run, **self.page.observed()})
+        """Return the whole latest observation as an event."""
+        return encode_event("beat", {"run": self.run, **self.page.observed()})
 
     def exists(self) -> bool:
-        """Return whether it is still this run that bears its name: launch.json is written once."""
+        """Return whether the run of this name is still the same: launch.json is written once."""
         return self._stamp is not None and _file_stamp(self.files.launch) == self._stamp
 
     def folders(self) -> list[Path]:
-        """Return where its journals lie, and where new ones appear."""
+        """Return the folders of its journals, and those in which new ones appear."""
         queues = self.home / "merge-queue"
         return [self.files.root, self.files.root / "layers", queues, *queues.glob("*"), *queues.glob("*/*")]
 
     def read(self, only: Container[Path] | None = None) -> None:
         """Read on, and send the changes to the clients."""
         for event in self.followed.read(only):
-            data = encoded("change", event, event["id"])
+            data = encode_event("change", event, event["id"])
             if not self._latest:
                 self._before = self._before or event["id"]
-            elif len(self._latest) == KEPT:
+            elif len(self._latest) == KEPT_EVENTS:
                 self._before = self._latest[0][0]
             self._latest.append((event["id"], data))
             for client in list(self.clients):
                 client.put(data, self.run)
 
     def observe(self, observation: Observation) -> None:
-        """Take a new observation, and send what it changes to the clients."""
+        """Apply a new observation, and send its changes to the clients."""
         if patch := self.page.observe(observation):
-            data = encoded("beat", {"run": self.run, **patch})
+            data = encode_event("beat", {"run": self.run, **patch})
             for client in list(self.clients):
                 client.put(data)
 
     def events_since(self, after: str) -> list[bytes] | None:
-        """Return the events since `after`, if they are in memory."""
+        """Return the events since `after`, if they are in memory; else None."""
         if after == self.followed.id:
             return []
         ids = [self._before, *(name for name, _ in self._latest)]
@@ -165,14 +165,15 @@ class RunStream:
         return [data for _, data in list(self._latest)[ids.index(after):]]
 
     def reread(self) -> FollowedRun:
-        """Return its journals, to be read from the beginning."""
+        """Return its journals, unread."""
         return FollowedRun(self.home, self.launch, self.page.graph)
 
 
 def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
-    """Replay a run's journals from the beginning: first what the client had seen at `after`, then what came since.
+    """Replay a run's journals from the start: first the records that the client had seen at `after`, then the later
+    ones.
 
-    None if `after` is no position in them. Reads; for a thread.
+    Returns None if `after` is not a position in them. Reads files; for a thread.
     """
     records = fresh.log.records()
     whole = FollowedRun(fresh.home, fresh.launch, {})
@@ -180,17 +181,17 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     seen = decode(after, whole.order)
     if seen is None or not seen.within(whole.cursor):
         return None
-    own = ("", whole.page.model.queue_folder)
+    this_run = ("", whole.page.model.queue_folder)
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
-        parts[record.queue not in own or record.entry.seq > seen.position(record)].append(record)
+        parts[record.queue not in this_run or record.entry.seq > seen.position(record)].append(record)
     fresh.replay(parts[False])
     return encode_changes(fresh.replay(parts[True]))
 
 
 def encode_changes(events: list[dict[str, Any]]) -> list[bytes]:
-    """Encode events as they go over the wire."""
-    return [encoded("change", event, event["id"]) for event in events]
+    """Encode events for sending."""
+    return [encode_event("change", event, event["id"]) for event in events]
 
 
 def graph_nodes(graph: Graph | None, launch: Launch) -> dict[str, GraphNode]:
@@ -206,7 +207,7 @@ def graph_nodes(graph: Graph | None, launch: Launch) -> dict[str, GraphNode]:
 
 
 def _read_graph(files: RunFiles) -> Graph | None:
-    """Return the run's graph; None of a run without one, or where it cannot be read."""
+    """Return the run's graph; None for a run without one, or if it cannot be read."""
     try:
         return parse_file(files.graph) if files.graph.is_file() else None
     except (GarrisonError, OSError):

@@ -1,7 +1,7 @@
-"""The server process: open a socket, run uvicorn on it, stop gracefully.
+"""Server process: open a socket, run uvicorn on it, stop gracefully.
 
-Nothing of a request is printed, because an address may hold a token. No timer runs while no page is open. On a signal
-every stream ends first, so that no client holds up the shutdown.
+Requests are not logged, because an address may contain a token. No timer runs while no page is open. On a signal every
+stream ends first, so that no client delays the shutdown.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.routes import Page
 
 CONNECTIONS = 512
-"""Connections at most; a browser keeps a few open."""
+"""Most connections; a browser keeps a few open."""
 UNSENT_BYTES = 128 << 10
-"""What the kernel buffers for a client that does not read; by default it would buffer megabytes."""
+"""Bytes that the kernel buffers for a client that does not read; by default megabytes."""
 STUCK_MS = 30_000
 """Milliseconds after which the kernel drops a connection whose other end accepts nothing."""
 SHUTDOWN_SECONDS = 3
-"""For answers under way when the server stops."""
+"""Time for responses in progress when the server stops."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address to listen at. `names`: further host names of the server; `tls`: certificate and key."""
+    """Address to listen on. `names`: further host names of the server; `tls`: certificate and key."""
 
     address: str = "127.0.0.1"
     port: int = 0
     names: tuple[str, ...] = ()
     tls: tuple[Path, Path] | None = None
     plain: bool = False
-    """Whether to serve without TLS although other machines can reach the address."""
+    """Whether to serve without TLS even if other machines can reach the address."""
 
     def check(self) -> Endpoint:
-        """Return itself; UsageError for an invalid address, and for one that must not be served this way."""
+        """Return itself; UsageError for an invalid address, or one that needs TLS or a host name."""
         try:
             address = ipaddress.ip_address(self.address)
         except ValueError:
-            raise UsageError(f"--listen {self.address!r:.60} is no IP address; to serve this machine alone, omit it"
+            raise UsageError(f"--listen {self.address!r:.60} is not an IP address; to serve this machine only, omit it"
                              ) from None
         if not address.is_loopback and self.tls is None and not self.plain:
-            raise UsageError(f"other machines can reach {self.address}, and could read what is sent: pass --tls-cert "
+            raise UsageError(f"other machines can reach {self.address} and could read the traffic: pass --tls-cert "
                              "and --tls-key, or --plain-http")
         if address.is_unspecified and not self.names:
             raise UsageError(f"--listen {self.address} needs the name of this host as well: --hostname HOST")
@@ -62,23 +62,23 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """Host of the printed address."""
+        """Return the host of the printed address."""
         name = self.names[0] if self.names else self.address
         return f"[{name}]" if ":" in name else name
 
     @property
     def host_names(self) -> list[str]:
-        """All host names that a request may use."""
+        """Return all host names that a request may use."""
         own = ["127.0.0.1", "localhost", "::1"] if ipaddress.ip_address(self.address).is_loopback else [self.address]
         return [*own, *self.names]
 
 
 def open_socket(endpoint: Endpoint) -> socket.socket:
-    """Open the listening socket; Refused if the port is taken or forbidden."""
+    """Open the listening socket; Refused if the port is in use or forbidden."""
     family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit both.
+    # accepted connections inherit both options
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES)
     try:
@@ -92,7 +92,7 @@ def open_socket(endpoint: Endpoint) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but woken to stop instead of polling ten times a second."""
+    """uvicorn server that is woken to stop, instead of polling ten times a second."""
 
     def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
@@ -123,7 +123,7 @@ class Server(uvicorn.Server):
         await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell all clients, then have uvicorn close what is left."""
+        """Tell all clients, then let uvicorn close the remaining connections."""
         self.leave()
         await super().shutdown(sockets)
 
@@ -133,7 +133,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
                 open_butler: OpenButler = claude_butler) -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
-    The socket listens by then, so a browser that connects at once is answered as soon as the server runs.
+    The socket listens already then, so that a browser that connects at once gets a response.
     """
     sock = open_socket(endpoint)
     port = sock.getsockname()[1]

@@ -1,6 +1,6 @@
-"""Server-sent events: their encoding, one client's bounded queue, and the stream as an ASGI response.
+"""Server-sent events: their encoding, a bounded queue per client, and the stream as an ASGI response.
 
-Nothing waits for a client. One that reads too slowly loses its queue, gets `bye` and is disconnected; it comes back
+Nothing waits for a client. One that reads too slowly loses its queue, gets `bye` and is disconnected; it reconnects
 with the id of the last event it saw.
 """
 
@@ -15,41 +15,43 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 EVENTS, BYTES = 512, 4 << 20
-"""How many events, and how many bytes of them, are queued for one client at most."""
+"""Most events, and bytes of events, queued for one client."""
 SEND_SECONDS = 20.0
-"""How long one send may take before the client counts as gone."""
+"""Longest time for one send before the client counts as disconnected."""
 KEEPALIVE_SECONDS = 20.0
 """Silence after which a keepalive is sent, so that no proxy closes the stream."""
 COMMENT = b": alive\n\n"
 ALIVE = b"event: alive\ndata: {}\n\n"
-"""A keepalive as an event, for a page that counts a stream without any as lost."""
+"""Keepalive as an event, for a page that treats a silent stream as lost."""
 RETRY = b"retry: 1000\n\n"
-"""Has a browser reconnect after a second."""
+"""Tells a browser to reconnect after a second."""
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no"))
 
 
 def as_json(value: Any) -> str:
-    """Encode JSON for the page. A lone surrogate, which an agent's output may hold, is escaped: UTF-8 has none."""
-    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Encode JSON for the page. A lone surrogate, which an agent's output may contain, is escaped: UTF-8 cannot hold
+    it.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        written.encode()
+        text.encode()
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"))
-    return written
+    return text
 
 
-def encoded(event: str, data: Any, id_: str = "") -> bytes:
-    """Encode a server-sent event. JSON holds no line break, so one `data` line is enough."""
+def encode_event(event: str, data: Any, id_: str = "") -> bytes:
+    """Encode a server-sent event. JSON contains no line break, so one `data` line is enough."""
     head = f"id: {id_}\n" if id_ else ""
     return f"{head}event: {event}\ndata: {as_json(data)}\n\n".encode()
 
 
 class Client:
-    """Queue of one client.
+    """Event queue of one client.
 
-    A client that follows several runs has an id for each, in the order of `cursors` (run → the id of the last event of
-    it, '' before the first). Its events bear all of them, with commas between, so that the last one is its position.
+    A client that follows several runs has an id for each, in the order of `cursors` (run → the id of its last event, ''
+    before the first). Its events carry all of them, separated by commas, so that the last one is its position.
     """
 
     def __init__(self, first: list[bytes] | None = None, cursors: Mapping[str, str] | None = None,
@@ -58,21 +60,21 @@ class Client:
         self._cursors, self._alive = dict(cursors or {}), alive
         self._bytes = 0
         self._arrived = asyncio.Event()
-        self.leaving = False
+        self.ending = False
 
     @property
     def cursors(self) -> Mapping[str, str]:
-        """The runs that it follows, each with the id of the last event of it."""
+        """Return the runs that it follows, each with the id of its last event."""
         return self._cursors
 
     def begin(self, events: list[bytes], run: str = "") -> None:
-        """Queue what it has to know first, whatever its size."""
+        """Queue the first events, whatever their size."""
         self._queue.extend(self._with_cursors(data, run) for data in events)
         self._arrived.set()
 
     def put(self, data: bytes, run: str = "") -> None:
-        """Queue an event (of a run); if the queue is full, the client has to leave."""
-        if self.leaving:
+        """Queue an event (of a run); if the queue is full, disconnect the client."""
+        if self.ending:
             return
         data = self._with_cursors(data, run)
         if len(self._queue) >= EVENTS or self._bytes + len(data) > BYTES:
@@ -84,7 +86,7 @@ class Client:
         self._arrived.set()
 
     def _with_cursors(self, data: bytes, run: str) -> bytes:
-        """Return an event with an id that tells the client's position in all its runs."""
+        """Return an event with an id for the client's position in all its runs."""
         if len(self._cursors) < 2 or run not in self._cursors or not data.startswith(b"id: "):
             return data
         head, _, rest = data.partition(b"\n")
@@ -92,21 +94,21 @@ class Client:
         return f"id: {','.join(self._cursors.values())}\n".encode() + rest
 
     def leave(self, why: str) -> None:
-        """End its stream, after what is queued, with `bye`."""
-        if not self.leaving:
-            self._queue.append(encoded("bye", {"why": why}))
+        """End its stream with `bye`, after the queued events."""
+        if not self.ending:
+            self._queue.append(encode_event("bye", {"why": why}))
             self.finish()
 
     def finish(self) -> None:
-        """End its stream after what is queued."""
-        self.leaving = True
+        """End its stream after the queued events."""
+        self.ending = True
         self._arrived.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what is queued, several events at once; a keepalive now and then while there is nothing."""
+        """Yield the queued events, several at once; a keepalive now and then while there are none."""
         while True:
             if not self._queue:
-                if self.leaving:
+                if self.ending:
                     return
                 self._arrived.clear()
                 try:
@@ -122,7 +124,7 @@ class Client:
 
 
 class EventStream:
-    """An ASGI response that sends what an iterator yields, until that or the client ends; then calls `on_end`."""
+    """ASGI response that sends an iterator's output until that or the client ends, then calls `on_end`."""
 
     def __init__(self, source: AsyncIterator[bytes], on_end: Callable[[], None] = lambda: None) -> None:
         self.source, self.on_end = source, on_end

@@ -1,7 +1,7 @@
-"""One process as views show it: its record, the verdict on it, its heartbeat and the signs of life of its agent.
+"""Process as views show it: its record, the verdict on it, its heartbeat and the evidence of its agent's activity.
 
-Read only. One observation has no history: ages here are those of the files, by the wall clock; the heartbeat's is by
-the monotonic one.
+Read-only. An observation has no history: ages are those of the files, by the wall clock; the heartbeat's age is by the
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.supervise.observer import Observer
 
-SILENT = 60.0
-"""Seconds without any sign of life after which `status` mentions it."""
+SILENT_SECONDS = 60.0
+"""Seconds without evidence of activity after which `status` mentions it."""
 
 
 @dataclass(frozen=True)
-class LayerView:
-    """One layer of a run: launcher, guardian, processor, runner or orchestrator."""
+class ProcessView:
+    """One process of a run: launcher, guardian, processor, runner or orchestrator."""
 
     agent: str
     """Full name."""
@@ -36,7 +36,7 @@ class LayerView:
     """As recorded."""
     incarnation: int
     verdict: str
-    """As judged by what this machine shows."""
+    """Verdict from the state of this machine."""
     living: bool
     phase: str
     """Of its hook; '' without one."""
@@ -55,7 +55,7 @@ class LayerView:
 
     @property
     def state(self) -> str:
-        """Its state in one word; of one that has ended, how it ended."""
+        """Return its state in one word; for an ended one, how it ended."""
         return self.status if self.verdict == "ended" else self.verdict
 
     def to_json(self) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class LayerView:
         return dict(vars(self))
 
 
-def observe_layer(observer: Observer, identity: Identity, phase: str) -> LayerView:
-    """Judge one identity by what this machine shows now."""
+def observe_process(observer: Observer, identity: Identity, phase: str) -> ProcessView:
+    """Judge an identity by the current state of this machine."""
     seen = observer.observe(identity)
     verdict = judge(identity, seen)
     started = identity.status != "starting"  # until then the record holds the pid of its parent
     created = identity.created_at
-    return LayerView(
+    return ProcessView(
         identity.key.full, identity.role, identity.name, identity.status, identity.incarnation, verdict.state,
         verdict.living, phase, identity.pid if started else None, seen.beat_age,
         started and verdict.living and seen.process_state == "T",
@@ -78,17 +78,17 @@ def observe_layer(observer: Observer, identity: Identity, phase: str) -> LayerVi
 
 
 @dataclass(frozen=True)
-class SignsOfLife:
-    """Latest signs of life of a node's agent."""
+class AgentEvidence:
+    """Latest evidence of activity of a node's agent."""
 
     ages_s: dict[str, float] = field(default_factory=dict)
-    """Kind of sign → seconds ago."""
+    """Kind of evidence → seconds ago."""
     last: dict[str, Any] | None = None
-    """The freshest of them, {kind, age_s}."""
+    """The latest of them, {kind, age_s}."""
     stopped: bool = False
     processes: int = 0
     processes_stopped: int = 0
-    """How many of its processes are suspended."""
+    """Number of its suspended processes."""
     silence_s: float | None = None
     """Seconds of silence after which the agent counts as hung."""
 
@@ -98,8 +98,8 @@ class SignsOfLife:
         return self.stopped or self.processes_stopped > 0
 
     def words(self) -> str:
-        """Return `, silent for 3m (last: output)` of an agent that shows nothing for long; '' otherwise."""
-        if self.last is None or self.last["age_s"] < SILENT:
+        """Return `, silent for 3m (last: output)` for an agent without recent activity; '' otherwise."""
+        if self.last is None or self.last["age_s"] < SILENT_SECONDS:
             return ""
         return f", silent for {format_age(self.last['age_s'])} (last: {self.last['kind']})"
 
@@ -109,7 +109,7 @@ class SignsOfLife:
 
 
 def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
-    """Return what this machine shows of an incarnation now, for `agents show`: verdict, process, heartbeat, tree."""
+    """Return the current state of an incarnation for `agents show`: verdict, process, heartbeat, process tree."""
     seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
@@ -120,19 +120,19 @@ def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
             "processes_stopped": sum(process.state in ("T", "t") for process in below)}
 
 
-def signs_of_life(observer: Observer, identity: Identity | None, signs: AgentActivity) -> SignsOfLife:
-    """Return the latest signs of life of a node's agent."""
+def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentActivity) -> AgentEvidence:
+    """Return the latest evidence of activity of a node's agent."""
     process = process_evidence(observer, identity) if identity is not None else {}
     now = observer.clock.time()
     ages = _ages(signs.stamps(), now)
-    if min(ages.values(), default=SILENT) >= SILENT:  # only then is a walk through its worktree worth its cost
+    if min(ages.values(), default=SILENT_SECONDS) >= SILENT_SECONDS:  # walking the worktree is slow
         ages = _ages(signs.stamps(deep=True), now)
     if identity is not None and identity.created_at:
-        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are no sign of it
+        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are no evidence of it
     last = latest_evidence(ages)
     if process.get("beat_age_s") is not None:
         ages["beat"] = process["beat_age_s"]
-    return SignsOfLife(ages, {"kind": last[0], "age_s": last[1]} if last else None, process.get("stopped", False),
+    return AgentEvidence(ages, {"kind": last[0], "age_s": last[1]} if last else None, process.get("stopped", False),
                        process.get("processes", 0), process.get("processes_stopped", 0), signs.silence)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from garrison.cli import status_render as render
+from garrison.cli import status as render
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
@@ -16,16 +16,16 @@ from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import Question
 from garrison.processes.run_state import NodeState
 from garrison.records.run import Launch
-from garrison.views.layer_view import LayerView
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
+from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunDetails, RunView
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
 
-def layer(role: str, name: str, incarnation: int) -> LayerView:
-    return LayerView(f"{role}-{name}@r1", role, name, "active", incarnation, "alive", True, "executing", 4711, 0.4,
+def layer(role: str, name: str, incarnation: int) -> ProcessView:
+    return ProcessView(f"{role}-{name}@r1", role, name, "active", incarnation, "alive", True, "executing", 4711, 0.4,
                      False, 90.0, None, "process 4711 is alive")
 
 
@@ -57,7 +57,7 @@ FULL = view(node("format_all", "landed", doing="landed as 0123456789"), node("ad
 
 @pytest.mark.parametrize("columns", [None, 200, 100, 60, 40, 20])
 def test_everything_is_shown_at_every_width(columns: int | None) -> None:
-    lines = [*render.overview([FULL], columns), *render.in_full(FULL, columns, with_limits=True)]
+    lines = [*render.render_overview([FULL], columns), *render.render_run(FULL, columns, with_limits=True)]
     folder = "  /home/runs/r1"  # a path is not cut: it is there to be copied
     assert all(columns is None or width(line) <= columns or line[-1].text == folder.strip() for line in lines)
     said = text(lines, colours=False)
@@ -69,8 +69,8 @@ def test_everything_is_shown_at_every_width(columns: int | None) -> None:
 
 
 def test_colours_are_the_only_escapes_and_only_where_they_are_asked_for() -> None:
-    painted = text(render.in_full(FULL, 100), colours=True)
-    plain = text(render.in_full(FULL, 100), colours=False)
+    painted = text(render.render_run(FULL, 100), colours=True)
+    plain = text(render.render_run(FULL, 100), colours=False)
     assert "\x1b[1;31mfailed" in painted
     assert [line.rstrip() for line in re.sub("\x1b\\[[0-9;]*m", "", painted).splitlines()] == plain.splitlines()
 
@@ -91,7 +91,7 @@ def test_colours_follow_terminal_and_environment(terminal: bool, environ: dict[s
                                               ((999, 1, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1), 8)])
 def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(render.BLOCKS, counts, strict=True))
-    found = render.shares(named, sum(counts), room)
+    found = render.bar_shares(named, sum(counts), room)
     assert sum(found.values()) == room
     assert all((share > 0) == (named[place] > 0) for place, share in found.items()), found
 
@@ -103,7 +103,7 @@ def test_a_table_becomes_blocks_where_its_last_column_has_no_room() -> None:
 
 
 def test_a_frame_never_scrolls() -> None:
-    lines = render.in_full(FULL, 60, with_limits=True)
+    lines = render.render_run(FULL, 60, with_limits=True)
     drawn = frame(lines, terminal_of(True, {"TERM": "xterm", "NO_COLOR": "1"}, (60, 12)))
     assert drawn.count("\n") == 11
     assert "more lines" in drawn.splitlines()[-2]
@@ -111,9 +111,9 @@ def test_a_frame_never_scrolls() -> None:
 
 
 def test_each_change_is_printed_once() -> None:
-    first = render.changes(None, FULL)
+    first = render.changed_lines(None, FULL)
     assert len(first) == 2 + 5
-    assert render.changes(FULL, FULL) == []
+    assert render.changed_lines(FULL, FULL) == []
     assert FULL.details is not None
     last = FULL.details.nodes[2]
 
@@ -122,16 +122,16 @@ def test_each_change_is_printed_once() -> None:
         nodes = [*FULL.details.nodes[:2], node, *FULL.details.nodes[3:]]
         return replace(FULL, details=replace(FULL.details, nodes=nodes))
 
-    assert render.changes(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is no event"
-    assert render.changes(FULL, with_last(replace(last, journaled=NodeState("working", 2)))) == [
+    assert render.changed_lines(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is no event"
+    assert render.changed_lines(FULL, with_last(replace(last, journaled=NodeState("working", 2)))) == [
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent is working"]
 
 
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), waiting=True, gates=[gate])
-    said = text(render.in_full(waits, None), colours=False)
+    said = text(render.render_run(waits, None), colours=False)
     assert said.startswith("run r1: waiting, 1 of 1 landed")
     assert "ask asks you: Ship it?" in said and "\x1b" not in said
-    assert any("Ship it?" in line for line in render.changes(None, waits))
-    assert render.changes(waits, waits) == []
+    assert any("Ship it?" in line for line in render.changed_lines(None, waits))
+    assert render.changed_lines(waits, waits) == []

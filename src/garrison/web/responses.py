@@ -1,0 +1,115 @@
+"""Responses of the web server: JSON, refusals, errors, and the static files of the page.
+
+An error becomes a response to the client; a fault also one line on the server's terminal.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.processes.main import describe_fault
+from garrison.system.terminal_text import clean
+from garrison.web.sse import as_json
+
+FOLDER = Path(__file__).parent / "static"
+PAGES = ("/", "/chat")
+TYPES: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8", ".wasm": "application/wasm", ".svg": "image/svg+xml",
+    ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+"""Suffix → content type of each kind of file that is served."""
+COMPRESSED = (".png", ".woff2", ".ico")
+"""Kinds that are compressed already."""
+
+
+async def send_index(request: Request) -> Response:
+    """Send the page itself."""
+    return _send(FOLDER / "index.html", request)
+
+
+async def send_file(request: Request) -> Response:
+    """Send a file of the page; NotFound for every name that is not in its folder."""
+    name = request.path_params["name"]
+    if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in name.split("/")):
+        raise NotFound("the page has no such file")
+    path = FOLDER / name
+    if path.suffix not in TYPES or not path.is_file() or FOLDER.resolve() not in path.resolve().parents:
+        raise NotFound("the page has no such file")
+    return _send(path, request)
+
+
+def _send(path: Path, request: Request) -> Response:
+    """Send a file, or 304 if the browser's copy is current."""
+    data, compressed, tag = _read(path, path.stat().st_mtime_ns)
+    headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    headers["content-type"] = TYPES[path.suffix]
+    if compressed and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(compressed, 200, headers | {"content-encoding": "gzip"})
+    return Response(data, 200, headers)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
+    """Return a file, its compressed form (empty if that is not smaller), and its tag."""
+    data = path.read_bytes()
+    compressed = gzip.compress(data, mtime=0) if len(data) > 1000 and path.suffix not in COMPRESSED else b""
+    return data, compressed, f'"{hashlib.sha256(data).hexdigest()[:20]}"'
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+STATUSES = ((NotFound, 404), (UsageError, 400), (Refused, 409))
+"""Error → HTTP status of its response; 500 for all others."""
+
+
+def json_answer(body: Any, status: int = 200) -> Response:
+    """Return a JSON response that is not cached."""
+    return Response(as_json(body), status, {"cache-control": "no-store"}, "application/json")
+
+
+def refusal(status: int, message: str) -> Response:
+    """Return a refusal: JSON whose `message` is one line for people."""
+    return json_answer({"ok": False, "message": message}, status)
+
+
+def handle_errors(handler: Handler) -> Handler:
+    """Wrap a route's handler: a garrison error becomes a refusal with its message, any other a fault."""
+    async def wrapped(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except GarrisonError as error:
+            return refusal(next((status for kind, status in STATUSES if isinstance(error, kind)), 500), str(error))
+        except Exception as error:
+            log_fault(error)
+            return refusal(500, "internal error; the server's terminal shows where")
+    return wrapped
+
+
+async def unknown_address(request: Request, error: Exception) -> Response:
+    """Respond to a request for an address without a route."""
+    return refusal(404, "no page at this address")
+
+
+def log_fault(error: Exception) -> None:
+    """Print a fault of the server on stderr: one line that names its place; a traceback with GARRISON_DEBUG=1."""
+    if os.environ.get("GARRISON_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    else:
+        print(clean(f"garrison serve: {describe_fault(error)}"), file=sys.stderr, flush=True)

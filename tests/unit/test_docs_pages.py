@@ -1,4 +1,4 @@
-"""README, docs/ and the other pages: links lead somewhere, and former option names appear only in the changelog."""
+"""README, docs/ and the other pages: links and paths exist, and former option names appear only in the changelog."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted({ROOT / "README.md", ROOT / "state/README.md", ROOT / "systemd/README.md", ROOT / "benchmarks/README.md",
                 *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")})
 FORMER = ("--again", "--as-begun", "--onto", "--even-unlanded", "--why", "--tree")
+IN_THE_HOME = ("runs/",)
+_PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|dot|yaml|sh))`")
 _LINK = re.compile(r"\]\((?P<path>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 
 
@@ -24,6 +26,12 @@ def find_dead_links(page: Path, text: str) -> list[str]:
     return dead
 
 
+def find_missing_paths(page: Path, text: str) -> list[str]:
+    """Return the paths that a page names and that are neither in the checkout, nor in src/garrison, nor beside it."""
+    return [path for path in _PATH.findall(text) if not path.startswith(IN_THE_HOME)
+            and not any((folder / path).exists() for folder in (ROOT, ROOT / "src/garrison", page.parent))]
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -31,9 +39,10 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_and_options_are_those_of_today(page: Path) -> None:
+def test_links_paths_and_options_are_those_of_today(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert find_dead_links(page, text) == []
+    assert find_missing_paths(page, text) == []
     assert [option for option in FORMER if re.search(rf"(?<![\w-]){option}(?![\w-])", text)] == []
 
 
@@ -41,3 +50,8 @@ def test_a_dead_link_is_found() -> None:
     page = ROOT / "docs/how-to.md"
     text = "[a](supervision.md#restarts) [b](no-such.md) [c](supervision.md#no-such) [d](#clean-up) [e](https://x.org/#y)"
     assert find_dead_links(page, text) == ["](no-such.md)", "](supervision.md#no-such)"]
+
+
+def test_a_missing_path_is_found() -> None:
+    page = ROOT / "docs/how-to.md"
+    assert find_missing_paths(page, "`records/hook.py`, `records/no_such.py`, `scripts/cli.py`") == ["records/no_such.py"]

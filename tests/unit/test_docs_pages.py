@@ -54,4 +54,5 @@ def test_a_dead_link_is_found() -> None:
 
 def test_a_missing_path_is_found() -> None:
     page = ROOT / "docs/how-to.md"
-    assert find_missing_paths(page, "`records/hook.py`, `records/no_such.py`, `scripts/cli.py`") == ["records/no_such.py"]
+    text = "`records/hook.py`, `records/no_such.py`, `scripts/cli.py`"
+    assert find_missing_paths(page, text) == ["records/no_such.py"]

@@ -1,8 +1,8 @@
-"""The fenced blocks of a Markdown page, for the tests that run what the documentation says.
+"""Fenced blocks of a Markdown page, for the tests that run the commands of the documentation.
 
-```sh          a reader types it: run, with `bash -e`, in the order of the page
+```sh          commands: run with `bash -e`, in the order of the page
 ```dot FILE    saved as FILE; toml, ini, python likewise
-<!-- not run: REASON --> on the line before a block: a reader may, a test cannot
+<!-- not run: REASON --> on the line before a block: a reader can run it, a test cannot
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\n\Z")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block; `file` is where it is saved, `not_run` the reason why a test leaves it out."""
+    """One fenced block; `file` is where it is saved, `not_run` the reason why tests skip it."""
 
     page: str
     line: int
@@ -28,7 +28,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All blocks of a page, in order."""
+    """Return all blocks of a page, in order."""
     whole = page.read_text(encoding="utf-8")
     found = []
     for match in _FENCE.finditer(whole):

@@ -1,4 +1,4 @@
-"""What README and docs/ say to type is typed here, in the order of the page, in a place like a reader's."""
+"""Run the commands of README and docs/ in the order of each page, in a folder like a reader's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Answers(unittest.TestCase):
 
 @pytest.fixture
 def reader(places: Callable[..., Place]) -> Place:
-    """A place with the doors, `garrison` on PATH and a small project in ~/src/project."""
+    """Return a place with the scripts, `garrison` on PATH and a small project in ~/src/project."""
     place = places()
     (place.root / "scripts").symlink_to(ROOT / "scripts")
     project = place.user / "src" / "project"
@@ -53,8 +53,8 @@ def reader(places: Callable[..., Place]) -> Place:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ())
                                   for page in PAGES])
-def test_what_the_page_says_to_type_works(reader: Place, page: str) -> None:
-    """Every block is run, saved, or shown on purpose; none is left out silently."""
+def test_the_commands_of_a_page_work(reader: Place, page: str) -> None:
+    """Run, save or skip every block on purpose; none is left out silently."""
     ran = 0
     for block in blocks(ROOT / page):
         where = f"{block.page}:{block.line}"
@@ -67,25 +67,25 @@ def test_what_the_page_says_to_type_works(reader: Place, page: str) -> None:
             ran += 1
         else:
             assert block.language in SHOWN or block.not_run or block.language in SAVED, \
-                f"{where}: `{block.language}` is neither run, nor saved, nor said to be left out"
+                f"{where}: `{block.language}` is neither run nor saved, and not marked as not run"
     assert ran >= 1
 
 
 def save(place: Place, block: Block) -> None:
-    """A file that the reader is told to save; config.toml belongs into the home."""
+    """Save a file that the page names; config.toml belongs in the home."""
     folder = place.home if block.file == "config.toml" else place.root
     folder.mkdir(exist_ok=True, mode=0o700)
     (folder / block.file).write_text(block.text)
 
 
 def run(place: Place, block: Block) -> subprocess.CompletedProcess[str]:
-    """Type a block."""
+    """Run a block in the shell."""
     return subprocess.run(["bash", "-e", "-c", block.text], env=place.env, cwd=place.root, capture_output=True,
                           text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
 
-def test_the_reference_says_what_the_commands_say() -> None:
-    """docs/reference.md is written from the commands' own help."""
+def test_the_reference_matches_the_help_of_the_commands() -> None:
+    """docs/reference.md is generated from the commands' own help."""
     done = subprocess.run([sys.executable, str(ROOT / "scripts/reference.py"), "--check"], capture_output=True,
                           text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""docs/tutorial.md is run as it stands: its `sh` blocks in order, in one bash -e, as a user who has nothing yet.
+"""Run docs/tutorial.md: its `sh` blocks in order, in one bash -e, as a user with an empty home directory.
 
-Beside what `markdown_blocks.py` says: `sh network` needs the package index, `sh fails` must be refused, and a block
-that names a file of pipelines/tutorial shows it as it is in the checkout.
+In addition to the marks of `markdown_blocks.py`: `sh network` needs the package index, `sh fails` must be refused, and
+a block that names a file of pipelines/tutorial must show that file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
 GARRISON = ROOT / ".venv/bin/garrison"
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-"""Variables a reader has too; what names a package index, a proxy or a certificate is passed on by its prefix."""
+"""Variables that a reader has too; those of a package index, a proxy or a certificate are passed on by prefix."""
 WITHIN = 1500.0
 """Seconds for the whole page: ten times what it takes on a quiet machine."""
 
 
 def script(page: Path) -> str:
-    """What a reader types, as one bash script that says where it is and stops at the first surprise."""
+    """Return the page's commands as one bash script that prints its position and stops at the first failure."""
     parts = ["set -eu"]
     for block in blocks(page):
         if block.language != "sh" or block.not_run:
@@ -41,58 +41,58 @@ def script(page: Path) -> str:
     return "\n".join(parts)
 
 
-def test_the_page_marks_what_it_shows():
-    """Unknown words would silently run, or not run, what they stand at; a pipeline is shown as it is."""
+def test_the_page_uses_only_known_marks():
+    """An unknown mark would silently run or skip its block; pipelines are shown as they are in the checkout."""
     found = blocks(PAGE)
     assert {block.file for block in found if block.language == "sh"} == {"", "network", "fails"}
     assert {block.language for block in found} == {"sh", "text", "dot", "python"}
     shown = {block.file: block.text for block in found if block.language in ("dot", "python")}
     assert set(shown) == {f"pipelines/tutorial/{name}" for name in ("boltons.dot", "itsdangerous.dot", "rename.py")}
     for name, text in shown.items():
-        assert text == (ROOT / name).read_text(), f"{name} is shown otherwise than it is"
+        assert text == (ROOT / name).read_text(), f"{name} differs from the page"
 
 
 @pytest.fixture
 def reader(tmp_path):
-    """The environment of somebody who has just cloned; whatever is left of the runs is ended afterwards."""
+    """Return the environment of a user who has just cloned; end what is left of the runs afterwards."""
     home = tmp_path / "reader"
     home.mkdir()
     (home / ".gitconfig").write_text("[user]\n\tname = A Reader\n\temail = reader@example.org\n")
     env = {name: value for name, value in os.environ.items()
            if name in PASSED_ON or name.startswith("PIP_") or name.lower().endswith("_proxy")}
     yield env | {"HOME": str(home), "GARRISON_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(home)}
-    for one in processes():
-        if any(f"{tmp_path}/" in one.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")):
+    for process in processes():
+        if any(f"{tmp_path}/" in process.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN + 300)
-def test_a_reader_gets_as_far_as_the_page_does(reader, tmp_path):
+def test_the_commands_of_the_tutorial_work(reader, tmp_path):
     if not GARRISON.exists():
         pytest.skip("the page is run with the checkout's .venv, which is not here")
     needs_the_index(reader, tmp_path)
     with (tmp_path / "out").open("wb") as out:
         done = subprocess.run(["bash", "-c", script(PAGE)], cwd=ROOT, env=reader, stdin=subprocess.DEVNULL,
                               stdout=out, stderr=out, timeout=WITHIN, check=False)
-    told = (tmp_path / "out").read_text(errors="replace")
-    assert done.returncode == 0, told[-6000:]
+    output = (tmp_path / "out").read_text(errors="replace")
+    assert done.returncode == 0, output[-6000:]
     listed = subprocess.run([GARRISON, "status", "--json"], env=reader, capture_output=True, text=True, check=True)
     runs = {run["run_id"]: (run["status"], run["merged"], run["total"]) for run in json.loads(listed.stdout)}
-    assert runs == {"boltons-1": ("done", 8, 8), "boltons-2": ("done", 8, 8), "itsdangerous-1": ("done", 4, 4)}, told
+    assert runs == {"boltons-1": ("done", 8, 8), "boltons-2": ("done", 8, 8), "itsdangerous-1": ("done", 4, 4)}, output
     projects = Path(reader["HOME"]) / "tutorial"
     for project, run, nodes in (("boltons", "boltons-1", 8), ("itsdangerous", "itsdangerous-1", 4)):
         merged = git(projects / project, "log", "--first-parent", "--format=%s", "main")
         assert merged.count(f"Merge garrison/{run}/") == nodes, merged
         assert git(projects / project, "status", "--porcelain") == ""
     rescued = git(projects / "boltons", "for-each-ref", "--format=%(refname)", "refs/garrison/rescue/boltons-1")
-    assert "/refurb_cacheutils/1" in rescued, "the gate was to be red once"
-    assert "/format_iterutils/1" in rescued or "/rename_unset/1" in rescued, "two nodes were to conflict"
+    assert "/refurb_cacheutils/1" in rescued, "the gate should have been red once"
+    assert "/format_iterutils/1" in rescued or "/rename_unset/1" in rescued, "two nodes should have conflicted"
 
 
 def needs_the_index(env: dict[str, str], tmp_path: Path) -> None:
-    """Skip where pip cannot download what the page downloads."""
+    """Skip if pip cannot download what the page downloads."""
     probe = f"python3 -m venv {tmp_path}/probe && {tmp_path}/probe/bin/pip download -q --no-deps " \
             f"--no-binary :all: -d {tmp_path} itsdangerous==2.2.0"
     try:

@@ -1,4 +1,4 @@
-"""docs/pipelines.md is true: its graphs are sound, its commands work as typed, its tables are those of the code."""
+"""docs/pipelines.md is correct: its graphs pass lint, its commands work, its tables match the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.untraced
-def test_what_the_page_says_to_type_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_the_commands_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                           capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -47,7 +47,7 @@ def _typed(block: Block, capfd: pytest.CaptureFixture[str]) -> int:
     return len(lines)
 
 
-def test_the_table_of_rules_is_the_codes() -> None:
+def test_the_table_of_rules_matches_the_code() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (error|warning) \|", TEXT, re.MULTILINE))
     assert rows.pop("parse") == "error"
     assert rows == {name: severity for name, (severity, _) in RULES.items()}
@@ -60,14 +60,14 @@ def test_every_handler_and_shape_is_in_its_table() -> None:
     assert {*re.findall(r"^\|[^|]*\| `([\w.]+)` \|", table, re.MULTILINE)} == set(HANDLERS)
 
 
-def test_every_key_that_is_written_is_in_its_table() -> None:
+def test_every_context_key_is_in_its_table() -> None:
     table = TEXT.partition("The keys that garrison itself writes:")[2].partition("## Flow")[0]
     for writer, keys in WRITTEN.items():
         for key in keys if not writer.startswith("session.") else ():
             assert key.startswith("internal") or f"`{key}" in table, (writer, key)
 
 
-def test_a_run_writes_no_key_that_the_table_does_not_name() -> None:
+def test_a_run_writes_only_keys_of_the_table() -> None:
     result = run("""digraph { goal=g start [shape=Mdiamond] end [shape=Msquare]
         t [shape=parallelogram tool_command="echo hi"] p [shape=component] a [label=A] b [label=B]
         j [shape=tripleoctagon] h [shape=hexagon label=H] f [shape=parallelogram tool_command=false on_error=continue]

@@ -3,18 +3,19 @@
 A signal, followed through the code:
 
 1. Send: `Supervisor.send` (processes/supervisor.py) or `garrison signal` build a `Signal` from a `Payload`; `post`
-writes its file into the inbox of the recipient. A target is a name, not an incarnation: a successor inherits the inbox.
-2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second. 3.
-Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first. 4. Decide (pure): its policy
-asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the payload (`_apply_signals` in
-guardian/policy.py and runner/policy.py). The result is an action APPLY_SIGNAL with the event that says what changes, or
-REFUSE_SIGNAL. 5. Apply: the process passes on what others must know, journals id and effect in one record, then moves
-the file to `taken/` (`acknowledge`). After a crash in between, the id in the journal says that it was applied. A
-refused one goes to `refused/`, with the reason in a file beside it (`refuse`).
+   writes its file into the inbox of the recipient. A target is a name, not an incarnation: a successor inherits it.
+2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second.
+3. Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first.
+4. Decide (pure): its policy asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the
+   payload (`_apply_signals` in guardian/policy.py and runner/policy.py). The result is an action: APPLY_SIGNAL, with
+   the event that holds its effects, or REFUSE_SIGNAL.
+5. Apply: the process forwards it to others, journals id and effects in one record, then moves the file to `taken/`
+   (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
+   `refused/`, with the reason in a file beside it (`refuse`).
 
-Payloads: one dataclass per meaning. `to_data` gives what a sender writes (empty fields are left out). A signal file may
-be written by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of the merge
-queue carry plain dictionaries.
+Payloads: one dataclass per meaning. `to_data` returns what a sender writes (empty fields are left out). A person may
+write a signal file by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of
+the merge queue carry plain dictionaries.
 """
 
 from __future__ import annotations

@@ -9,13 +9,8 @@ import pytest
 
 from garrison.config import NotifyConfig, parse_notify
 from garrison.errors import UsageError
+from garrison.processes.launcher.notifications import Notification, Notifier, due_notifications, notify_argv
 from garrison.processes.launcher.policy import Parked
-from garrison.processes.notifications import (
-    Notification,
-    Notifier,
-    due_notifications,
-    notify_argv,
-)
 from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import Question
 from garrison.records.journal import Entry
@@ -71,7 +66,7 @@ def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Pa
         begun.append(_Command())
         return begun[-1]
 
-    monkeypatch.setattr("garrison.processes.notifications.Job.start", start)
+    monkeypatch.setattr("garrison.processes.launcher.notifications.Job.start", start)
     told: list[str] = []
     notifier = Notifier(ALL, "r1", {}, tmp_path / "notify.log", lambda one: told.append(one.key))
     for key in ("one", "two", "one"):

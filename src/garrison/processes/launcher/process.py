@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.config import NotifyConfig, read_config
 from garrison.errors import GarrisonError
 from garrison.merge.queue import MergeQueue
-from garrison.processes import notifications
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
-from garrison.processes.launcher import policy
+from garrison.processes.launcher import notifications, policy
 from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.run_state import STOPPED_BY_PERSON, RunState, replay_run

@@ -41,7 +41,7 @@ def built(builder: HomeBuilder, nodes: int) -> Writer:
     builder.life("guardian", "crew", "r1")
     for name in names[:LIVING]:
         builder.working(guardian, "r1", name)
-        journal = Writer(RunFiles(builder.home, "r1").layer_journal(f"runner-{name}"), f"runner-{name}@r1#1")
+        journal = Writer(RunFiles(builder.home, "r1").process_journal(f"runner-{name}"), f"runner-{name}@r1#1")
         journal.append("open", {"incarnation": 1, "pid": 1}, builder.now())
         journal.close()
     return guardian

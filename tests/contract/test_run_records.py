@@ -49,8 +49,8 @@ def test_where_files_lie(tmp_path: Path) -> None:
     root = tmp_path / "runs/r1"
     assert (files.launch, files.graph, files.journal) == (root / "launch.json", root / "graph.dot",
                                                           root / "journal.jsonl")
-    assert files.layer_journal("runner-a") == root / "layers/runner-a.jsonl"
-    assert files.layer_log("runner-a") == root / "layers/runner-a.log"
+    assert files.process_journal("runner-a") == root / "layers/runner-a.jsonl"
+    assert files.process_log("runner-a") == root / "layers/runner-a.log"
     assert files.attempt("a", 2) == root / "nodes/a/2"
     assert files.runner_state("a") == root / "runners/a.json"
 

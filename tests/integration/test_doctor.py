@@ -233,7 +233,7 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     (here / "identities" / "shopping list.json").write_text("milk")
     half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
     half.write_text("{")
-    journal = files.layer_journal("runner-torn")
+    journal = files.process_journal("runner-torn")
     writer = Writer(journal, "t")
     for number in range(3):
         writer.append("note", {"n": number}, AT)

@@ -653,9 +653,9 @@ def test_logs_of_an_attempt_and_of_a_layer(box: Box) -> None:
     for attempt in (1, 2):
         files.attempt("a", attempt).mkdir(parents=True)
         (files.attempt("a", attempt) / "output.log").write_text(f"try {attempt}\n")
-    files.layer_log("guardian-p").parent.mkdir(parents=True)
-    files.layer_log("guardian-p").write_text("guardian says\n")
-    files.layer_log("runner-a").write_text("runner says\n")
+    files.process_log("guardian-p").parent.mkdir(parents=True)
+    files.process_log("guardian-p").write_text("guardian says\n")
+    files.process_log("runner-a").write_text("runner says\n")
     box.identity("guardian", "p", "r1", status="terminated")
     assert box.cli("logs", "a") == "try 2\n"
     assert box.cli("logs", "a", "--attempt", 1) == "try 1\n"

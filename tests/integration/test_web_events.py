@@ -40,7 +40,7 @@ def at_work(builder: HomeBuilder, guardian: Writer, node: str) -> None:
 
 def deaths(builder: HomeBuilder, run: str, node: str, number: int) -> None:
     """A runner's journal grows by as many deaths of its agent."""
-    writer = Writer(RunFiles(builder.home, run).layer_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
+    writer = Writer(RunFiles(builder.home, run).process_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
     first = sum(1 for entry in writer.entries if entry.kind == "death")
     for life in range(first + 1, first + number + 1):
         writer.append("death", {"full": f"orchestrator-{node}@{run}", "incarnation": life, "attempt": 1, "why": "KILL",
@@ -147,8 +147,8 @@ def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
         for node in ("add_tests", "search_index"):
             deaths(builder, "crew-1", node, 3)
         stream = RunStream(tmp_path, "crew-1")
-        journals = [stream.files.journal, stream.files.layer_journal("runner-search_index"),
-                    stream.files.layer_journal("runner-add_tests")]
+        journals = [stream.files.journal, stream.files.process_journal("runner-search_index"),
+                    stream.files.process_journal("runner-add_tests")]
         events, shown = [], [json.loads(json.dumps(stream.snapshot()))]
         for path in journals:  # not the order of the times
             for one in stream.followed.read({path}):

@@ -39,7 +39,7 @@ def list_rework(sandbox: Sandbox) -> list[Rework]:
     """Return every failed attempt in the runners' journals."""
     rework = []
     for node in sandbox.state.nodes:
-        for entry in read_all(sandbox.runtime.files(RUN).layer_journal(f"runner-{node}")):
+        for entry in read_all(sandbox.runtime.files(RUN).process_journal(f"runner-{node}")):
             if entry.kind == "fact" and entry.data["name"] == "failed":
                 rework.append(Rework(node, entry.data["attempt"], entry.data.get("kind", ""), entry.data["value"]))
     return rework

@@ -87,7 +87,7 @@ def _print_log(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: C
 def _node_log(store: Store, run: str, node: str, attempt: int | None, layer: str | None) -> Path:
     files = RunFiles(store.home, run)
     if layer:
-        return files.layer_log(f"{layer}-{node}")
+        return files.process_log(f"{layer}-{node}")
     return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
 
 
@@ -102,7 +102,7 @@ def _process_log(store: Store, role: str, run: str | None) -> tuple[str, Path]:
     if not keys:
         raise NotFound(f"no {role} in {store.home}; `garrison status` lists the runs")
     stem = "launch" if role == "launch" else f"{role}-{keys[0].name}"
-    return keys[0].run, _existing(RunFiles(store.home, keys[0].run).layer_log(stem))
+    return keys[0].run, _existing(RunFiles(store.home, keys[0].run).process_log(stem))
 
 
 def _existing(path: Path) -> Path:

@@ -188,7 +188,7 @@ def _wait_active(runtime: Runtime, leased: Identity) -> Identity:
                 raise GarrisonError(f"{leased.key.full} could not be started: {identity.reason}")
             return identity
         time.sleep(0.02)
-    log = runtime.files(leased.run_id).layer_log(f"{leased.role}-{leased.name}")
+    log = runtime.files(leased.run_id).process_log(f"{leased.role}-{leased.name}")
     raise GarrisonError(f"{leased.key.full} did not start within {runtime.timing.spawn_deadline:.0f} s; see {log}")
 
 
@@ -201,6 +201,6 @@ def _wait_end(runtime: Runtime, started: Identity, attempt: int) -> None:
         raise GarrisonError(f"{started.key.full} died; pass --run {started.run_id} to start it again ({hint})")
     if identity.exit:
         facts = RunnerFacts()
-        for entry in read_all(runtime.files(started.run_id).layer_journal(f"runner-{started.name}")):
+        for entry in read_all(runtime.files(started.run_id).process_journal(f"runner-{started.name}")):
             facts.apply(entry, attempt)
         raise GarrisonError(f"{started.name} failed: {facts.failed or identity.reason} ({hint})")

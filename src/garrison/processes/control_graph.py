@@ -46,5 +46,5 @@ def _controllers(by_key: Mapping[Key, Identity], identity: Identity) -> list[Key
     key = Key(parent["role"], parent["name"], identity.key.run)
     if key not in by_key or key == identity.key:
         return []
-    above = _controllers(by_key, by_key[key]) if identity.key.role == "orchestrator" and key.role == "runner" else []
-    return [key, *above]
+    is_agent_of_runner = identity.key.role == "orchestrator" and key.role == "runner"
+    return [key, *(_controllers(by_key, by_key[key]) if is_agent_of_runner else [])]

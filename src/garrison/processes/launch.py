@@ -154,7 +154,7 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
     prefix = systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
     argv, env = launcher_command(runtime, launch, identity, [*options, "--quiet"])
-    log = runtime.files(launch.run_id).layer_log("launch")
+    log = runtime.files(launch.run_id).process_log("launch")
     atomic.make_directory(log.parent)
     child = runtime.processes.spawn([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()

@@ -79,8 +79,8 @@ class Snapshotter:
         unknown."""
         if agent.pid is None:
             return None
-        below = cpu_fingerprint(agent.pid, format_marker(str(self.runtime.home), agent.key, agent.incarnation))
-        return None if below is None else (agent.incarnation, below, newest_entry(self.worktree))
+        cpu = cpu_fingerprint(agent.pid, format_marker(str(self.runtime.home), agent.key, agent.incarnation))
+        return None if cpu is None else (agent.incarnation, cpu, newest_entry(self.worktree))
 
     def _start(self, now: float) -> None:
         atomic.make_directory(self._log.parent)

@@ -47,7 +47,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
 
     def spawn(identity: Identity, marker: str) -> None:
         argv = process_argv(key, runtime.home, identity.incarnation, options)
-        log = runtime.files(key.run).layer_log(f"{key.role}-{key.name}")
+        log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
         env = runtime.environment(launch, {"GARRISON_LIFE": marker,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
@@ -102,7 +102,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
         argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}
-        log = runtime.files(launch.run_id).layer_log(f"orchestrator-{task.node}")
+        log = runtime.files(launch.run_id).process_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
         _record_session(runtime, leased, terminal.open(key.full, argv, env=env, cwd=worktree, log=log))
 

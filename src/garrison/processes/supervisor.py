@@ -22,7 +22,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
 
 If a supervisor dies between any two steps, its successor observes the same state and goes on from there.
 
-`Parent` is the view from below: the process a runner reports to.
+`Parent` is the process that a runner reports to.
 """
 
 from __future__ import annotations

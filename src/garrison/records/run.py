@@ -169,11 +169,11 @@ class RunFiles:
         """Return the path of the guardian's journal."""
         return self.root / "journal.jsonl"
 
-    def layer_journal(self, stem: str) -> Path:
+    def process_journal(self, stem: str) -> Path:
         """Return the path of another process's journal (`stem` is `role-name`)."""
         return self.root / "layers" / f"{stem}.jsonl"
 
-    def layer_log(self, stem: str) -> Path:
+    def process_log(self, stem: str) -> Path:
         """Return the path of a process's output."""
         return self.root / "layers" / f"{stem}.log"
 

@@ -110,9 +110,9 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
     """Return the action that applies a signal, with the record of its effects, or its refusal."""
     payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
     if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
-        flow, wrong = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
+        flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
-            return _refuse(posted, wrong or f"{signal.node_id} waits for no answer any more")
+            return _refuse(posted, objection or f"{signal.node_id} waits for no answer any more")
         event = replace(_event(signal), flow=flow)
     elif payload is not None and payload.action:
         event = _event(signal)

@@ -130,8 +130,8 @@ class Guardian:
             node = self.state.nodes.get(place.node)
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
                 path = self.files.attempt(place.node, node.attempt) / "result.json"
-                results[place.node], wrong = read_result(path, self.run, place.node, node.attempt)
-                self._note(f"result of {place.node}", wrong)
+                results[place.node], problem = read_result(path, self.run, place.node, node.attempt)
+                self._note(f"result of {place.node}", problem)
         return results
 
     def _merges(self) -> dict[str, MergeStatus]:

@@ -75,7 +75,7 @@ class Launcher:
         self.run = me.key.run
         self.files = runtime.files(self.run)
         self.guardian_key = Key("guardian", launch.pipeline_id, self.run)
-        journal = Writer(self.files.layer_journal("launch"), me.token)
+        journal = Writer(self.files.process_journal("launch"), me.token)
         self.supervisor = Supervisor(runtime, me, journal)
         self.facts = LauncherFacts()
         for entry in journal.entries:
@@ -85,7 +85,7 @@ class Launcher:
         self.state = RunState()
         self.policy = Policy.of(runtime.timing)
         self.notifier = notifications.Notifier(_notify_config(runtime.home), self.run, runtime.environ,
-                                               self.files.layer_log("notify"), self._record_notification)
+                                               self.files.process_log("notify"), self._record_notification)
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume, self._retry_failed = resume, retry_failed
@@ -194,7 +194,7 @@ class Launcher:
         log_line(f"stopping run {self.run} gracefully; repeat to hurry; `--resume {self.run}` continues it later")
 
     def _detach(self) -> None:
-        log = os.open(self.files.layer_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(self.files.process_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)

@@ -48,7 +48,7 @@ class Processor:
                                 git=Git(Path(launch.repo)))
         self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                                      held_back=launch.held_back)
-        journal = runtime.files(launch.run_id).layer_journal(f"processor-{me.key.name}")
+        journal = runtime.files(launch.run_id).process_journal(f"processor-{me.key.name}")
         self.supervisor = Supervisor(runtime, me, Writer(journal, me.token))
         self.supervisor.record(ProcessOpened(me.incarnation, me.identity.pid))
         self.exit_code: int | None = None

@@ -371,10 +371,10 @@ class Mailbox:
 def _controllers(me: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
     """Return the controllers of an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
-    above = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
+    by_guardian = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
     parent = me.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
-    return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *above) if runner else above
+    return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *by_guardian) if runner else by_guardian
 
 
 def _commit_message(task: Task) -> str:

@@ -77,7 +77,7 @@ class Runner:
         queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=me.token,
                            git=self.git)
         self.merge_client = MergeClient(queue, task, self.branch, me.key.full)
-        journal = Writer(self.files.layer_journal(f"runner-{task.node}"), me.token)
+        journal = Writer(self.files.process_journal(f"runner-{task.node}"), me.token)
         self.facts = RunnerFacts()
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
@@ -96,7 +96,7 @@ class Runner:
         self.stopping = False
         self.exit_code: int | None = None
         self._stopping_since: float | None = None
-        self._wrong_result = ""
+        self._logged_problem = ""
         self._cannot_save = ""
         """Why the work of a failed node could not be saved."""
         self._view: RunnerView | None = None
@@ -133,11 +133,11 @@ class Runner:
 
     def _result(self) -> Result | None:
         """Read the attempt's result; log and ignore one that is torn or of another run, node or attempt."""
-        result, wrong = run_records.read_result(
+        result, problem = run_records.read_result(
             self.folder / "result.json", self.task.run_id, self.task.node, self.task.attempt)
-        if wrong and wrong != self._wrong_result:
-            log_line(wrong)
-        self._wrong_result = wrong
+        if problem and problem != self._logged_problem:
+            log_line(problem)
+        self._logged_problem = problem
         return result
 
     def _poll_job(self, now: float) -> None:

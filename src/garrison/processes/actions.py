@@ -87,14 +87,14 @@ class SendSignal:
 
 @dataclass(frozen=True)
 class ReplaceChild:
-    """The class of a death that is no crash, as in `restart.CLASSES`."""
+    """Class of a death that is no crash (`restart.CLASSES`)."""
 
     death_class: str
 
 
 @dataclass(frozen=True)
 class ParkChild:
-    """Whether the name is parked for good: no probe will be tried."""
+    """Duration of a park: a final one is not followed by a probe."""
 
     is_final: bool
 

@@ -24,7 +24,7 @@ MAX_ENTRIES = 5000
 
 
 class AgentActivity:
-    """The activity of one attempt, in its folder and its worktree."""
+    """Activity of one attempt, in its folder and its worktree."""
 
     def __init__(self, folder: Path, worktree: Path, task: Task | None = None) -> None:
         self.folder, self.worktree = folder, worktree

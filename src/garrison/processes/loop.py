@@ -84,7 +84,7 @@ class Process(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, once the process is done."""
+        """Return the exit code once the process is done."""
 
 
 def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:

@@ -47,7 +47,7 @@ class MergeStatus:
 
 
 class MergeClient:
-    """The entry of one attempt; the merge processor reports to `recipient`, a full name."""
+    """Merge entry of one attempt; the merge processor reports to `recipient`, a full name."""
 
     def __init__(self, queue: MergeQueue, task: Task, branch: str, recipient: str) -> None:
         self.queue, self.task, self.branch, self.recipient = queue, task, branch, recipient

@@ -88,7 +88,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class ManagerState:
-    """The latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
+    """Latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
 
     place: str
     node: str
@@ -149,7 +149,7 @@ class RunState:
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     ends: int = 0
-    """How often the run has ended: once more each time it was resumed."""
+    """Number of times the run has ended; a resumed run ends once more."""
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property

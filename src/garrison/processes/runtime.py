@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Everything outside a process that it works with."""
+    """Environment of a process: everything outside that it works with."""
 
     home: Path
     environ: Mapping[str, str]

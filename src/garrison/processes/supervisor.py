@@ -77,7 +77,7 @@ START_RACES = (AlreadyAlive, Refused, Fenced)
 
 
 class Supervisor:
-    """The supervising part of a process; `me` is the process's own incarnation, `journal` its own journal."""
+    """Supervising part of a process; `me` is the process's own incarnation, `journal` its own journal."""
 
     def __init__(self, runtime: Runtime, me: Incarnation, journal: Writer) -> None:
         self.runtime, self.me, self.journal = runtime, me, journal
@@ -302,7 +302,7 @@ def _lost_tmux_server(identity: Identity) -> bool:
 
 
 class Parent:
-    """The process that a runner reports to, and the launcher above it.
+    """Process that a runner reports to, and the launcher above it.
 
     It is known by name, never by incarnation: a guardian that was replaced is the same parent. A runner started by hand
     has none: it sends nothing, and it is never orphaned.

@@ -165,7 +165,7 @@ class SignalRefused:
 
 @dataclass(frozen=True)
 class RunChanged:
-    """The run's status: running, stopped, done or failed."""
+    """Change of the run's status: running, stopped, done or failed."""
 
     kind: ClassVar[str] = "run"
     status: str
@@ -513,7 +513,7 @@ def _present(**values: Any) -> dict[str, Any]:
 
 
 class _Field(NamedTuple):
-    """How a field is stored."""
+    """Form of a field on disk."""
 
     name: str
     key: str

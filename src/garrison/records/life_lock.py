@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LifeLock:
-    """The exclusive hold of a life file."""
+    """Exclusive lock on a life file."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path

@@ -396,7 +396,7 @@ def parse(signal: Signal) -> Payload | None:
 
 
 def parse_payload(type_: str, data: Mapping[str, Any]) -> Payload | None:
-    """As `parse`, of a signal's type and payload."""
+    """Return the payload for a signal's type and JSON; as `parse`."""
     reader = _READERS.get(type_)
     return reader(data) if reader is not None else None
 

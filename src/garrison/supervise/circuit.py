@@ -14,7 +14,7 @@ from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
 
 @dataclass(frozen=True)
 class Circuit:
-    """The circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
+    """Circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
 
     state: str = "closed"
     """closed, parked or probing."""

@@ -47,7 +47,7 @@ class Evidence:
     tool_left: float = 0.0
     """Seconds until that deadline."""
     waiting: str = ""
-    """What the agent reports to wait for (a person, the reset of a limit)."""
+    """Reason for which the agent reports to wait (a person, the reset of a limit)."""
     watched: float = 0.0
     """Seconds this incarnation was watched."""
 

@@ -59,7 +59,7 @@ REFUSED = 75
 
 
 class StartRefused(GarrisonError):
-    """The child is not, or no longer, the incarnation that its lease was granted for."""
+    """Error of a child that is not, or no longer, the incarnation that its lease was granted for."""
 
     exit_code = REFUSED
 

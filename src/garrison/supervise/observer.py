@@ -261,7 +261,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class _Tree:
-    """The processes of one incarnation at one moment; CPU in clock ticks."""
+    """Processes of one incarnation at one moment; CPU in clock ticks."""
 
     state: str
     """State letter of the process itself; '' if it is gone."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a class of deaths means: whether it `counts` against window and total, and what `follows`."""
+    """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
 
     counts: bool
     follows: str
@@ -193,7 +193,7 @@ def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Pol
 
 
 class _Restart(NamedTuple):
-    """The restart after a death: its `number` in a row, the time of the death, and when the successor is due."""
+    """Restart after a death: its `number` in a row, the time of the death, and when the successor is due."""
 
     number: int
     died: float

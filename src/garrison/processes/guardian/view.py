@@ -21,7 +21,7 @@ UNFINISHED = frozenset({"active", "impl_complete"})
 
 @dataclass(frozen=True)
 class GuardianView:
-    """Everything a guardian observes in one turn."""
+    """Observations of a guardian in one turn."""
 
     run: str
     now: float

@@ -94,7 +94,7 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
 
 @dataclass(frozen=True)
 class LauncherView:
-    """Everything a launcher observes in one turn."""
+    """Observations of a launcher in one turn."""
 
     now: float
     boot_id: str

@@ -172,7 +172,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
 
 @dataclass(frozen=True)
 class RunnerView:
-    """Everything a runner observes in one turn."""
+    """Observations of a runner in one turn."""
 
     task: Task
     phase: str

@@ -184,7 +184,7 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     assert records(world, "test")[-1]["of"] == "base"
     assert {statuses(world)[node] for node in "abc"} == {"queued"}
     (tmp_path / "broken").unlink()
-    world.queue.lift_own_pause("fixed")
+    world.queue.resume_own_pause("fixed")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     check(world)

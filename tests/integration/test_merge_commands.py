@@ -99,7 +99,7 @@ def test_a_manual_pause_outlasts_verdicts_target_moves_and_processors(world):
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
     drive(processor, "paused")
     processor.close()
-    world.queue.lift_own_pause("pre-flight passed")
+    world.queue.resume_own_pause("pre-flight passed")
     world.drain(until="paused")
     assert states(world)["one"] in ("testing", "candidate")
     assert commands.resume(world.queue).is_manual
@@ -120,7 +120,7 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
     again = commands.retry(world.queue, first.id)
     assert commands.retry(world.queue, first.id) == again, "repeating it changes nothing"
     assert (again.attempt, again.oid, again.recipient, again.status) == (2, oid, "", "queued")
-    with pytest.raises(Refused, match="still on its way"):
+    with pytest.raises(Refused, match="only a failed entry"):
         commands.retry(world.queue, again.id)
     world.drain()
     with pytest.raises(Refused, match="has a later attempt"):

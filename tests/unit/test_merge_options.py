@@ -9,7 +9,7 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.merge.commands import explain_no_retry
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import NO_OPTIONS, TRANSITIONS, EntryOptions, MergeEntry, ResolvedOptions
-from garrison.merge.history import landings
+from garrison.merge.history import landings_in
 from garrison.merge.queue import resolve_options
 
 
@@ -124,7 +124,7 @@ def test_the_history_shows_what_was_tested_together_and_foreign_moves_of_the_tar
     verdict("c", "t3")
     journal.land("c", tree="t3", old="x")
     journal.add("landed", entry="d", commit="cc", old="cc", reason="already in main")
-    rows = landings(journal.records)
+    rows = landings_in(journal.records)
     assert [(row.entry, row.commit, row.together) for row in rows] == [
         ("a", "ca", 2), ("b", "cb", 2), ("", "x", 1), ("c", "cc", 1), ("d", "cc", 1)]
     assert [row.tested.tree if row.tested else "" for row in rows] == ["t2", "t2", "", "t3", ""]

@@ -183,7 +183,7 @@ class ManualProcessing:
                 return result
         self._processor = processor
         processor.recover()
-        self.queue.lift_own_pause("asked for by hand")
+        self.queue.resume_own_pause("asked for by hand")
         return None
 
     def _wait_for_other_processor(self) -> dict[str, Any] | None:

@@ -2,12 +2,13 @@
 
 The first i entries of a batch, merged in order onto the target's tip, give `trees[i]`; `trees[0]` is the tip's own.
 Only prefixes are tested, so a green prefix lands at once and the entries behind it are already built on it. A red batch
-is halved: the work left is the shortest prefix known to be red, and the entries behind it return to the queue, unknown.
-If the first half is green, the second is known to be red without a run, for its tree is the one that was red. The last
-one left is a leaf, the first entry alone; it is run once more before it is rejected, never without a run of its own.
+is bisected: its shortest red prefix is tested further, and the entries behind that return to the queue, unjudged. If
+its first half is green, that half lands, and the rest is known to be red without a run, since its tree was the red one.
+What remains is a leaf, the first entry alone: it is tested once more by itself before it is rejected.
 
-With n entries of which each is bad with probability p, a run tells most when it is as likely green as red: n = 0.69/p.
-With k gates at a time the longest prefix is chosen so that the first bad entry is as likely between any two of them.
+If each of n entries is bad with probability p, a run gives most information when green and red are equally likely: at
+n = 0.69/p. With k gates at a time, the prefixes are chosen so that the first bad entry is equally likely between any
+two of them.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ MAX_BATCH = 32
 MAX_GATES = 4
 """Gates that run at a time, at most."""
 SHORT_GATE = 0.25
-"""Seconds; a gate that is quicker is not worth a batch, and one by one every entry has a verdict of its own."""
+"""Seconds; entries with a quicker gate are tested one by one, each with a verdict of its own."""
 SHORT_QUEUE = 2
-"""Waiting entries up to which they are tested one by one."""
+"""Length of a queue up to which entries are tested one by one."""
 RED_RUNS_NEEDED = 2
 """Red runs of a leaf's tree before it is rejected, one of them its own; one more if the gate is flaky."""
 _ASSUMED_ENTRIES, _ASSUMED_BAD = 8.0, 0.4
-"""Prior of the failure rate: as if of 8 entries 0.4 had been bad."""
+"""Prior of the failure rate: as if 0.4 of 8 earlier entries had been bad."""
 _RETRIED_ON_BASE = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
 
@@ -51,14 +52,14 @@ class Reject:
 
 @dataclass(frozen=True)
 class PauseQueue:
-    """Judge nothing, since the bare target does not pass; `reason` is base_red or gate_broken."""
+    """Pause the queue, since the bare target does not pass; `reason` is base_red or gate_broken."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class RunGates:
-    """Have these prefixes under test, shortest first; 0 is the bare target. Empty `start`: wait for those running."""
+    """Test the prefixes `wanted`, shortest first (0: the bare target); `start` those without a run in progress."""
 
     wanted: tuple[int, ...]
     start: tuple[int, ...]
@@ -68,7 +69,7 @@ Decision = Land | Reject | PauseQueue | RunGates
 
 
 def decide_next(entries: Sequence[str], trees: Sequence[str], evidence: Evidence, *, width: int = 1) -> Decision:
-    """Decide what to do next with a batch that is not empty; `width` gate runs may go on at a time."""
+    """Decide what to do next with a batch of at least one entry; `width` gates may run at a time."""
     prefixes = range(1, len(entries) + 1)
     green = max((i for i in prefixes if trees[i] in evidence.green), default=0)
     if green:
@@ -93,15 +94,15 @@ def _run(wanted: Sequence[int], trees: Sequence[str], evidence: Evidence, width:
 
 
 def _is_proven_bad(entry: str, reds: Sequence[RedRun], evidence: Evidence) -> bool:
-    """Return whether the leaf has been red often enough, once by itself."""
-    own = [red for red in reds if red.entries == (entry,)]
-    return bool(own) and (len(reds) >= RED_RUNS_NEEDED + evidence.flaky or own[-1].result == "lost")
+    """Return whether a leaf has been red often enough, and at least once by itself."""
+    alone = [red for red in reds if red.entries == (entry,)]
+    return bool(alone) and (len(reds) >= RED_RUNS_NEEDED + evidence.flaky or alone[-1].result == "lost")
 
 
 def _consult_base(tip: str, reds: Sequence[RedRun], evidence: Evidence) -> Decision | None:
     """Decide whether to test the bare target, or to pause because it does not pass; None if it does.
 
-    A plain red is the entries' own fault if the target's tree is known to pass; a gate may have broken since.
+    A plain red is the entries' fault if the target's tree passed; but the gate may have broken since.
     """
     base = evidence.base
     if base is not None and base.result != "green":
@@ -115,16 +116,16 @@ def _consult_base(tip: str, reds: Sequence[RedRun], evidence: Evidence) -> Decis
 
 
 def split_points(red: int, width: int) -> tuple[int, ...]:
-    """Return prefixes to test of `red` entries known to be red together: equal parts, for any may be the culprit."""
+    """Return prefixes to test of `red` entries that are red together: at equal distances, as any may be the cause."""
     if red == 1:
         return (1,)
     return tuple(sorted({max(1, red * part // (width + 1)) for part in range(1, width + 1)}))
 
 
 def probe_points(size: int, width: int) -> tuple[int, ...]:
-    """Return prefixes to test of `size` unknown entries: all of them, and with idle cores shorter ones too.
+    """Return prefixes to test of `size` unjudged entries: all of them, and with idle cores shorter ones too.
 
-    Each is as likely as the others to hold the first bad entry.
+    The first bad entry is equally likely to be in each of the resulting parts.
     """
     whole = math.log(width + 1)
     parts = {max(1, round(size * -math.log(1 - part / (width + 1)) / whole)) for part in range(1, width)}

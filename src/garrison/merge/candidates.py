@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _EXTRA = 8
-"""Entries beyond the batch's size that are tried when some do not fit behind the others."""
+"""Entries beyond the batch's size that are tried where some do not merge with the others."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class CandidateChain:
     commits: tuple[str, ...]
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
-        """Return the beginning of it, with the entries as they are now."""
+        """Return the chain of its first entries, as these are now."""
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],
                               self.commits[:len(entries) + 1])
 
     def after(self, count: int, tip: str) -> CandidateChain:
-        """Return what is left once the first `count` entries are the tip; the trees are what they were."""
+        """Return the rest of the chain once its first `count` entries are the tip; the trees do not change."""
         return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
 
 
@@ -66,15 +66,15 @@ class CandidateBuilder:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self._chain = _NO_CHAIN
         self._exact: tuple[str, ...] = ()
-        """Entries for which the chain's commits have the very trailers with which they would land."""
+        """Entries whose commits in the chain have the trailers with which they would land."""
         self._pinned = ""
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
     def start_batch(self, tip: str, waiting: Sequence[MergeEntry], size: int) -> Progress:
-        """Stack up to `size` of the waiting entries on the tip; or record what becomes of one that cannot be.
+        """Stack up to `size` of the waiting entries on the tip, or settle one that cannot be built on it.
 
-        The first that waits is always settled: it is in the batch, or its end is recorded.
+        The first waiting entry always makes progress: it joins the batch, or its end is recorded.
         """
         chosen: list[MergeEntry] = []
         built: list[Candidate] = []
@@ -93,7 +93,7 @@ class CandidateBuilder:
             if candidate.commit is not None and candidate.commit != parent and not changes_nothing:
                 chosen.append(entry)
                 built.append(candidate)
-            elif not chosen:  # behind others it waits: once they have landed it may prove to be there already
+            elif not chosen:  # behind others it waits: with them landed, the target may have it already
                 return self._record_unbuildable(entry, tip, candidate)
         self._chain = CandidateChain(tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
                                      (tip, *(str(each.commit) for each in built)))
@@ -115,7 +115,7 @@ class CandidateBuilder:
             return Progress("cancelled", entry.id)
 
     def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> Progress:
-        """Record what becomes of an entry that has no candidate on the tip."""
+        """Settle an entry that has no candidate on the tip: already landed, or in conflict."""
         if candidate.commit is not None:
             return self._record_already_landed(entry, tip, f"its changes are already in {self.queue.target}")
         return self.record_conflict(entry, tip, candidate.files, candidate.reason)
@@ -135,7 +135,7 @@ class CandidateBuilder:
     # --- its commits ------------------------------------------------------------------------------------------------
 
     def chain(self, tip: str, batch: Sequence[MergeEntry]) -> CandidateChain | None:
-        """Return the batch stacked on the tip, from memory if possible; None if it does not fit together any more."""
+        """Return the batch stacked on the tip, from memory if possible; None if it no longer merges."""
         names = tuple(entry.id for entry in batch)
         built = tuple(entry.id for entry in self._chain.entries)
         if self._chain.base == tip and built[:len(names)] == names:
@@ -152,24 +152,24 @@ class CandidateBuilder:
         return self._chain
 
     def pin_candidate(self, chain: CandidateChain, count: int) -> str:
-        """Return the commit to test of the chain's first `count` entries, pinned."""
+        """Pin the chain, and return the commit to test of its first `count` entries."""
         self._pin(chain.entries[-1], chain.commits[-1])
         return chain.commits[count]
 
     def pin_landing(self, chain: CandidateChain, count: int) -> tuple[str, ...]:
-        """Return the commits with which the chain's first `count` entries land as a batch of their own, pinned."""
+        """Pin and return the commits with which the chain's first `count` entries land as a batch."""
         names = tuple(entry.id for entry in chain.entries[:count])
         commits = chain.commits[1:count + 1]
         if names != self._exact:
-            made = [chain.base]
+            rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
-                candidate = build_candidate(self.git, entry, made[-1], self._trailers(entry, names, position),
+                candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(entry, names, position),
                                             chain.trees[position])
                 if candidate.commit is None or candidate.tree != chain.trees[position]:
                     self._forget()
-                    raise GarrisonError(f"{entry.id} gave another tree than the one that was tested; building it again")
-                made.append(candidate.commit)
-            commits = tuple(made[1:])
+                    raise GarrisonError(f"{entry.id} gave another tree than was tested; building it again")
+                rebuilt.append(candidate.commit)
+            commits = tuple(rebuilt[1:])
         self._pin(chain.entries[count - 1], commits[-1])
         return commits
 
@@ -177,7 +177,7 @@ class CandidateBuilder:
         if self._pinned == commit and self.git.has_object(commit):
             return
         if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
-            # git gc collected it: it had listed its refs before the pin was one
+            # git gc collected it: it had listed the refs before the pin was written
             self._forget()
             raise GarrisonError(f"could not pin the candidate of {entry.id}; trying again")
         self._pinned = commit
@@ -186,11 +186,11 @@ class CandidateBuilder:
         self._chain, self._exact = _NO_CHAIN, ()
 
     def advance(self, count: int, tip: str) -> None:
-        """Make the chain start after its first `count` entries, which are the tip now."""
+        """Drop the chain's first `count` entries, which are the tip now."""
         self._chain, self._exact = self._chain.after(count, tip), ()
 
     def _trailers(self, entry: MergeEntry, names: tuple[str, ...], position: int) -> Callable[[str], list[str]]:
-        """Return the end of the entry's commit message, by its tree: the history alone can tell what was tested."""
+        """Return the trailers of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config
         batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {position}/{len(names)}"
 
@@ -218,7 +218,7 @@ _TRAILER = re.compile(r"[A-Za-z0-9-]+: \S")
 class Candidate(NamedTuple):
     """Commit that would land; without a `commit` there is none, and `files` and `reason` say why.
 
-    A `commit` that is the base says that the branch brings nothing that the base does not have.
+    If `commit` is the base, the branch has nothing that the base lacks.
     """
 
     tree: str
@@ -230,7 +230,7 @@ class Candidate(NamedTuple):
 def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, tree: str = "") -> Candidate:
     """Build the commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing.
 
-    `tree`: what a merge of the two is known to give, so that it is not merged again.
+    `tree`: result of an earlier merge of the two, so that they are not merged again.
     """
     if tree and entry.strategy == "merge":
         return _merge(git, entry, base, trailers, MergeResult(tree, []))
@@ -260,11 +260,11 @@ def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candi
 
 def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
     work = git.commits(base, entry.oid)
-    odd = next((commit for commit in work if len(commit.parents) != 1), None)
-    if odd:
-        what = "is a merge" if odd.parents else "has no parent"
-        return Candidate("", None, (), f"commit {odd.oid[:10]} of {entry.branch} {what}, which cannot be rebased; make "
-                                       "its history straight, or enqueue it with another strategy")
+    unfit = next((commit for commit in work if len(commit.parents) != 1), None)
+    if unfit:
+        what = "is a merge" if unfit.parents else "has no parent"
+        return Candidate("", None, (), f"commit {unfit.oid[:10]} of {entry.branch} {what}, which cannot be rebased; "
+                                       "make its history straight, or enqueue it with another strategy")
     picked, tree = [], git.tree_of(base)
     for commit in work:
         result = _cherry_pick(git, commit, tree)

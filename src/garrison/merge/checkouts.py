@@ -1,11 +1,9 @@
-"""Open checkouts: rehearse a landing in every checkout of the target, move it along after the swap, lose no user edit.
+"""Open checkouts: rehearse a landing in every checkout of the target, update them after the swap, lose no user edit.
 
-Every checkout that has the target checked out is held by git's own `index.lock` from the rehearsal until it was moved
-along: in between, a `commit -a` there would silently revert the landing. The lock is a hard link to a file of ours
-beside it, so that the next processor can tell a crash from the user's git, and clean up. The index is rewritten
-in a copy and renamed into place, as git does it.
-
-Nothing is overwritten: git's two-tree `read-tree` refuses edits and untracked (also ignored) files in its way.
+git's own `index.lock` locks every checkout of the target from the rehearsal until its update: in between, a `commit -a`
+there would silently revert the landing. The lock is a hard link to a file of ours beside it, so that the next processor
+can tell our crash from the user's git, and clean up. The index is rewritten in a copy and renamed into place, as git
+does it. Nothing is overwritten: git's two-tree `read-tree` refuses edits and untracked (also ignored) files in its way.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
     from garrison.system.git.objects import Change
 
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
-_SHOWN = 10
-"""Files named in one line."""
+_MAX_NAMED = 10
+"""Files that one message names."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """Reason why a checkout cannot be moved along now: `files` are in the way, `why` says what to do."""
+    """Reason why a checkout cannot be updated now: `files` are in the way, `why` says what to do."""
 
     path: Path
     files: tuple[str, ...]
@@ -42,7 +40,7 @@ class Blocked:
 
 
 def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
-    """Return the checkouts of `target`; or what blocks them all: one that is rebasing it."""
+    """Return the checkouts of `target`, or a block if one of them is rebasing it."""
     paths = []
     for tree in [] if git.is_checked_out_nowhere(target) else git.worktrees():
         if not tree.path.is_dir():
@@ -73,13 +71,13 @@ def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
 
 
 def find_stale(git: Git, target: str, moved: list[Path]) -> list[Path]:
-    """Return the checkouts of `target`, beside those `moved`, that still show something older than its tip."""
+    """Return the checkouts of `target`, except those `moved`, that still show an older commit."""
     paths = [path for path in find_checkouts(git, target)[0] if path not in moved]
     return [path for path in paths if not Checkout(git, path).is_current()]
 
 
 def update_stale(git: Git, target: str, path: Path, old: str, new: str) -> Blocked | None:
-    """Move along a checkout that was blocked when its branch was swapped; None also if that is not needed any more."""
+    """Update a checkout that was blocked when its branch was swapped; return None if it is current now."""
     if path not in find_checkouts(git, target)[0]:
         return None
     checkout = Checkout(git, path)
@@ -95,7 +93,7 @@ def update_stale(git: Git, target: str, path: Path, old: str, new: str) -> Block
 
 
 class CheckoutLocks:
-    """Checkouts of a target, all locked and rehearsed for one landing; `blocked` says why not. Use as a context."""
+    """Context in which all checkouts of a target are locked and rehearsed for a landing; `blocked` says why not."""
 
     def __init__(self, git: Git, target: str, old: str, new: str) -> None:
         self._stack = ExitStack()
@@ -126,9 +124,9 @@ class CheckoutLocks:
         self._stack.close()
 
     def move(self, *, resuming: bool = False) -> list[Path]:
-        """Move the locked checkouts along after the swap; return those that now show the new commit.
+        """Update the locked checkouts after the swap; return those that now show the new commit.
 
-        `resuming`: an earlier try was cut off; a checkout whose index is its branch's tip needs nothing more.
+        `resuming`: an earlier update was interrupted; a checkout whose index is its branch's tip needs none.
         """
         return [checkout.path for checkout in self.checkouts if (resuming and checkout.is_current())
                 or checkout.move(self._old, self._new, resuming=resuming) is None]
@@ -142,13 +140,13 @@ class Checkout:
         self.git_dir = git.git_dir(path)
         self._mark = self.git_dir / "garrison-index.lock"
         self._copy = self.git_dir / f"garrison-index-{os.getpid()}"
-        self._is_fresh = False
-        """Set while the copy is as current as the index: the lock was held since it was made."""
+        self._is_copy_fresh = False
+        """Set while the copy is as current as the index: the lock has been held since it was made."""
 
     # --- the index lock ---------------------------------------------------------------------------------------------
 
     def lock(self) -> Blocked | None:
-        """Hold git's index lock here; Blocked if git works here. The caller holds the processor's lock."""
+        """Take git's index lock; return a block if another git holds it. The caller holds the processor's lock."""
         self.recover()
         blocked = self._operation_in_progress()
         if blocked is None:
@@ -162,20 +160,20 @@ class Checkout:
         return blocked
 
     def recover(self) -> None:
-        """Remove what a dead processor left: its lock, known as the same file as our mark, and index copies."""
+        """Remove what a dead processor left: its index lock (the same file as our mark) and index copies."""
         self.unlock()
         for copy in self.git_dir.glob("garrison-index-*"):
             copy.unlink(missing_ok=True)
 
     def unlock(self) -> None:
-        """Let go of the index lock, if it is ours."""
+        """Release the index lock, if it is ours."""
         lock = self.git_dir / "index.lock"
         with suppress(FileNotFoundError):
             if lock.samefile(self._mark):
                 lock.unlink()
         self._mark.unlink(missing_ok=True)
         self._copy.unlink(missing_ok=True)
-        self._is_fresh = False
+        self._is_copy_fresh = False
 
     def _operation_in_progress(self) -> Blocked | None:
         what = operation_in_progress(self.git_dir)
@@ -201,16 +199,16 @@ class Checkout:
         blocked = self._operation_in_progress() or (None if self._is_ours_or_free() else self._locked_by_git())
         try:
             blocked = blocked or self._read_tree(old, new, "-n", resuming=resuming)
-            self._is_fresh = blocked is None and self._mark.exists()
+            self._is_copy_fresh = blocked is None and self._mark.exists()
             return blocked
         finally:
-            if not self._is_fresh:
+            if not self._is_copy_fresh:
                 self._copy.unlink(missing_ok=True)
 
     def move(self, old: str, new: str, *, resuming: bool) -> Blocked | None:
-        """Bring index and files from `old` to `new`, under the lock. Harmless if it was done before.
+        """Update index and files from `old` to `new`, under the lock. Idempotent.
 
-        `resuming`: an earlier try may have been cut off while a file was written.
+        `resuming`: an earlier update may have been interrupted while it wrote a file.
         """
         if resuming:
             self._remove_torn(self.git.changes(old, new))
@@ -219,7 +217,7 @@ class Checkout:
             failpoint.here("moving")
             try:
                 self._copy.replace(self.git_dir / "index")
-            except FileNotFoundError:  # we were stopped, and are not the processor any more: it has cleaned up here
+            except FileNotFoundError:  # we were stopped, and another processor has cleaned up here
                 blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
@@ -230,9 +228,9 @@ class Checkout:
                 (self.path / change.name).unlink(missing_ok=True)
 
     def _read_tree(self, old: str, new: str, *options: str, resuming: bool) -> Blocked | None:
-        """Run git's two-tree merge on a copy of the index; `resuming`: it may have been cut off half-way before."""
-        extra, fresh = {"GIT_INDEX_FILE": str(self._copy)}, self._is_fresh and self._copy.exists()
-        self._is_fresh = False
+        """Run git's two-tree merge on a copy of the index; `resuming`: it may have been interrupted before."""
+        extra, fresh = {"GIT_INDEX_FILE": str(self._copy)}, self._is_copy_fresh and self._copy.exists()
+        self._is_copy_fresh = False
         if not fresh and (self.git_dir / "index").exists():
             shutil.copyfile(self.git_dir / "index", self._copy)
         changes = self.git.changes(old, new)
@@ -253,7 +251,7 @@ class Checkout:
     def _would_lose(self, changes: list[Change], *, resuming: bool) -> list[str]:
         """Return paths where read-tree would undo a deletion, or overwrite an ignored file, which it does not respect.
 
-        When resuming, a file that already has its new content is in no one's way, and a missing one is to be written.
+        When resuming, a file that already has its new content is no obstacle, and a missing one is to be written.
         """
         suspects = []
         for change in changes:
@@ -271,14 +269,14 @@ class Checkout:
                 and (name not in tracked or not os.path.lexists(self.path / name))]
 
     def _covered(self, name: str) -> list[str]:
-        """Return files where a new file `name` is to be written: at it, below it, or in place of its directory."""
+        """Return existing files that a new file `name` would overwrite: at, below, or in place of its directory."""
         here = self.path / name
         if here.is_dir() and not here.is_symlink():
             return [str(path.relative_to(self.path)) for path in here.rglob("*") if not path.is_dir()]
         if os.path.lexists(here):
             return [name]
-        above = [str(parent) for parent in Path(name).parents if str(parent) != "."]
-        return [parent for parent in above
+        parents = [str(parent) for parent in Path(name).parents if str(parent) != "."]
+        return [parent for parent in parents
                 if (self.path / parent).is_symlink() or (self.path / parent).is_file()]
 
     def _refused(self, changes: list[Change], stderr: str) -> Blocked:
@@ -287,14 +285,14 @@ class Checkout:
         return self._in_the_way(sorted(edited & {change.name for change in changes} | set(_NAMED.findall(stderr))))
 
     def _in_the_way(self, files: list[str]) -> Blocked:
-        more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        named = ", ".join(files[:_SHOWN]) + more
+        more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
+        named = ", ".join(files[:_MAX_NAMED]) + more
         return Blocked(self.path, tuple(files), f"commit, stash or move away {named or 'the changes'} in {self.path}")
 
-    # --- a move that was cut off ------------------------------------------------------------------------------------
+    # --- an interrupted update --------------------------------------------------------------------------------------
 
     def _accept_written(self, old: str, changes: list[Change]) -> None:
-        """Add the files that already have their new content to the copied index: a move was cut off half-way."""
+        """Add files that an interrupted update has written already to the copied index."""
         extra = {"GIT_INDEX_FILE": str(self._copy)}
         staged = set(self.git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", old, cwd=self.path,
                                   extra=extra).out.split("\0"))
@@ -310,13 +308,13 @@ class Checkout:
                              cwd=self.path, extra=extra, check=False)
 
     def _is_written(self, change: Change) -> bool:
-        """Return whether a file has its new content, or a beginning of it."""
+        """Return whether a file has its new content, or the beginning of it."""
         return self._blob(change.name) == change.blob or self._is_torn(change)
 
     def _is_torn(self, change: Change) -> bool:
-        """Return whether a file holds only a beginning of its new content: git was killed, or the disk was full.
+        """Return whether a file holds only the beginning of its new content: git was killed, or the disk was full.
 
-        Nothing is lost with such a file.
+        Overwriting such a file loses nothing.
         """
         here = self.path / change.name
         if change.status == "D" or here.is_symlink() or not here.is_file() or self._blob(change.name) == change.blob:

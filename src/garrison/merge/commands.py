@@ -1,7 +1,7 @@
 """Commands of people to a queue: hold, release, retry, cancel, pause, resume, configure.
 
-Every command is judged and recorded in one hold of `queue.lock`, so it is safe at any moment beside a working
-processor, which meets it in the journal at its next step. A landing that has begun is finished first; a command that
+Every command is checked and recorded under one hold of `queue.lock`, so it is safe at any moment beside a working
+processor, which reads it from the journal at its next step. A landing that has begun is finished first; a command that
 comes too late is refused with one line. Repeating a command changes nothing.
 """
 
@@ -34,19 +34,19 @@ def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
 
 
 def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
-    """Let a held entry wait for its turn again, at its old place."""
+    """Release a held entry: it waits for its turn again, at its old place."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.is_final:
             raise Refused(f"{entry_id} is {entry.status}, nothing holds it; `garrison merge-queue retry {entry_id}` "
-                          "tries again what failed")
+                          "retries a failed one")
         if entry.status == "held":
             queue.append(StatusChanged((entry_id,), "queued"), sync=True)
         return queue.entry(entry_id)
 
 
 def cancel(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
-    """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or over."""
+    """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or final."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.status not in WITHDRAWABLE:
@@ -56,7 +56,7 @@ def cancel(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
 
 
 def retry(queue: MergeQueue, entry_id: str) -> MergeEntry:
-    """Enqueue the commit of a failed entry again, as the next attempt; no runner is signalled about it.
+    """Enqueue the commit of a failed entry again, as the next attempt; no runner is signalled.
 
     Refused for an entry that did not fail, or whose commit is gone.
     """
@@ -84,7 +84,7 @@ def explain_no_retry(entry: MergeEntry) -> str | None:
         return f"{entry.id} has landed; enqueue the branch's new commit"
     if entry.status == "held":
         return f"{entry.id} is held; `garrison merge-queue release {entry.id}` lets it go on"
-    return f"{entry.id} is {entry.status} and still on its way; only a failed entry is tried again"
+    return f"{entry.id} is {entry.status}, not failed; only a failed entry can be retried"
 
 
 def pause(queue: MergeQueue, reason: str = "") -> Pause:
@@ -97,7 +97,7 @@ def pause(queue: MergeQueue, reason: str = "") -> Pause:
 
 
 def resume(queue: MergeQueue, reason: str = "resumed by a person") -> Pause | None:
-    """Lift whatever pause there is, and return it; None if there was none."""
+    """Resume the queue, and return the pause that ended; None if there was none."""
     with queue.locked() as state:
         pause = state.pause
         if pause:
@@ -106,9 +106,9 @@ def resume(queue: MergeQueue, reason: str = "resumed by a person") -> Pause | No
 
 
 def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
-    """Record other settings of the queue; entries that another gate was testing are judged again.
+    """Record other settings of the queue; entries under test by another gate are judged again.
 
-    Refused while an entry is landing, for a millisecond.
+    Refused during the milliseconds in which an entry is landing.
     """
     with queue.locked() as state:
         old = state.config or QueueConfig()
@@ -128,7 +128,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
 
 
 def _set_guard(queue: MergeQueue, wanted: bool) -> None:
-    """Install the guard or remove it, whatever an interrupted earlier command left half done."""
+    """Install or remove the guard, also where an interrupted command left it half done."""
     if not wanted and not (queue.branch.is_local and guard.is_requested(queue.git, queue.branch.ref)):
         return
     if not queue.branch.is_local:

@@ -17,7 +17,7 @@ CLEANING = ("untracked", "none", "ignored")
 """Files that are removed before a test: those neither tracked nor ignored; none; ignored ones too. The first is the
 default; what a set-up made always stays."""
 _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
-"""Environment variables that tell one terminal from another, not one machine from another."""
+"""Environment variables that differ between terminals, not between machines."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class QueueConfig:
         return f"{self.command_key}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
     def has_same_gate(self, other: QueueConfig) -> bool:
-        """Return whether both judge alike."""
+        """Return whether both test with the same commands."""
         return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
 
     def with_gate_of(self, launched: QueueConfig) -> QueueConfig:
-        """Return it with the gate a launcher brings and what belongs to it; the rest is for people to change."""
+        """Return it with the gate, set-up and time limit of a launcher; other settings are for people to change."""
         timeout = self.timeout if launched.timeout == DEFAULT_TIMEOUT else launched.timeout
         return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
                        lock_files=launched.lock_files)
@@ -82,15 +82,15 @@ class QueueConfig:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> QueueConfig:
         """Read `to_data` back; what an older journal lacks has its default."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        stored = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                                  for name, value in known.items()}
+                                  for name, value in stored.items()}
         return cls(**values)
 
 
 def explain_gate_mismatch(recorded: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool,
                           ) -> str | None:
-    """Return why the queue keeps its recorded gate, None if it takes (or already has) the new one.
+    """Return why the queue keeps its recorded gate, None if it accepts (or already has) the new one.
 
     `unfinished` is the number of entries still to be judged, `processor` whether a processor is alive.
     """

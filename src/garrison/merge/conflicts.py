@@ -1,7 +1,7 @@
-"""Conflicts: found as soon as they can be known, between waiting entries and the target's tip and between any two.
+"""Conflicts: find them early, between waiting entries and the target's tip, and between any two entries.
 
 `git merge-tree` compares the pinned commits, one call for many, without a checkout; the objects it writes are thrown
-away. Of two entries that conflict with each other either may land; the second to come gets the conflict then.
+away. Of two entries that conflict with each other, either may land; the other one is in conflict from then on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 _MERGED = ("merge", "squash")
-"""Strategies whose conflict with the tip a merge shows; the others are tried when their turn comes."""
-_SHARE = 10.0
-"""Durations of a check that must pass before the next one: there is more to do."""
+"""Strategies whose conflict with the tip a merge shows; the others are tried in their turn."""
+_PAUSE_FACTOR = 10.0
+"""Pause before the next check, as a multiple of the last one's duration: checks take a tenth of the time at most."""
 
 
 class ConflictCheck:
-    """Records the conflicts of waiting entries with the tip while a gate runs, before their turn comes."""
+    """Records conflicts of waiting entries with the tip while a gate runs, before it is their turn."""
 
     def __init__(self, writer: QueueWriter, builder: CandidateBuilder) -> None:
         self.writer, self.git, self._builder = writer, writer.git, builder
@@ -50,7 +50,7 @@ class ConflictCheck:
             if result.conflicts:
                 progress = self._builder.record_conflict(entry, tip, result.conflicts, result.reason)
         ended = self.writer.clock.monotonic()
-        self._not_before = ended + _SHARE * (ended - started)
+        self._not_before = ended + _PAUSE_FACTOR * (ended - started)
         return progress
 
 
@@ -73,7 +73,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class ConflictMatrix:
-    """All conflicts at `tip` of these `entries`; the commits of `gone` are gone, so they could not be compared."""
+    """All conflicts of these `entries` at `tip`; those in `gone` were not compared, as their commits are gone."""
 
     target: str
     tip: str

@@ -2,9 +2,9 @@
 
 `TRANSITIONS` is the lifecycle; a step it does not list raises ForbiddenTransition and changes nothing.
 
-A priority counts as places in the queue: an entry of priority p ranks where one would that had come `PLACES * p`
-entries earlier. Waiting entries age with every entry that comes after them, and no clock is read: however many come, at
-most `PLACES * (highest - p) - 1` later entries ever overtake an entry of priority p. Everything here is pure.
+A priority counts as places in the queue: an entry of priority p has the rank of one that was enqueued `PLACES * p`
+entries earlier. Entries therefore age with every later entry, and no clock is read: however many are enqueued, at most
+`PLACES * (highest - p) - 1` of them overtake an entry of priority p. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 """Statuses that nothing follows."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
-"""Final statuses of an entry that its node still has to deal with."""
+"""Final statuses of an entry whose node has not landed."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
 """Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
-"""Ways in which a branch becomes commits of the target (see `merge.strategies`); the first is the default."""
+"""Ways in which a branch becomes commits of the target (see `candidates`); the first is the default."""
 PRIORITIES = range(-9, 10)
-"""Priorities that may be asked for; higher goes first, 0 is the default."""
+"""Allowed priorities; higher goes first, 0 is the default."""
 PLACES = 8
 """Places in the queue that one step of priority is worth."""
 
@@ -87,7 +87,7 @@ class MergeEntry:
 
     @property
     def is_final(self) -> bool:
-        """Return whether nothing more will happen to it."""
+        """Return whether its status is final."""
         return self.status in FINAL
 
     @property

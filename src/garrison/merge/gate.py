@@ -1,12 +1,12 @@
 """Gate runs: start set-up and gate in a slot, adopt running ones after a crash, watch them and record their verdicts.
 
-A run is a folder: `pid` (pid, start ticks and boot id, written by the wrapper itself) and `verdict` (exit code, 1 if
-its time was up), each a line, which counts once it is complete. The next processor finds there what the last one
-started. The wrapper is sh and coreutils' timeout, so that it outlives the processor, and starts nothing else: that
-would be most of what a short gate costs. After the verdict every process that bears the run's marker is ended.
+A run is a folder with two files of one line, valid once complete: `pid` (pid, start ticks and boot id, written by the
+wrapper itself) and `verdict` (exit code, and 1 if it timed out). There the next processor finds what the last one
+started. The wrapper is sh and coreutils' timeout, so that it outlives the processor; it starts no other process, which
+would be most of the cost of a short gate. After the verdict every process that bears the run's marker is ended.
 
-Several runs may go on at a time, each in a slot of its own. A run is identified by the tree it tests; whether its
-verdict is still wanted is decided at every step, and a run that nothing needs is ended.
+Several runs may be in progress, each in a slot of its own. A run is identified by the tree that it tests; every step
+decides whether its verdict is still wanted, and a run that nothing needs is ended.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] 
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 """
 TAIL_LINES = 30
-"""Lines of the log that a failure brings."""
-_BIRTH_SECONDS = 2.0
+"""Lines of the log that are recorded with a failure."""
+_PID_TIMEOUT = 2.0
 """Seconds that a started wrapper may take to write its pid."""
 _KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
@@ -59,7 +59,7 @@ _KILL_GRACE = 0.2
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a run, with exit code, one line in words, the log and its tail."""
+    """Result of a run, with exit code, a one-line reason, the log and its tail."""
 
     result: Result
     code: int
@@ -75,15 +75,15 @@ class GateRun:
     slot: Slot
     config: QueueConfig
     folder: Path
-    """This run's own; made by `start`."""
+    """Folder of this run, created by `start`."""
     log: Path
     marker: str
     environment: Mapping[str, str]
     held_back: Sequence[str] = ()
-    """Names of variables that were kept from it, to explain a command that is not found."""
+    """Names of variables that were withheld from it, to explain a command that is not found."""
     child: processes.Child | None = None
     refusal: str = ""
-    """Reason why the worktree could not be prepared, so that the verdict is red without any run."""
+    """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
 
     @property
@@ -104,7 +104,7 @@ class GateRun:
         atomic.make_directory(self.log.parent)
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
-        except Refused as error:  # a submodule that cannot be fetched: the commit's own fault, if the target has none
+        except Refused as error:  # a submodule that cannot be fetched: a fault of the commit, since the target passed
             self._refuse(str(error))
             return
         key = self.slot.setup_due(self.config.setup, self.config.lock_files)
@@ -124,17 +124,17 @@ class GateRun:
     def _start_stage(self, stage: str, command: str, log: Path) -> None:
         folder = atomic.make_directory(self.folder / stage)
         self.slot.record_job(folder)
-        own = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
-               "GARRISON_SLOT": str(self.slot.number)}
+        variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
+                     "GARRISON_SLOT": str(self.slot.number)}
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", command]
         self.detach()
-        self.child = processes.spawn(argv, env=child_environment(self.environment, self.environment, own),
+        self.child = processes.spawn(argv, env=child_environment(self.environment, self.environment, variables),
                                      cwd=self.slot.path, log=log)
 
     def adopt(self, now: float) -> bool:
-        """Take over what an earlier processor started in this folder; return False if nothing of it can be used.
+        """Adopt the run that an earlier processor started in this folder; return False if there is none.
 
-        A wrapper that has not written its pid yet is waited for by `poll`, known by its marker.
+        For a wrapper that bears the marker but has not written its pid yet, `poll` waits.
         """
         stage = self._stage()
         if stage is None:
@@ -154,17 +154,17 @@ class GateRun:
     # --- watching ---------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> Verdict | None:
-        """Return the verdict once there is one, None while set-up or gate runs (set-up's green starts the gate)."""
+        """Return the verdict, None while set-up or gate runs; start the gate after a green set-up."""
         stage = self._stage()
         if stage is None:
             return Verdict("lost", -1, DESCRIPTIONS["lost"], "", self.log)
         running = self._is_running(stage, now)
-        ended = self._read_verdict(stage)
-        if ended is None:
+        exit_status = self._read_verdict(stage)
+        if exit_status is None:
             return None if running else self._judge(stage, -1, False)
         if running:
             return None
-        code, timed_out = ended
+        code, timed_out = exit_status
         if stage == "setup" and code == 0:
             self._kill_rest()
             self.slot.record_setup((self.folder / "setup_key").read_text())
@@ -176,11 +176,11 @@ class GateRun:
         return next((stage for stage in ("gate", "setup") if (self.folder / stage).is_dir()), None)
 
     def _is_running(self, stage: str, now: float) -> bool:
-        """Return whether the stage's wrapper is alive; collect it if it was our child."""
+        """Return whether the stage's wrapper is alive; reap it if it was our child."""
         if self.child is None:
             process = read_pid(self.folder / stage)
             if process is None:
-                return now - self._adopted_at < _BIRTH_SECONDS
+                return now - self._adopted_at < _PID_TIMEOUT
             pidfd = processes.open_verified(*process)
             self.child = processes.Child(*process, -1 if pidfd is None else pidfd)
         processes.exit_code(self.child.pid)
@@ -212,39 +212,39 @@ class GateRun:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def _kill_rest(self) -> None:
-        """End what the stage left running."""
+        """End processes that the stage left running."""
         child = self.child
         kill_tree.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
                             grace=_KILL_GRACE)
         self.detach()
 
     def abandon(self) -> None:
-        """End the run; its verdict is not wanted any more."""
+        """End the run, whose verdict is no longer wanted."""
         child = self.child
         self._kill_rest()
         if child:
             processes.exit_code(child.pid)
 
     def remove(self) -> None:
-        """Remove the folder of a run that is over; the logs stay, shortened."""
+        """Remove the folder of an ended run; its logs are kept, shortened."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 
     def detach(self) -> None:
-        """Let go of the running stage, which goes on."""
+        """Close our handle on the running stage, which continues."""
         if self.child:
             self.child.close()
             self.child = None
 
 
 def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
-    """Return the value of GARRISON_LIFE of a gate run."""
+    """Return the life marker of a gate run."""
     return f"{home}:{run}:gate-{entry}#{number}"
 
 
 class GateRuns:
-    """Gate runs of one queue. `folder` has the slots; `environment` is what gates get (without `held_back`)."""
+    """Gate runs of one queue, in the slots below `folder`, with `environment` (without the variables `held_back`)."""
 
     def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
                  held_back: Sequence[str]) -> None:
@@ -256,7 +256,7 @@ class GateRuns:
 
     @property
     def folders(self) -> list[Path]:
-        """Return where the running gates will write their verdicts."""
+        """Return the folders in which the running gates will write their verdicts."""
         return [run.folder for run in self._runs.values()]
 
     def running_trees(self, state: QueueState) -> set[str]:
@@ -268,7 +268,7 @@ class GateRuns:
         return config.verdict_key(self.environment)
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:
-        """Start a gate run on a commit, for these entries; wait if there is no room to write."""
+        """Start a gate run on a commit, for these entries; wait if the disk is full."""
         if full := self._full_disk():
             return Wait("no_room", f"No space left on device: {full}; {entries[0].id} is tested when there is room")
         config = require_config(self.queue.state)
@@ -284,7 +284,7 @@ class GateRuns:
         failpoint.here("test_recorded")
         try:
             run.start(commit)
-        except GarrisonError as error:  # git could not prepare the slot: that says nothing about the entries
+        except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
             self._finish(job, run)
             self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
                                             uncounted=True))
@@ -293,7 +293,7 @@ class GateRuns:
         return Progress("testing", first.id)
 
     def _full_disk(self) -> Path | None:
-        """Return where a gate could not write: its worktree, or its verdict (which would be lost)."""
+        """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
         return next((path for path in (self.folder, self.queue.folder) if disk_space.is_full(path)), None)
 
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
@@ -302,7 +302,7 @@ class GateRuns:
                        marker, self.environment, self.held_back)
 
     def adopt(self, state: QueueState) -> None:
-        """Take over the gate runs that the journal says were started, and end those that cannot be."""
+        """Adopt the gate runs in the journal, and end those that cannot be adopted."""
         for gate in state.gates.values():
             if state.config is not None and gate.key == self.verdict_key(state.config):
                 self._adopt(gate, state, state.config)
@@ -330,7 +330,7 @@ class GateRuns:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, trees: Collection[str], state: QueueState) -> None:
-        """End the runs on all other trees: their entries were superseded, or other runs have answered already."""
+        """End the runs on all other trees: their verdicts are no longer needed."""
         for job, run in list(self._runs.items()):
             gate = state.gates.get(job)
             if gate is None or gate.tree not in trees:
@@ -338,7 +338,7 @@ class GateRuns:
                 self._finish(job, run)
 
     def record_verdict(self, state: QueueState) -> Progress | None:
-        """Record the verdict of a run that has ended, before anything follows from it; None if all go on."""
+        """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
         for job, run in list(self._runs.items()):
             gate = state.gates.get(job)
             verdict = run.poll(self.writer.clock.monotonic()) if gate else None
@@ -378,7 +378,7 @@ class GateRuns:
         self._idle.append(run.slot)
 
     def close(self, *, end: bool) -> None:
-        """Let go of all; running gates go on and are adopted by the next processor, unless `end`."""
+        """Release all slots; the next processor adopts running gates, unless they are ended now (`end`)."""
         for run in self._runs.values():
             if end:
                 run.abandon()
@@ -393,5 +393,5 @@ class GateRuns:
 def require_config(state: QueueState) -> QueueConfig:
     """Return the configuration of the queue; GarrisonError if nothing is recorded."""
     if state.config is None:
-        raise GarrisonError("this queue has an entry under way but no recorded gate; record one with --gate")
+        raise GarrisonError("this queue has an entry in progress but no recorded gate; record one with --gate")
     return state.config

@@ -1,8 +1,8 @@
 """Guard: a reference-transaction hook that keeps everyone but the queue from moving its target. Opt-in.
 
-The user's own hooks go on as before, called by ours, and their result counts; the hook that was there is put back when
-the guard goes. The guard prevents mistakes, not intent: git can skip hooks. Such a move is noticed by the
-swap that fails, recorded as `foreign`, and what was tested on the old tip is tested again.
+The user's own hooks are still called, by ours, and their result counts; the hook that was there before is restored when
+the guard is removed. The guard prevents mistakes, not intent: git can skip hooks. Such a move makes the next swap fail;
+it is recorded as `foreign`, and entries that were tested on the old tip are tested again.
 
 `<git common dir>/garrison/guarded` lists the guarded branches, one full ref a line. The hook is installed in the
 repository's `hooks`, and one of the user's waits beside it as `….before-garrison`. If `core.hooksPath` is set, nothing
@@ -65,11 +65,11 @@ exec "$before/${0##*/}" "$@"
 _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "commit-msg",
            "prepare-commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive",
            "update", "post-receive", "post-update", "pre-auto-gc", "post-rewrite", "post-index-change")
-"""Hooks of which git does the same whether they are absent or succeed; others are called if they exist."""
+"""Hooks for which git treats "absent" and "succeeds" alike; others are only called if the user has them."""
 
 
 def install(git: Git, ref: str) -> None:
-    """Guard `ref`. Refused if git would not find the hook."""
+    """Guard `ref`; Refused if git would not find the hook."""
     with _guarded_list(git) as path:
         if _hooks_path(git):
             _point_to_ours(git)
@@ -81,7 +81,7 @@ def install(git: Git, ref: str) -> None:
 
 
 def uninstall(git: Git, ref: str) -> None:
-    """Guard `ref` no more; with the last one the hook goes, and all is as it was before the first."""
+    """Stop guarding `ref`; with the last guarded ref, restore the hooks as they were before the first."""
     with _guarded_list(git) as path:
         refs = [each for each in _read_refs(path) if each != ref]
         if refs:
@@ -115,7 +115,7 @@ def is_installed(git: Git, ref: str) -> bool:
 
 
 def _replace_hook(hook: Path) -> None:
-    """Take the place of `hook`; there is no moment at which the user's is in neither place."""
+    """Replace `hook` by ours; at every moment the user's is in its old or its new place."""
     hook.parent.mkdir(exist_ok=True)
     if hook.exists() and not _is_ours(hook):
         _users(hook).unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _our_hooks(git: Git) -> Path:
 
 
 def _hooks_path(git: Git) -> str:
-    """Return where git is configured to look for hooks, empty if it is not."""
+    """Return the configured core.hooksPath, empty if it is not set."""
     return git.run("config", "--type=path", "--get", _PATH, check=False, hooks=True).out.strip()
 
 
@@ -158,7 +158,7 @@ def _local_hooks_path(git: Git) -> str:
 
 
 def _point_to_ours(git: Git) -> None:
-    """Have git look for hooks with us first. The repository's own setting is kept in `.local`, to be put back."""
+    """Point core.hooksPath to our hooks. The repository's own setting is saved in `.local`, to be restored."""
     ours, configured = _our_hooks(git), _hooks_path(git)
     atomic.make_directory(ours)
     if configured != str(ours):
@@ -174,7 +174,7 @@ def _point_to_ours(git: Git) -> None:
     if _hooks_path(git) != str(ours):
         _point_back(git)
         raise Refused(f"core.hooksPath is set for this worktree alone ({configured}), so git would not find the guard; "
-                      "set it for the whole repository (`git config --local`), or leave the guard out")
+                      "set it for the whole repository (`git config --local`), or do not use the guard")
 
 
 def _point_back(git: Git) -> None:

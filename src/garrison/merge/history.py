@@ -1,8 +1,8 @@
 """History of a queue: the landings with what was tested for each, and the gate logs of a run, from its journal.
 
 Each landing is derived from its record and from the verdict that allowed it; a gap between two landings is a move of
-the target that the queue did not make. Only logs of what is over are listed: the log of a waiting entry, and the one
-that explains a pause, still belong to the queue.
+the target that the queue did not make. The gate logs of a run are those of its final entries: the queue still needs the
+log of a waiting entry, and the one that explains a pause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tested:
-    """Green verdict: of which tree, when, by which gate, where its log is; `seq` is its record's number."""
+    """Green verdict: its tree, time, gate and log; `seq` is its record's number."""
 
     tree: str
     seq: int
@@ -36,7 +36,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class PastLanding:
-    """Value that the target had. Without an `entry` someone else moved it there."""
+    """Commit that the target had. Without an `entry`, someone else moved it there."""
 
     at: str
     commit: str
@@ -57,7 +57,7 @@ class PastLanding:
         return {**asdict(self), "foreign": not self.entry}
 
     def describe(self) -> str:
-        """Return in one line what allowed it to land."""
+        """Return one line that says why it could land."""
         if not self.entry:
             return "moved by someone else"
         if self.reason:
@@ -68,24 +68,24 @@ class PastLanding:
 
 def read_history(path: Path) -> list[PastLanding]:
     """Return the landings of the journal at `path` and its archived parts, oldest first."""
-    return landings(journal.read_history(path))
+    return landings_in(journal.read_history(path))
 
 
-def landings(stored: Iterable[Stored]) -> list[PastLanding]:
+def landings_in(stored: Iterable[Stored]) -> list[PastLanding]:
     """Return the landings of these records, oldest first."""
-    replay, found = _Replay(), list[PastLanding]()
+    replay, landings = _Replay(), list[PastLanding]()
     for each in stored:
         record = replay.apply(each)
         if isinstance(record, EntryLanded):
             landing = replay.landing(record, each.at)
-            if found and landing.old not in (found[-1].commit, found[-1].old):
-                found.append(PastLanding(each.at, landing.old, found[-1].commit))
-            found.append(landing)
-    return found
+            if landings and landing.old not in (landings[-1].commit, landings[-1].old):
+                landings.append(PastLanding(each.at, landing.old, landings[-1].commit))
+            landings.append(landing)
+    return landings
 
 
 class _Replay:
-    """Replay of a journal: the queue's state, and what was tested so far."""
+    """Replay of a journal: the queue's state, and the trees tested so far."""
 
     def __init__(self) -> None:
         self.state = QueueState()
@@ -111,7 +111,7 @@ class _Replay:
         return record
 
     def landing(self, record: EntryLanded, at: str) -> PastLanding:
-        """Return the landing that a record tells of."""
+        """Return the landing of a record."""
         entry, config = self.state.entry(record.entry), self.state.config
         landing = PastLanding(at, entry.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
                               entry.strategy, entry.oid, entry.reason)
@@ -124,9 +124,9 @@ class _Replay:
 
 
 def gate_logs_of_run(home: Path, run: str) -> list[Path]:
-    """Return the logs of all gates and set-ups of a run's pre-flight and entries, without those still needed.
+    """Return the logs of all gates and set-ups of a run's pre-flight and final entries.
 
-    None are returned of a queue that cannot be read.
+    Of a queue that cannot be read, none.
     """
     logs: list[Path] = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
@@ -139,7 +139,7 @@ def gate_logs_of_run(home: Path, run: str) -> list[Path]:
 
 
 def _log_names(path: Path, run: str) -> tuple[set[str], set[str]]:
-    """Return how the run's logs of what is over begin, and the logs that are still needed."""
+    """Return the stems of the run's logs that the queue no longer needs, and the logs that it needs by path."""
     stems, state = {f"preflight-{run}"}, QueueState()
     try:
         for stored in journal.read_history(path):

@@ -1,7 +1,7 @@
 """Landing: rehearse under open checkouts, record the intent, swap the ref once, move checkouts along, record it done.
 
-A landing that was recorded and not settled is judged by the ref, whichever processor began it. What is blocked is
-looked at again every second.
+The ref decides whether a recorded landing was done, whichever processor began it. A blocked landing is retried every
+second.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ class Lander:
     def __init__(self, writer: QueueWriter) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.retried_at = float("-inf")
-        """Monotonic seconds at which blocked entries were tried last."""
+        """Monotonic seconds at which blocked entries were last retried."""
 
     # --- a landing --------------------------------------------------------------------------------------------------
 
     def land(self, chain: CandidateChain, commits: Sequence[str]) -> Progress | Wait:
-        """Land the chain's first entries, whose commits these are.
+        """Land the chain's first entries as `commits`, by one swap.
 
-        Only the last one's tree was tested, so the target takes no other value.
+        Only the tree of the last commit was tested, so the target never takes another of them.
         """
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits)]), chain.base, commits[-1],
                                  tuple(commits))
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
-            blocked = locks.blocked or self._behind(self.queue.state, [each.path for each in locks.checkouts])
+            paths = [checkout.path for checkout in locks.checkouts]
+            blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)
             if blocked:
                 return self._block(chain, landing, blocked)
             if self._swap(landing, recorded=False):
@@ -59,7 +60,7 @@ class Lander:
         return self._record_landed(landing, stale)
 
     def finish(self, landing: LandingStarted) -> Progress | Wait:
-        """Settle a landing that was recorded: the ref says whether it was done."""
+        """Settle a recorded landing: the ref says whether it was done."""
         tip = self.writer.tip()
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
@@ -81,10 +82,10 @@ class Lander:
         return self._record_landed(landing, stale)
 
     def _swap(self, landing: LandingStarted, *, recorded: bool) -> str:
-        """Write the target once, with its intent recorded before; return empty, or why git refuses it.
+        """Swap the target after recording the intent (unless `recorded`); return empty, or why git refuses.
 
-        The epoch is compared under `queue.lock`, which is held over a swap that takes milliseconds. For a remote it is
-        not: the lease of the push keeps out a processor that was fenced meanwhile.
+        The epoch is compared under `queue.lock`, which is held during a local swap, as that takes milliseconds. It is
+        not held during a push, whose lease keeps out a processor that was fenced meanwhile.
         """
         branch, message = self.writer.branch, f"garrison: land {' '.join(landing.entries)}"
         with self.queue.locked():
@@ -98,7 +99,7 @@ class Lander:
         return branch.swap(landing.old, landing.new, message)
 
     def _move_checkouts(self, landing: LandingStarted, locks: CheckoutLocks, *, resuming: bool = False) -> list[Path]:
-        """Move along the checkouts that can be, after the swap; return those that are stale then."""
+        """Update the open checkouts after the swap; return those that are stale then."""
         failpoint.here("swapped")
         moved = locks.move(resuming=resuming)
         for path in moved:
@@ -109,7 +110,7 @@ class Lander:
         return []
 
     def _record_landed(self, landing: LandingStarted, stale: list[Path]) -> Progress:
-        """Record the landing once no checkout is locked: what is final needs no successor to clean up."""
+        """Record the entries as landed, once no checkout is locked: a final entry leaves nothing to clean up."""
         last = len(landing.entries) - 1
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             paths = tuple(str(path) for path in stale) if index == last else ()
@@ -121,10 +122,10 @@ class Lander:
         failpoint.here("cleaned")
         return Progress("landed", landing.first)
 
-    # --- what is blocked --------------------------------------------------------------------------------------------
+    # --- blocked landings -------------------------------------------------------------------------------------------
 
     def _block(self, chain: CandidateChain, landing: LandingStarted, blocked: Blocked) -> Progress:
-        """Block the entries that touch what is in the way; the others are built again without them."""
+        """Block the entries that change the files in the way; the others are built again without them."""
         touching = tuple(name for index, name in enumerate(landing.entries if blocked.files else (), 1)
                          if set(blocked.files).intersection(self.git.changed_paths(chain.trees[index - 1],
                                                                                    chain.trees[index])))
@@ -132,11 +133,11 @@ class Lander:
         self.writer.append(StatusChanged(touching, "landing_blocked", blocked.why, blocked.files), sync=True)
         others = tuple(entry.id for entry in chain.entries if entry.id not in touching)
         if others:
-            self.writer.append(StatusChanged(others, "queued", "built again without what cannot land now"))
+            self.writer.append(StatusChanged(others, "queued", "built again without the entries that cannot land now"))
         return Progress("landing_blocked", touching[0])
 
     def retry_blocked(self, state: QueueState) -> Progress | None:
-        """Move stale checkouts along, and requeue blocked entries that could land now; at most once a second."""
+        """Update stale checkouts, and requeue blocked entries that can land now; at most once a second."""
         now = self.writer.clock.monotonic()
         if now - self.retried_at < RETRY_SECONDS:
             return None
@@ -145,7 +146,7 @@ class Lander:
             progress = self._update(stale) or progress
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._can_land(entry):
-                self.writer.append(StatusChanged((entry.id,), "queued", "nothing is in its way any more"))
+                self.writer.append(StatusChanged((entry.id,), "queued", "no longer blocked"))
                 return Progress("unblocked", entry.id)
         self.retried_at = now
         return progress
@@ -160,13 +161,13 @@ class Lander:
         tip = self.writer.tip()
         if tip is None:
             return False
-        if self._behind(self.queue.state, checkouts.find_checkouts(self.git, self.queue.target)[0]):
+        if self._find_stale_blocker(self.queue.state, checkouts.find_checkouts(self.git, self.queue.target)[0]):
             return False
         tree = entry.tree if tip == entry.base else build_candidate(self.git, entry, tip, lambda _: ()).tree
         return not tree or checkouts.rehearse(self.git, self.queue.target, tip, tree) is None
 
-    def _behind(self, state: QueueState, paths: list[Path]) -> Blocked | None:
-        """Return what blocks the next landing because it still shows an older value of the target."""
+    def _find_stale_blocker(self, state: QueueState, paths: list[Path]) -> Blocked | None:
+        """Return the checkout that blocks the next landing because it still shows an older commit of the target."""
         for stale in state.stale_checkouts:
             for path in paths:
                 if str(path) == stale.path:

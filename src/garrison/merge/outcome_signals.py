@@ -1,4 +1,4 @@
-"""Outcome signals: the signals that an entry's runner gets, derived from journal records alone. Pure.
+"""Outcome signals: what an entry's runner is signalled, derived from journal records alone. Pure.
 
 An outcome is identified by its record's number, so a signal that is sent again after a crash is the same file.
 """

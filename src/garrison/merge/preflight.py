@@ -2,8 +2,8 @@
 
 A launch that could not land anything ends at once and has cost nothing.
 
-Also the editable-install trap: a gate whose Python imports the project from the user's own checkout would test that
-checkout, not the merged tree, and pass on broken code.
+It also detects the editable-install trap: a gate whose Python imports the project from the user's own checkout would
+test that checkout instead of the merged tree, and pass on broken code.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, s
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PREFIXES = ("env", "exec", "time", "!", "command")
-"""Words before a command that are not the command."""
+"""Words that may precede a command."""
 
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Green pre-flight: the commit and tree it ran on, how long it took, where its log is."""
+    """Green pre-flight: the commit and tree it ran on, its duration and its log."""
 
     commit: str
     tree: str
@@ -54,12 +54,12 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
               progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
 
-    The green tree is recorded in the queue, and a pause of the queue's own is lifted.
+    The green tree is recorded in the queue; a queue that had paused itself resumes.
 
     Args:
         trees: folder of the gate slots.
         environment: environment of the gate, without the variables named in `held_back`.
-        progress: gets a line for each stage.
+        progress: called with a line for each stage.
     """
     report = progress or (lambda line: None)
     config = queue.state.config.with_gate_of(config) if queue.state.config else config
@@ -88,13 +88,13 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
         queue.record_green(tree, config.verdict_key(environment))
-    queue.lift_own_pause("pre-flight passed")
+    queue.resume_own_pause("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - started, log)
 
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
-    """Wait for one gate run; it is ended if we are interrupted."""
+    """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
@@ -195,20 +195,24 @@ def command_words(line: str) -> list[str]:
 
 def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Mapping[str, str],
                     ) -> list[tuple[str, Path]]:
-    """Return (what, from where) for all that `python` would import from below `roots`, its own prefix apart."""
+    """Return (name, path) of what `python` would import from below `roots`, except from its own prefix."""
     try:
         output = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd=cwd, capture_output=True,
                                 stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
         _, prefix, path = json.loads(output.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []  # no Python to ask: the gate itself will fail
-    own = Path(prefix).resolve()
+    prefix_path = Path(prefix).resolve()
     imports: list[tuple[str, Path]] = [("modules", Path(part)) for part in path[1:] if part]
     for part in path:
         if part.endswith(("site-packages", "dist-packages")):
             imports += _editable_installs(Path(part))
-    return [(name, where) for name, where in imports if not _is_within(where, cwd) and any(
-        _is_within(where, root) and not (_is_within(own, root) and _is_within(where, own)) for root in roots)]
+
+    def is_foreign(where: Path, root: Path) -> bool:
+        return _is_within(where, root) and not (_is_within(prefix_path, root) and _is_within(where, prefix_path))
+
+    return [(name, where) for name, where in imports
+            if not _is_within(where, cwd) and any(is_foreign(where, root) for root in roots)]
 
 
 def _editable_installs(site: Path) -> list[tuple[str, Path]]:

@@ -1,9 +1,17 @@
-"""Merge processor: works a queue a batch at a time, in small steps that never wait for a test.
+"""Merge processor: work a queue, one batch at a time, in small steps that never wait for a test.
 
-`acquire` the lock, `recover` once, then `step` again and again: each step looks at the journal and the refs, does one
-thing and returns what (`Progress`) or what it waits for (`Wait`). The journal is its only memory; it holds nothing but
-handles of running gates, and `recover` finds them again. A step raises Fenced when another processor has taken over,
-GitError when git cannot do its part now (the next step tries again).
+`acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and the refs, does one
+thing and returns it (`Progress`), or returns what it waits for (`Wait`). In order of precedence, a step
+
+1. finishes a landing that was recorded (`landing.Lander.finish`),
+2. records the verdict of a gate run that ended (`gate.GateRuns.record_verdict`),
+3. retries a landing that an open checkout blocked (`landing.Lander.retry_blocked`),
+4. waits if the queue is paused or has no gate (`_check_pause`),
+5. stacks waiting entries on the target's tip as a batch (`candidates.CandidateBuilder.start_batch`),
+6. does what `batch.decide_next` decides about the batch: run gates, land, reject an entry, or pause the queue.
+
+The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
+another processor has taken over, and GitError when git fails (the next step retries).
 """
 
 from __future__ import annotations
@@ -37,18 +45,18 @@ if TYPE_CHECKING:
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
 SNAPSHOT_EVERY = 1000
-"""Records of the journal between two snapshots: every command of a queue reads what came after the last one."""
+"""Records between two snapshots: every command reads the records since the last one."""
 TEMPORARY_SECONDS = 60.0
-"""Age from which a temporary file is of a writer that was killed."""
+"""Age in seconds from which a temporary file was left by a killed writer."""
 GC_SECONDS = 0.2
-"""Seconds between two looks whether git's gc is over."""
+"""Seconds between two checks whether git's gc has ended."""
 FAILPOINTS = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
               "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover", "archived", "compacted")
 """Points of a processor at which the tests kill it (see `system.failpoint`): before and after each durable step."""
 
 
 class MergeProcessor:
-    """Processor of a queue, of which at most one works.
+    """Processor of a queue; the processor lock admits one at a time.
 
     Args:
         trees: folder of the gate slots.
@@ -65,9 +73,9 @@ class MergeProcessor:
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
         self._worked = False
-        """Set once something was done since it was last idle."""
+        """Set if a step has changed something since the queue was last idle."""
         self._unpinned: set[str] = set()
-        """Withdrawn entries whose candidates are not pinned any more."""
+        """Withdrawn entries whose candidates are no longer pinned."""
 
     @property
     def epoch(self) -> int:
@@ -76,11 +84,11 @@ class MergeProcessor:
 
     @property
     def gate_folders(self) -> list[Path]:
-        """Return where the running gates will write their verdicts."""
+        """Return the folders in which the running gates will write their verdicts."""
         return self.gates.folders
 
     def outcomes_since(self, seq: int) -> list[Outcome]:
-        """Return what is to be signalled from journal records after number `seq`, the same every time."""
+        """Return the outcomes of journal records after number `seq`; every call returns the same."""
         return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
 
     # --- the lock ---------------------------------------------------------------------------------------------------
@@ -103,14 +111,14 @@ class MergeProcessor:
             self._lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
     def close(self, *, end_gate: bool = False) -> None:
-        """Let go of everything; a running gate goes on and is adopted by the next processor, unless `end_gate`."""
+        """Release locks and slots; the next processor adopts running gates, unless they are ended now (`end_gate`)."""
         self.gates.close(end=end_gate)
         if self._lock:
             self._lock.release()
             self._lock = None
 
     def recover(self) -> None:
-        """After `acquire`: unlock checkouts a dead processor held, adopt its gates, drop what nothing needs."""
+        """Take over from a dead processor after `acquire`: unlock its checkouts, adopt its gates, drop old pins."""
         state = self.writer.state()
         self.git.clear_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)
@@ -121,7 +129,7 @@ class MergeProcessor:
         self._drop_pins(state)
 
     def _drop_pins(self, state: QueueState) -> None:
-        """Drop the pins of entries that another process ended, before a crash or by a command."""
+        """Drop the pins of entries that a command ended, or a processor that then crashed."""
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.writer.drop_pins(entries)
@@ -130,11 +138,11 @@ class MergeProcessor:
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> Progress | Wait:
-        """Do one small thing. A command that was recorded meanwhile takes effect at the next step."""
+        """Do one step. A command that is recorded meanwhile takes effect at the next."""
         state = self.writer.state()
         before = state.seq
         if before - state.snapshot_seq >= SNAPSHOT_EVERY:
-            with suppress(OSError):  # no room for it: the journal goes on as it is
+            with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
         try:
             result = self._step()
@@ -153,7 +161,7 @@ class MergeProcessor:
                 or self._work_batch(state))
 
     def _check_pause(self, state: QueueState) -> Progress | Wait | None:
-        """Return why nothing can be judged now; None if nothing keeps the queue."""
+        """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
         if state.pause:
             if not state.pause.is_manual and state.pause.tip != self.writer.tip():
                 self.writer.append(QueueResumed(f"{self.queue.target} moved"), sync=True)
@@ -164,14 +172,14 @@ class MergeProcessor:
         return None
 
     def _work_batch(self, state: QueueState) -> Progress | Wait:
-        """Go on with the batch on the target's tip, or start one."""
+        """Continue the batch on the target's tip, or start one."""
         entries, waiting = state.batch(), state.waiting()
         if not entries:
             self.gates.keep((), state)
         if not entries and not waiting:
             return self._idle(state)
         if is_gc_running(self.git.common):
-            return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
+            return Wait("ref_locked", f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
                         seconds=GC_SECONDS)
         tip = self.writer.tip()
         if tip is None:
@@ -197,7 +205,7 @@ class MergeProcessor:
         return batch.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
 
     def _idle(self, state: QueueState) -> Wait:
-        """Return what the queue waits for while nothing can be judged."""
+        """Return the wait of a queue in which no entry can be judged."""
         if self._worked and not self._unpinned.issuperset(_withdrawn(state)):
             self._drop_pins(state)
         self._worked = False
@@ -225,7 +233,7 @@ class MergeProcessor:
             return Progress("split", names[0])
         decision = batch.decide_next(names, chain.trees, evidence, width=self._gate_width(state))
         if isinstance(decision, batch.Reject) and not chain.entries[0].verdict:
-            # Its red runs are from before it was held, or built again: run it once more as it is now.
+            # Its red runs are older than its present candidate: it was held or built again meanwhile.
             decision = batch.RunGates((1,), () if chain.trees[1] in evidence.running else (1,))
         if isinstance(decision, batch.Land):
             return self._land(chain, decision.count, state)

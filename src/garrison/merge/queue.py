@@ -1,7 +1,7 @@
-"""Merge queue of one (repository, target): where its files are, enqueueing, reading, and who may write what.
+"""Merge queue of one repository and target: its files, enqueueing, reading, and fenced writing.
 
 State is in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
-homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open. Every record of a
+homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps no file open. Every record of a
 processor bears the epoch of its lock, and is refused once another processor has taken over.
 """
 
@@ -52,9 +52,9 @@ PINS = "refs/garrison/mq"
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
 STARTED = ("candidate", "testing", "landing_blocked")
-"""Statuses in which a candidate was built by an entry's options; with others it is built again."""
+"""Statuses of an entry with a candidate; if its options change, the candidate is built again."""
 RETRY_SECONDS = 1.0
-"""Seconds after which a blocked step is tried again."""
+"""Seconds after which a blocked step is retried."""
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")
 """Points of an enqueue at which the tests kill it (see `system.failpoint`)."""
 
@@ -65,7 +65,7 @@ def pin_ref(entry: str, what: str) -> str:
 
 
 class QueueReader:
-    """Replays one queue's journal as it grows, and never writes."""
+    """Replays one queue's journal as it grows; never writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,19 +74,19 @@ class QueueReader:
         self.state = QueueState()
 
     def refresh(self) -> QueueState:
-        """Replay what was appended, and return the state."""
+        """Replay new records, and return the state."""
         for stored in self._reader.read():
             self.state.apply(stored)
         return self.state
 
     def poll(self) -> list[MergeEntry]:
-        """Replay what was appended, and return the entries that changed."""
+        """Replay new records, and return the entries that changed."""
         before = dict(self.state.entries)
         self.refresh()
         return [entry for entry in self.state.entries.values() if before.get(entry.id) != entry]
 
     def may_mention(self, node: str) -> bool:
-        """Return whether what was appended since may be about that node, or about the queue as a whole."""
+        """Return whether new records may be about that node, or about the queue as a whole."""
         quoted = json.dumps(node).encode()
         return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is a file of its own
 
@@ -141,7 +141,7 @@ class MergeQueue:
 
     @property
     def processor_lock(self) -> Path:
-        """Return the lock that a processor holds for its life."""
+        """Return the lock that a processor holds as long as it runs."""
         return self.locks / "processor.lock"
 
     def is_processor_running(self) -> bool:
@@ -156,7 +156,7 @@ class MergeQueue:
         return self._reader.refresh()
 
     def entries(self) -> list[MergeEntry]:
-        """Return all entries, first in first."""
+        """Return all entries in the order of their enqueueing."""
         return list(self.state.entries.values())
 
     def entry(self, entry: str) -> MergeEntry:
@@ -180,7 +180,9 @@ class MergeQueue:
                ) -> journal.Entry:
         """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`.
 
-        `take` begins a new epoch; with `sync` the record is on the disk when this returns.
+        Args:
+            take: begin a new epoch with it.
+            sync: the record is on the disk when this returns.
         """
         self.state.check(record)
         stored = self._write(record, epoch=epoch, take=take, sync=sync)
@@ -193,7 +195,7 @@ class MergeQueue:
                                      epoch=epoch, take=take, sync=sync)
 
     def compact(self) -> None:
-        """Replace the journal by a snapshot, and keep the old file beside it. The caller holds `queue.lock`."""
+        """Archive the journal and start a new one with a snapshot. The caller holds `queue.lock`."""
         state = self.state
         journal.archive(self.path, state.seq)
         failpoint.here("archived")
@@ -207,7 +209,7 @@ class MergeQueue:
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
                 oid: str | None = None, options: EntryOptions = NO_OPTIONS) -> MergeEntry:
-        """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
+        """Enqueue the commit at `branch`'s tip (or `oid`), durably, without waiting for a test.
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
         or attempt of the node supersedes one that has not begun to land, and stays held if that was held.
@@ -225,8 +227,8 @@ class MergeQueue:
         failpoint.here("enq_pinned")
         if entry is None or options != NO_OPTIONS:
             entry = self._enqueue(name, run, node, attempt, branch, tip, recipient, options)
-        # After the lock: many at once wait for the disk together, not one after the other. An earlier enqueue of the
-        # same entry may have died, or not have come so far.
+        # Outside the lock, so that concurrent enqueues share one sync. Needed for an existing entry too: the process
+        # that wrote it may have died, or not have synced it yet.
         journal.sync(self.path)
         failpoint.here("enq")
         return entry
@@ -234,8 +236,8 @@ class MergeQueue:
     def _state_for(self, run: str, node: str, options: EntryOptions) -> QueueState:
         """Return the state, current in everything that a node's next entry depends on.
 
-        Of 50 that enqueue at once each would replay what all the others wrote, one after the other under the lock;
-        records that do not mention the node need not be replayed for it.
+        Of 50 concurrent enqueues each would replay the records of all others under the lock; those that do not mention
+        the node need no replay.
         """
         reader = self._reader
         if options.depends_on or reader.state.entries_of(run, node) or reader.may_mention(node):
@@ -244,8 +246,8 @@ class MergeQueue:
 
     def _enqueue(self, name: str, run: str, node: str, attempt: int, branch: str, oid: str, recipient: str,
                  options: EntryOptions) -> MergeEntry:
-        """Record the entry unless it exists; it is not on the disk yet when this returns."""
-        # 50 at once wait in order here; a lock with a timeout is polled for, which would take them six times as long
+        """Record the entry unless it exists, without syncing."""
+        # a lock with a timeout is polled for, which takes 50 concurrent enqueues six times as long
         with self.lock(timeout=None):
             state = self._state_for(run, node, options)
             existing = state.entries.get(name)
@@ -301,8 +303,8 @@ class MergeQueue:
                 raise Refused(why)
             self.append(Configured(config), sync=True)
 
-    def lift_own_pause(self, reason: str) -> None:
-        """Resume a queue that paused itself; a pause that a person asked for stays."""
+    def resume_own_pause(self, reason: str) -> None:
+        """Resume a queue that paused itself; a person's pause stays."""
         with self.locked() as state:
             if state.pause and not state.pause.is_manual:
                 self.append(QueueResumed(reason), sync=True)
@@ -360,15 +362,15 @@ def _find_dependency(state: QueueState, name: str, run: str) -> MergeEntry:
 
 def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, str]) -> None:
     """Refused if a dependency waits, directly or through others, for the node itself."""
-    todo, seen = list(depends_on), set()
+    todo, visited = list(depends_on), set()
     while todo:
         name = todo.pop()
         entry = state.entries.get(name)
-        if entry is None or name in seen or entry.status == "landed":
+        if entry is None or name in visited or entry.status == "landed":
             continue
-        seen.add(name)
+        visited.add(name)
         if entry.key == key:
-            raise Refused(f"{key[1]} would wait for itself, by way of {name}; leave that dependency out")
+            raise Refused(f"{key[1]} would wait for itself through {name}; leave that dependency out")
         todo += [name for other in state.unmet_dependencies(entry) for name in (other.id, *other.depends_on)]
         todo += entry.depends_on
 
@@ -378,7 +380,7 @@ def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, 
 
 @dataclass(frozen=True)
 class Progress:
-    """Result of a processor's step that did something; step again at once."""
+    """Result of a processor's step that changed something; step again at once."""
 
     what: str
     entry: str = ""
@@ -386,7 +388,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Wait:
-    """Result of a processor's step that had nothing to do.
+    """Result of a processor's step that could do nothing.
 
     `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked. Step again when `fd` (-1: none) is
     readable, when the journal grew, or after `seconds`.
@@ -431,5 +433,5 @@ class QueueWriter:
         """Delete the pins of final entries; the head of one that did not land stays."""
         refs = {pin_ref(entry.id, "candidate") for entry in entries if entry.is_final}
         refs |= {pin_ref(entry.id, "head") for entry in entries if entry.status == "landed"}
-        with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
+        with suppress(GarrisonError):  # a leftover ref is harmless; `recover` retries
             self.git.drop_refs(sorted(refs))

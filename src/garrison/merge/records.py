@@ -1,8 +1,9 @@
 """Journal records of a merge queue: one dataclass a kind, and their form on disk, which is frozen. Pure.
 
-A field is stored under its own name or the one that `stored_as` gives; fields that have their default are left out.
+A field is stored under its own name, or under the one in `stored_as`; fields with their default value are left out.
 Records about several entries store them, in the order of their batch, as `entries`, and the first also as `entry`.
-`decode` reads what every earlier version wrote; a kind that it does not know is None, and skipped.
+`decode` reads what every earlier version wrote. For a kind that it does not know it returns None: such a record is
+skipped.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ class StatusChanged(EntriesRecord):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; before there were batches a record held one `tree` and one `commit`."""
+        """Read stored data; journals without batches hold one `tree` and one `commit`."""
         single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
         return super().from_data({**single, **data})
 
@@ -263,7 +264,7 @@ class GateStarted(EntriesRecord):
 
 @dataclass(frozen=True)
 class VerdictGiven(EntriesRecord):
-    """End of a gate run, or a verdict that was known without one."""
+    """End of a gate run, or a verdict reused without one."""
 
     kind = "verdict"
     stored_as: ClassVar = {"subject": "of", "key": "command"}
@@ -295,7 +296,7 @@ class LandingStarted(EntriesRecord):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """Read stored data; before there were batches `new` was the only commit."""
+        """Read stored data; journals without batches have `new` as the only commit."""
         return super().from_data({"commits": [data["new"]], **data})
 
 
@@ -353,5 +354,5 @@ RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
 
 def decode(kind: str, data: dict[str, Any]) -> QueueRecord | None:
     """Return a stored record, None for a kind that this version does not know."""
-    known = RECORDS.get(kind)
-    return known.from_data(data) if known else None
+    record = RECORDS.get(kind)
+    return record.from_data(data) if record else None

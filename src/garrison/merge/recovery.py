@@ -1,12 +1,12 @@
-"""Recovery: repair what a crash or a foreign hand left in a queue, and rebuild a damaged or lost journal.
+"""Recovery: repair a queue after a crash or a foreign change, and rebuild a damaged or lost journal.
 
-Repairing twice is the same as once; what a living processor would handle itself is left to it; nothing is removed but
-what the journal says is over. Rebuilding holds both locks; the damaged file stays beside the new one; sequence numbers
-go on beyond every number that may have been given, so that no reader mistakes a new record for an old one.
+`repair` is idempotent. It leaves to a running processor what that would handle itself, and removes only what the
+journal calls final. `rebuild` holds both locks; the damaged file stays beside the new one. New sequence numbers begin
+beyond every number that may have been used, so that no reader mistakes a new record for an old one.
 
-`salvage` is pure and loses no entry: records that can be read count; signals say what is over; the history's trailers
-say what landed; a pin says what was enqueued, if its name is the one that this very queue gives. Whatever is still
-open is judged again, and what cannot be known is reported.
+`salvage` is pure and loses no entry: it replays the readable records; signals say which entries are final, trailers of
+the target's history which landed, and pins which were enqueued (if this queue would give an entry that very name). All
+other entries are judged again, and what cannot be known is reported.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
 """Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
 REBUILT = "its journal was rebuilt; it is judged again"
 """Reason of entries that were open when the journal was rebuilt."""
-_TRIES = 20
-"""Steps after which a landing that does not settle is left to the next processor."""
+_MAX_STEPS = 20
+"""Steps after which an unsettled landing is left to the next processor."""
 _NUMBERS_BEYOND = 100_000
-"""Numbers that may have been given by records of which nothing is left."""
-_SHOWN = 10
-"""Unreadable records named in one line."""
+"""Numbers that lost records may have used."""
+_MAX_NAMED = 10
+"""Unreadable records that one note names."""
 _LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 
 
@@ -55,7 +55,7 @@ _LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueon
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was wrong, in one line; repaired, or left to a person."""
+    """A problem in one line, and whether it was repaired or is left to a person."""
 
     what: str
     repaired: bool
@@ -66,7 +66,7 @@ class Finding:
 
 
 def repair(queue: MergeQueue, trees: Path) -> list[Finding]:
-    """Repair what can be repaired, and return what was wrong. Refused if the journal is damaged and a processor lives.
+    """Repair what can be repaired; return the problems. Refused if the journal is damaged and a processor runs.
 
     `trees`: folder of the gate slots.
     """
@@ -78,7 +78,7 @@ def repair(queue: MergeQueue, trees: Path) -> list[Finding]:
 
 
 def _repair_journal(queue: MergeQueue) -> Iterator[Finding]:
-    """Rebuild a journal that nothing can read."""
+    """Rebuild a journal that cannot be read."""
     if why := find_damage(queue):
         notes = rebuild(queue)
         state = queue.state
@@ -104,7 +104,7 @@ def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
 
 
 def _repair_pins(queue: MergeQueue) -> Iterator[Finding]:
-    """Pin commits of waiting entries that gc could remove."""
+    """Pin commits of unfinished entries that gc could remove."""
     pinned = queue.git.refs(f"{PINS}/")
     for entry in queue.state.unfinished():
         ref = pin_ref(entry.id, "head")
@@ -118,20 +118,20 @@ def _repair_pins(queue: MergeQueue) -> Iterator[Finding]:
 
 
 def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
-    """Settle what a dead processor left: a landing, locked checkouts, gate runs and pins that nothing needs."""
+    """Settle what a dead processor left: a landing, locked checkouts, unneeded gate runs and pins."""
     processor = MergeProcessor(queue, trees=trees, environment=child_environment(os.environ))
     if not (queue.state.landing or _leftovers(queue)):
         return
     if not processor.acquire():
-        return  # a living one handles this itself
+        return  # a running one handles this itself
     try:
         before = _leftovers(queue)
         processor.recover()
         removed = sorted(before - _leftovers(queue))
         if removed:
-            yield Finding(f"removed what nothing needs any more: {', '.join(removed)}", True)
+            yield Finding(f"removed leftovers: {', '.join(removed)}", True)
         landing = queue.state.landing
-        for _ in range(_TRIES if landing else 0):
+        for _ in range(_MAX_STEPS if landing else 0):
             if queue.state.landing is None or not isinstance(processor.step(), Progress):
                 break
         if landing and queue.state.landing:
@@ -143,7 +143,7 @@ def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
 
 
 def _leftovers(queue: MergeQueue) -> set[str]:
-    """Return pins, and folders of gate runs, of entries that are over."""
+    """Return unneeded pins of final entries, and folders of ended gate runs."""
     state = queue.state
     pins = (ref.removeprefix(f"{PINS}/") for ref in queue.git.refs(f"{PINS}/"))
     left = {name for name in pins if (entry := state.entries.get(name.split("/")[0])) and entry.is_final
@@ -156,7 +156,7 @@ def _leftovers(queue: MergeQueue) -> set[str]:
 def _find_stale_checkouts(queue: MergeQueue) -> Iterator[Finding]:
     for stale in queue.state.stale_checkouts:
         yield Finding(f"{stale.path} still shows {stale.old[:10]} although {queue.target} is at {stale.new[:10]}; "
-                      "commit or stash its edits, and the next processor moves it along", False)
+                      "commit or stash its edits, and the next processor updates it", False)
 
 
 def _repair_guard(queue: MergeQueue) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def _repair_guard(queue: MergeQueue) -> Iterator[Finding]:
 
 
 def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
-    """Report git's own lock on the target: only a person can tell whether its git still runs."""
+    """Report git's lock on the target: only a person can tell whether that git still runs."""
     if not queue.branch.is_local:
         return
     lock = queue.git.common / f"{queue.branch.ref}.lock"
@@ -185,7 +185,7 @@ def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
 
 
 class Trace(NamedTuple):
-    """Entry as something beside the journal names it; `commit` is the target's that holds it, if it landed."""
+    """Trace of an entry outside the journal; `commit` is the target's commit with it, if it landed."""
 
     entry: str
     oid: str
@@ -196,7 +196,7 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True)
 class Traces:
-    """Facts beside the journal. `queue` is the queue's directory, `runs` the runs there are."""
+    """Traces outside the journal. `queue` is the queue's directory, `runs` are the existing runs."""
 
     queue: str
     repo: str
@@ -206,12 +206,12 @@ class Traces:
     """Entries that were enqueued and did not land, oldest first."""
     landed: Sequence[Trace] = ()
     signalled: Sequence[MergeEntry] = ()
-    """Entries that are over, as their runners were signalled."""
+    """Final entries, as their runners were signalled."""
 
 
 @dataclass
 class Salvaged:
-    """Salvaged state, what is still to be recorded as landed (entry → commit), and notes for people."""
+    """Salvaged state, entries still to be recorded as landed (entry → commit), and notes for people."""
 
     state: QueueState
     landed: dict[str, str] = field(default_factory=dict)
@@ -219,27 +219,27 @@ class Salvaged:
 
 
 def find_damage(queue: MergeQueue) -> str:
-    """Return what is wrong with the journal, in words; empty if it can be read, or if there never was one."""
+    """Return what is wrong with the journal; empty if it can be read, or if there never was one."""
     try:
         stored = journal.read_all(queue.path)
     except RecordCorrupt as error:
         return error.why
     if stored and stored[0].kind == "snapshot":
         return ""
-    known = {each.data["entry"] for each in stored if each.kind == EntryEnqueued.kind}
+    recorded = {each.data["entry"] for each in stored if each.kind == EntryEnqueued.kind}
     identity = _queue_identity(queue)
-    lost = (trace for trace in _pin_traces(queue, before=stored[0].at if stored else "") if trace.entry not in known)
+    lost = (trace for trace in _pin_traces(queue, before=stored[0].at if stored else "") if trace.entry not in recorded)
     if not journal.finished_parts(queue.path) and not any(recognize(trace, identity) for trace in lost):
         return ""
-    return "it was begun again, without what had been enqueued before" if stored else "it is gone"
+    return "it was started again, without the entries enqueued before" if stored else "it is gone"
 
 
 def rebuild(queue: MergeQueue) -> list[str]:
-    """Replace a damaged journal, and return what could not be known. Refused while a processor lives."""
+    """Replace a damaged journal, and return notes on what could not be known. Refused while a processor runs."""
     atomic.make_directory(queue.locks)
     processor_lock = LifeLock.try_acquire(queue.processor_lock)
     if processor_lock is None:
-        raise Refused("a processor works this queue by what it read before; stop it, then run doctor again")
+        raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
     try:
         with queue.lock():
             stored, unreadable = journal.salvage(queue.path)
@@ -250,13 +250,13 @@ def rebuild(queue: MergeQueue) -> list[str]:
             failpoint.here("rebuilt")
     finally:
         processor_lock.release()
-    more = f" and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
-    notes = [f"could not be read: {', '.join(unreadable[:_SHOWN])}{more}"] if unreadable else []
+    more = f" and {len(unreadable) - _MAX_NAMED} more" if len(unreadable) > _MAX_NAMED else ""
+    notes = [f"could not be read: {', '.join(unreadable[:_MAX_NAMED])}{more}"] if unreadable else []
     return [*notes, *salvaged.notes]
 
 
 def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: Traces) -> None:
-    """Write all of it as one file that gets its name at once: a crash has rebuilt everything, or nothing."""
+    """Write the new journal as one file, renamed into place: a crash leaves the old journal or the new one."""
     path, at = queue.path, queue.clock.utc()
     seq = max([0, *(each.seq for each in stored), *(entry.seq for entry in traces.signalled)]) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
@@ -280,12 +280,12 @@ def _traces(queue: MergeQueue) -> Traces:
 
 
 def _queue_identity(queue: MergeQueue) -> Traces:
-    """Return what an entry's name is recognized by; no traces yet."""
+    """Return the facts by which an entry's name is recognized, without traces."""
     return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.list_names(queue.home / "runs"))
 
 
 def _pin_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
-    """Yield entries by their pins; with `before` those that were pinned by then, for a pin comes before its record."""
+    """Yield entries by their pins; with `before`, those pinned by then (a pin is written before its record)."""
     branches = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
     traces = []
     for ref, oid in queue.git.refs(f"{PINS}/").items():
@@ -298,7 +298,7 @@ def _pin_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
 
 
 def _modified(ref: Path) -> float:
-    """Return when a pin was made, 0 if git has packed it since."""
+    """Return the time at which a pin was written, 0 if git has packed it since."""
     with suppress(OSError):
         return ref.stat().st_mtime
     return 0.0
@@ -315,7 +315,7 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
 
 
 def _signalled(queue: MergeQueue) -> Iterator[MergeEntry]:
-    """Yield entries that are over, by the signals to their runners; `seq` is the number of the record behind it."""
+    """Yield final entries, by the signals to their runners; `seq` is the number of the record signalled."""
     for path in (queue.home / "signals").rglob("*-MERGE_*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError, RecordError):
             entry = _entry_of_signal(json.loads(path.read_bytes()), queue)
@@ -339,7 +339,7 @@ def _entry_of_signal(body: dict[str, Any], queue: MergeQueue) -> MergeEntry | No
 
 
 def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
-    """Put a queue together again from the records that are left and from its traces."""
+    """Reconstruct a queue from its readable records and its traces."""
     salvaged = Salvaged(_replay(stored))
     state = salvaged.state
     for entry in traces.signalled:
@@ -362,7 +362,7 @@ def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
 
 
 def _replay(stored: Iterable[Stored]) -> QueueState:
-    """Replay what can be read: a record counts for the entries that are known, whatever is missing before it."""
+    """Replay the readable records: each applies to the entries that are known, whatever is missing before it."""
     state = QueueState()
     for each in stored:
         state.seq, state.epoch, state.updated_at = each.seq, each.epoch, each.at
@@ -387,10 +387,10 @@ def _without_unknown(record: QueueRecord, state: QueueState) -> QueueRecord:
         return replace(record, supersedes=tuple(name for name in record.supersedes if _can_be_superseded(state, name)))
     if not isinstance(record, EntriesRecord):
         return record
-    known = [index for index, name in enumerate(record.entries) if name in state.entries]
+    positions = [index for index, name in enumerate(record.entries) if name in state.entries]
 
     def keep(values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(values[index] for index in known) if values else ()
+        return tuple(values[index] for index in positions) if values else ()
 
     if isinstance(record, StatusChanged):
         record = replace(record, trees=keep(record.trees), commits=keep(record.commits))
@@ -432,7 +432,7 @@ def _salvage_pinned(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
 
 
 def _requeue_open(salvaged: Salvaged) -> None:
-    """Requeue what was in progress; of each node only the last entry waits."""
+    """Requeue entries in progress; of each node only the last one."""
     state = salvaged.state
     state.gates, state.landing = {}, None
     last: dict[tuple[str, str], str] = {}
@@ -453,7 +453,7 @@ def _requeue_open(salvaged: Salvaged) -> None:
 
 
 def recognize(trace: Trace, traces: Traces) -> MergeEntry | None:
-    """Return the entry whose name a trace bears, None if another queue gave it."""
+    """Return the entry with a trace's name, None if another queue has named it."""
     node, attempt, _ = [*trace.entry.rsplit("-", 2), "", ""][:3]
     if not attempt.isdigit():
         return None

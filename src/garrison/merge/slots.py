@@ -1,12 +1,12 @@
 """Slots: reusable worktrees outside every checkout in which gates run, and the numbers of worktrees (GARRISON_SLOT).
 
-`<trees>/<repository key>/slot-<n>` with `slot-<n>.lock` (held by its user for life) and `slot-<n>.json` beside it: what
-tree it shows, the key its set-up ran with, what that set-up left. Files that are neither tracked nor ignored nor left
-by the set-up are cleaned away before each use; compiled Python of changed sources goes too, since two versions written
-in one second with one size look alike to its time stamps.
+A slot is `<trees>/<repository key>/slot-<n>`. Beside it are `slot-<n>.lock`, which its user holds, and `slot-<n>.json`:
+the tree it shows, the key of its last set-up, the files that set-up left. Before each use, files are removed that are
+neither tracked nor ignored nor left by the set-up, and so is compiled Python of changed sources: its time stamps cannot
+tell apart two versions of one size written in one second.
 
-Gate slots and nodes' worktrees share one row of numbers, so no two that exist at one time have the same. A node's claim
-is a link `number-<n>` to its worktree; a claim whose worktree is gone is void, so a crash leaves nothing to return.
+Gate slots and nodes' worktrees share one sequence of numbers, so no two have the same at a time. A node's claim is a
+link `number-<n>` to its worktree; the claim is void once the worktree is gone, so a crash leaks no number.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_SLOTS = 64
-"""Slots beyond which something is wrong with the locks."""
+"""Slots of a repository; more would mean that locks are not released."""
 MAX_NUMBER = 999
-"""Number beyond which something is wrong with the worktrees."""
+"""Highest number of a worktree; more would mean that worktrees are not removed."""
 
 
 @dataclass
@@ -57,10 +57,10 @@ class Slot:
         self._memory_path = path.with_name(path.name + ".json")
         self.memory = _read_memory(self._memory_path)
         self.notes: list[str] = []
-        """Lines for people about the commit that it shows."""
+        """Notes for people about the commit that it shows."""
 
     def release(self) -> None:
-        """Let go of it; the worktree stays."""
+        """Release the slot's lock; the worktree stays."""
         self._lock.release()
 
     def remove(self) -> None:
@@ -71,17 +71,17 @@ class Slot:
         self._lock.path.unlink(missing_ok=True)
 
     def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
-        """Check out exactly `commit`, detached; what set-up made stays, and other files as `clean` says (see CLEANING).
+        """Check out `commit`, detached; keep what set-up made, and clean the rest as `clean` says (see CLEANING).
 
-        `keep`: patterns, as in .gitignore, of files that stay too.
+        `keep`: patterns, as in .gitignore, of more files to keep.
         """
         if clean == "ignored" and self.memory.clean != clean:
-            self.memory.setup_key = ""  # which ignored files set-up made is not recorded: it runs again
+            self.memory.setup_key = ""  # it is not recorded which ignored files set-up made: run it again
         self.memory.clean = clean
         try:
             self._check_out(commit, keep)
         except GitError:
-            # Damaged by a gate or a crash, or of a repository that was made again: nothing in it is anyone's work.
+            # Damaged by a gate or a crash, or of a repository that was created anew: it holds no work.
             self.git.remove_worktree(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             self.memory = SlotMemory(job=self.memory.job, clean=clean)
@@ -122,7 +122,7 @@ class Slot:
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
     def record_setup(self, key: str) -> None:
-        """Record that set-up passed: what it left behind, and cleaning would remove, is kept from now on."""
+        """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on."""
         exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
         untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out
         self.memory.setup_key = key
@@ -130,7 +130,7 @@ class Slot:
         self._save()
 
     def record_job(self, job: Path) -> None:
-        """Record that a job runs here, so that the slot is not given away while it does."""
+        """Record that a job runs here, so that the slot is not reused meanwhile."""
         self.memory.job = str(job)
         self._save()
 
@@ -139,7 +139,7 @@ class Slot:
 
 
 def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
-    """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
+    """Lock slot `number` below `folder` (`<trees>/<repository key>`), else the first free one without a running job."""
     atomic.make_directory(folder)
     with _numbers_locked(git):
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
@@ -157,7 +157,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
 
 
 def remove_idle_slots(git: Git, folder: Path) -> None:
-    """Remove all slots below `folder` that are free and quiet; the folder too if it is empty then."""
+    """Remove all free slots below `folder` without a running job; the folder too, once it is empty."""
     for lock_path in sorted(folder.glob("slot-*.lock")):
         lock = LifeLock.try_acquire(lock_path)
         if lock is None:
@@ -207,7 +207,7 @@ def _read_memory(path: Path) -> SlotMemory:
 
 
 def _literal(name: str) -> str:
-    """Return a path as a pattern that matches only itself."""
+    """Return a path as a pattern that matches it alone."""
     return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
@@ -215,20 +215,20 @@ def _literal(name: str) -> str:
 
 
 def claim_number(git: Git, folder: Path, tree: Path) -> int:
-    """Return the number of the worktree `tree` below `folder`, the same one for as long as it exists."""
-    wanted = str(tree.relative_to(folder))
+    """Return the number of the worktree `tree` below `folder`, the same for as long as it exists."""
+    name = str(tree.relative_to(folder))
     with _numbers_locked(git):
         claims = _claims(folder)
         for number, owner in claims.items():
-            if owner == wanted:
+            if owner == name:
                 return number
         free = next((number for number in range(1, MAX_NUMBER + 1)
                      if number not in claims and not (folder / f"slot-{number}.lock").exists()), None)
         if free is None:
-            raise Refused(f"no number is free for {tree}; remove the worktrees of runs that are over from {folder}")
+            raise Refused(f"no number is free for {tree}; remove worktrees of ended runs from {folder}")
         link = folder / f"number-{free}"
         link.unlink(missing_ok=True)
-        link.symlink_to(wanted)
+        link.symlink_to(name)
         return free
 
 
@@ -242,7 +242,7 @@ def remove_void_claims(git: Git, folder: Path) -> None:
 
 @contextmanager
 def _numbers_locked(git: Git) -> Iterator[None]:
-    """Hold the lock under which numbers and slots are given."""
+    """Hold the lock under which numbers and slots are assigned."""
     atomic.make_directory(git.common / "garrison")
     with atomic.locked(git.common / "garrison" / "numbers.lock"):
         yield

@@ -2,8 +2,8 @@
 
 `QueueState.apply` replays one stored record: first each entry it names takes its step (`_ENTRY_STEPS`), then the queue
 (`_APPLY`). `QueueState.check` refuses a record before it is written, by the same steps.
-What `restore` makes of a `snapshot` is the state itself, less what nothing needs any more: of the entries that are over
-all but the last, unless one that waits depends on them, and old verdicts.
+`restore` turns a `snapshot` back into the state, without what nothing needs any more: old verdicts, and final entries
+but for the last, unless a waiting entry depends on them.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 MANUAL = "asked"
 """Reason of a pause that a person asked for."""
 KEPT_ENTRIES = 1000
-"""Entries that are over and stay known; the parts of the journal that were put aside have all of them."""
+"""Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
 
 
 @dataclass(frozen=True)
 class RunningGate(GateStarted):
-    """Gate run that was started `at` a time and has no verdict yet."""
+    """Gate run without a verdict, started `at` that time."""
 
     at: str
 
 
 @dataclass(frozen=True)
 class BaseVerdict:
-    """Verdict on the bare target, tested because of `entry`."""
+    """Verdict on the bare target, which was tested because of `entry`."""
 
     entry: str
     result: str
@@ -79,7 +79,7 @@ class StaleCheckout:
 
 @dataclass(frozen=True)
 class Pause:
-    """Reason why the queue judges nothing now; `tip` is the target's at that moment."""
+    """Reason why the queue judges nothing now; `tip` was the target's when it began."""
 
     reason: str
     detail: str
@@ -88,7 +88,7 @@ class Pause:
 
     @property
     def is_manual(self) -> bool:
-        """Return whether a person asked for it; then only a person lifts it."""
+        """Return whether a person asked for it; then only a person resumes the queue."""
         return self.reason == MANUAL
 
     def describe(self) -> str:
@@ -150,7 +150,7 @@ class QueueState:
         return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
 
     def unfinished(self) -> list[MergeEntry]:
-        """Return the entries that are not over, first in first."""
+        """Return the entries without a final status, in the order of their enqueueing."""
         return [entry for entry in self.entries.values() if not entry.is_final]
 
     def ranked(self) -> list[MergeEntry]:
@@ -218,16 +218,16 @@ class QueueState:
             self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 
 
-# ------------------------------------------------------------------------------------------------- what moves an entry
+# ---------------------------------------------------------------------------------------- effect of a record on entries
 
 
 def move_entry(entry: MergeEntry, record: QueueRecord) -> MergeEntry:
-    """Return an entry after a record that moves it, whatever the lifecycle says."""
+    """Return an entry as a record leaves it; the lifecycle is not checked."""
     return _ENTRY_STEPS[type(record)](entry, record)
 
 
 def moves_entries(record: QueueRecord) -> bool:
-    """Return whether a record moves the entries that it names."""
+    """Return whether a record changes the entries that it names."""
     return type(record) in _ENTRY_STEPS
 
 
@@ -277,7 +277,7 @@ _ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]
 """Record → the step of each entry that it names."""
 
 
-# --------------------------------------------------------------------------------------------- what changes the queue
+# -------------------------------------------------------------------------------------- effect of a record on the queue
 
 
 def _apply_configured(state: QueueState, record: Configured, stored: Stored) -> None:
@@ -351,11 +351,11 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
 
 
 def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: Stored) -> None:
-    """Note a verdict in one of the entries that were under test; a red one of several is not its own yet."""
+    """Record a verdict in one of the entries under test; red for several together is not yet a verdict on one."""
     others = len(record.entries) - 1
     if record.result != "green" and others:
         state.entries[entry.id] = replace(
-            entry, reason=f"red together with {others} others; the culprit is being looked for", log=record.log,
+            entry, reason=f"red together with {others} others; finding the culprit", log=record.log,
             updated_at=stored.at)
         return
     entry = replace(entry, verdict=record.result, reason=record.reason, log=record.log, updated_at=stored.at)
@@ -398,7 +398,7 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
                                           updated_at=stored.at)
     if state.pause and state.pause.is_manual and record.reason != MANUAL:
-        return  # a person's pause stays, whatever the queue itself finds wrong
+        return  # the queue's own pause never replaces a person's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log)
     state.verdicts.forget_base()
 
@@ -436,8 +436,8 @@ _APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = 
 
 
 def snapshot(state: QueueState) -> SnapshotTaken:
-    """Return the state as a record, so that the journal need not be read from its beginning."""
-    entries = _kept(state)
+    """Return the state as a record with which a new journal can start."""
+    entries = _entries_to_keep(state)
     names = {entry.id for entry in entries}
     landing = state.landing
     return SnapshotTaken({
@@ -456,7 +456,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
 
 
 def restore(state: QueueState, data: dict[str, Any]) -> None:
-    """Make `state` what `snapshot` was given."""
+    """Set `state` from the data of a snapshot."""
     state.holder, state.updated_at = data["holder"], data["updated_at"]
     state.tip, state.enqueued = data["tip"], data["count"]
     state.base = from_data(BaseVerdict, data["base"]) if data["base"] else None
@@ -471,8 +471,8 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.verdicts = VerdictCache.from_data(data["seen"])
 
 
-def _kept(state: QueueState) -> list[MergeEntry]:
-    """Return the entries that stay known: those that wait, all of the nodes that they wait for, and the last others."""
+def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
+    """Return the entries for a snapshot: unfinished ones, all of the nodes they depend on, and the last others."""
     todo = list(state.unfinished())
     keys: set[tuple[str, str]] = set()
     while todo:
@@ -492,6 +492,6 @@ def _outcome_data(state: QueueState, outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome(state: QueueState, data: dict[str, Any]) -> Outcome:
-    known = data["entry"]
-    entry = state.entries[known] if isinstance(known, str) else from_data(MergeEntry, known)
+    stored = data["entry"]
+    entry = state.entries[stored] if isinstance(stored, str) else from_data(MergeEntry, stored)
     return make_outcome(entry, data["type"], data["seq"], data["at"])

@@ -1,8 +1,8 @@
 """Target: the branch that entries land on, of this repository or of a remote (`origin:main`).
 
-`tip` asks the repository that decides; `swap` moves the branch from OLD to NEW in one compare-and-swap and nothing
-else, and may be repeated after a crash. A remote is asked by `ls-remote` and moved by `push --force-with-lease`; what
-it holds is fetched into a ref of ours, never into the user's.
+`tip` asks the repository that has the branch; `swap` moves the branch from OLD to NEW by one compare-and-swap, and may
+be repeated after a crash. A remote is asked by `ls-remote` and moved by `push --force-with-lease`; its commits are
+fetched into a ref of ours, never into the user's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 REMOTES = "refs/garrison/remote"
 """Refs that remote branches are fetched to: `<REMOTES>/<remote>/<branch>`."""
 LANDING = "GARRISON_LANDING"
-"""Environment variable of a swap: names the ref that the queue moves, so that the guard lets it pass."""
+"""Environment variable of a swap: the ref that the queue moves, for the guard to let it pass."""
 _NETWORK_SECONDS = 120.0
 _FRESH_SECONDS = 5.0
-"""Seconds for which a remote's answer is used again: the lease of the push finds out what it missed."""
+"""Seconds for which a remote's answer is reused: the lease of the push detects a newer tip."""
 
 
 class Target(Protocol):
@@ -33,12 +33,12 @@ class Target(Protocol):
     ref: str
     """Full ref, in the repository that has the branch."""
     is_local: bool
-    """Set if a swap takes only milliseconds, so that it may be done under `queue.lock`."""
+    """Set if a swap takes milliseconds, so that it is done under `queue.lock`."""
     retry_seconds: float
-    """Seconds after which a refused swap is tried again."""
+    """Seconds after which a refused swap is retried."""
 
     def tip(self) -> str | None:
-        """Return its commit now, which this repository then holds; None if there is no such branch."""
+        """Return its present commit, after fetching it into this repository; None if there is no such branch."""
         ...
 
     def swap(self, old: str, new: str, message: str) -> str:
@@ -56,11 +56,11 @@ class LocalTarget:
         self.ref = f"refs/heads/{branch}"
 
     def tip(self) -> str | None:
-        """Return as Target."""
+        """Return its present commit; None if there is no such branch."""
         return self.git.branch_tip(self.name)
 
     def swap(self, old: str, new: str, message: str) -> str:
-        """Move it as Target."""
+        """Move it from `old` to `new` as `Target.swap`."""
         if self.git.update_ref(self.ref, new, old, message=message, hooks=True, extra={LANDING: self.ref}):
             return ""
         return (f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock, and check "
@@ -80,7 +80,7 @@ class RemoteTarget:
         """Time of the last answer, and the tip that it gave."""
 
     def tip(self) -> str | None:
-        """Return as Target, at most some seconds old, and current after a swap; GitError if the remote is silent."""
+        """Return its commit, a few seconds old at most, and current after a swap; GitError if the remote fails."""
         asked_at, tip = self._answer
         if time.monotonic() - asked_at > _FRESH_SECONDS:
             asked_at, tip = time.monotonic(), self._ask()
@@ -97,7 +97,7 @@ class RemoteTarget:
         return self.git.rev(self.copy)
 
     def swap(self, old: str, new: str, message: str) -> str:
-        """Move it as Target. A push that was cut off is in doubt until `tip` is asked."""
+        """Move it as `Target.swap`. The outcome of an interrupted push is unknown until `tip` is asked."""
         self._answer = (float("-inf"), None)
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,
                      f"{new}:{self.ref}")
@@ -118,7 +118,7 @@ def split_target(name: str) -> tuple[str | None, str]:
 
 
 def check_target_name(name: str) -> str:
-    """Return it; UsageError for what cannot name a target."""
+    """Return `name`; UsageError if it cannot be a target."""
     remote, branch = split_target(name)
     if not branch or remote == "" or any(part.startswith("-") for part in (branch, remote or "")):
         raise UsageError(f"not a branch: {name!r}; name the branch to land on, `origin:main` for one of a remote")
@@ -132,7 +132,7 @@ def open_target(git: Git, name: str) -> Target:
 
 
 def check_target(git: Git, name: str) -> None:
-    """Refused unless the branch, or the remote, is known here; a remote itself is not asked."""
+    """Raise Refused unless this repository has the branch, or the remote; the remote is not asked."""
     remote, branch = split_target(check_target_name(name))
     if remote is None and not git.branch_exists(branch):
         raise Refused(f"{git.root} has no branch {branch} to land on; name one with --target")

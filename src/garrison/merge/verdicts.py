@@ -1,8 +1,8 @@
 """Verdicts: classify how a gate run ended, and cache what the journal has recorded of trees; only `green` lands.
 
-A verdict is kept by (tree, key); the key stands for gate, set-up and the environment they ran in. A green one is used
-again for any candidate with that tree. A red one is remembered with the entries that were under test, and never rejects
-an entry by itself. What follows from verdicts is decided in `batch`. Everything here is pure.
+A verdict is cached by (tree, key); the key stands for gate, set-up and the environment they ran in. A green verdict is
+reused for any candidate with that tree. A red one is cached with the entries that were under test, and never rejects an
+entry by itself: `batch` decides what follows. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "los
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
 MAX_LOST = 3
-"""Gate runs of one tree that may vanish without a verdict before that counts as one."""
+"""Gate runs of a tree that may end without a verdict before that counts as a verdict."""
 JUDGED_WINDOW = 64
-"""Judged entries that are remembered."""
+"""Judged entries that the failure rate is computed from."""
 KEPT_VERDICTS = 2000
 """Verdicts of each colour that a snapshot keeps."""
 _LAST_RUNS = 5
 _FLAKY_WINDOW = 200
-"""Verdicts for which a gate counts as flaky after it judged one tree both ways."""
+"""Verdicts for which a gate counts as flaky after it judged the same tree both ways."""
 
 _RAN_NOTHING = re.compile(r"^Ran 0 tests in ", re.MULTILINE)
 _RAN_SOME = re.compile(r"^Ran [1-9]\d* tests? in |^[= ]*\d+ passed", re.MULTILINE)
@@ -66,7 +66,7 @@ def describe_result(result: str, code: int, timeout: float, *, timed_out: bool =
 
 @dataclass(frozen=True)
 class RedRun:
-    """Run that was not green: the entries under test, its result, its record's number."""
+    """Gate run that was not green: the entries under test, its result, its record's number."""
 
     entries: tuple[str, ...]
     result: str
@@ -84,7 +84,7 @@ class BaseRun:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts about trees from the journal and the running gates, all that `decide_next` decides from."""
+    """Facts about trees, from the journal and the running gates, on which `batch.decide_next` bases its decision."""
 
     green: Container[str] = ()
     red: Mapping[str, Sequence[RedRun]] = field(default_factory=dict)
@@ -93,11 +93,11 @@ class Evidence:
     broken: int = 0
     """Number of the first verdict on this tip in which the gate itself may be at fault; 0: none."""
     flaky: bool = False
-    """Set if the gate has judged one tree both ways."""
+    """Set if the gate has judged the same tree both ways lately."""
 
 
 class _GreenTrees:
-    """Trees of a set of (tree, key) pairs, for one key."""
+    """Trees with a green verdict for one key."""
 
     def __init__(self, pairs: Collection[tuple[str, str]], key: str) -> None:
         self._pairs, self._key = pairs, key
@@ -108,7 +108,7 @@ class _GreenTrees:
 
 @dataclass
 class VerdictCache:
-    """Verdicts as replayed from the journal, and the statistics that batches are sized by."""
+    """Verdicts as replayed from the journal, and the statistics that determine the size of batches."""
 
     green: dict[tuple[str, str], None] = field(default_factory=dict)
     """(tree, key) pairs that passed, oldest first."""
@@ -118,7 +118,7 @@ class VerdictCache:
     broken: int = 0
     """As in Evidence."""
     rejections: list[bool] = field(default_factory=list)
-    """Flags of the entries judged lately: was it rejected?"""
+    """For each entry judged lately, whether it was rejected."""
     durations: list[float] = field(default_factory=list)
     """Seconds that the last gate runs took."""
     _lost: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class VerdictCache:
     """Verdicts when the gate last judged a tree both ways."""
 
     def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int) -> bool:
-        """Record the end of a run; return whether it counts, as a vanished one does only when it vanishes again."""
+        """Record the end of a run; return whether it counts: a lost one does only after MAX_LOST of them."""
         self._count += 1
         reds = self.red.setdefault(key, {})
         if result == "green":
@@ -167,15 +167,15 @@ class VerdictCache:
         self.rejections = [*self.rejections, rejected][-JUDGED_WINDOW:]
 
     def forget_base(self) -> None:
-        """Forget the bare target's verdict: the tip or the suspects changed, or the queue paused."""
+        """Forget the bare target's verdict: the tip or the batch changed, or the queue paused."""
         self.base, self.broken = None, 0
 
     def forget_lost(self) -> None:
-        """Forget runs that vanished under an earlier processor: that is not the tree's fault."""
+        """Forget runs that were lost under an earlier processor: that is not the tree's fault."""
         self._lost = {}
 
     def evidence(self, key: str, running: Collection[str]) -> Evidence:
-        """Return what to decide from, for one key; `running` holds the trees under test."""
+        """Return the evidence for one key; `running` holds the trees under test."""
         return Evidence(_GreenTrees(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
                         self._count - self._flaky_at < _FLAKY_WINDOW)
 
@@ -191,7 +191,7 @@ class VerdictCache:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> VerdictCache:
-        """Read `to_data` back."""
+        """Invert `to_data`."""
         cache = cls(dict.fromkeys((tree, key) for tree, key in data["green"]), {},
                     from_data(BaseRun, data["base"]) if data["base"] else None, data["broken"], data["judged"],
                     data["seconds"], {(tree, key): count for tree, key, count in data["lost"]}, data["_verdicts"],

@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def context_file(self) -> Path:
-        """Context of the pipeline as a JSON object, where the run has one."""
+        """Return the context of the pipeline as a JSON object, where the run has one."""
         return self.folder / "context.json"
 
     def write_context(self, context: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Assignment:
 
     @property
     def prompt_file(self) -> Path:
-        """Prompt of the agent, with the wisdom of earlier incarnations."""
+        """Return the prompt of the agent, with the wisdom of earlier incarnations."""
         return self.folder / "prompt.md"
 
     def write_prompt(self, text: str) -> None:
@@ -56,12 +56,12 @@ class Assignment:
 
     @property
     def output(self) -> Path:
-        """Log of everything the agent prints."""
+        """Return the log of everything the agent prints."""
         return self.folder / "output.log"
 
     @property
     def notes(self) -> Path:
-        """File in which an agent may leave notes for its successor."""
+        """Return the file in which an agent may leave notes for its successor."""
         return self.folder / "notes.txt"
 
 
@@ -113,7 +113,7 @@ class Function:
 
 
 class Work(Protocol):
-    """Work under way."""
+    """Work in progress, polled until it has an outcome."""
 
     def poll(self, now: float) -> Outcome | None:
         """Return the outcome once it has ended and nothing of it is left running; `now` is monotonic seconds."""
@@ -133,17 +133,17 @@ class Work(Protocol):
 
     @property
     def session(self) -> str | None:
-        """Id of a session that a successor can resume."""
+        """Return the id of a session that a successor can resume."""
         return None
 
     @property
     def phase(self) -> str | None:
-        """Phase that the agent itself reported."""
+        """Return the phase that the agent itself reported."""
         return None
 
     @property
     def question(self) -> Question | None:
-        """Question that it waits for a person to answer."""
+        """Return the question that it waits for a person to answer."""
         return None
 
     def answer(self, question: str, text: str) -> None:

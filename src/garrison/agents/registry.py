@@ -60,18 +60,18 @@ def profiles(home: Path) -> dict[str, Profile]:
     """Return the agents of a home by name; UsageError if config.toml is malformed."""
     from garrison.agents.scripted import SCRIPTED
 
-    found: dict[str, Profile] = {"command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
+    by_name: dict[str, Profile] = {"command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
     for config in read_config(home).agents():
-        found[config.name] = _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
-    return found
+        by_name[config.name] = _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
+    return by_name
 
 
 def find_profile(name: str, home: Path) -> Profile:
     """Return the profile of that name; UsageError that lists the names there are."""
-    found = profiles(home)
-    if name not in found:
-        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(found))} (more in {config_path(home)})")
-    return found[name]
+    by_name = profiles(home)
+    if name not in by_name:
+        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(by_name))} (more in {config_path(home)})")
+    return by_name[name]
 
 
 def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, Any] | None = None) -> Agent:
@@ -138,11 +138,11 @@ def _session_agent(profile: Profile, home: Path) -> SessionAgent:
 
 def _model_profile(profile: Profile, home: Path) -> CommandProfile | ClaudeProfile:
     """Return the agent whose model a profile runs: itself, or the one that a session names."""
-    found = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
-    if isinstance(found, SessionProfile):
-        raise UsageError(f"agent {profile.name} is a session of {found.name}, which is a session itself; name a Claude "
+    model = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
+    if isinstance(model, SessionProfile):
+        raise UsageError(f"agent {profile.name} is a session of {model.name}, which is a session itself; name a Claude "
                          "agent, or `scripted`")
-    return found
+    return model
 
 
 # ---- config.toml
@@ -163,10 +163,10 @@ def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, 
 
 
 def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str, ...]) -> SessionProfile:
-    known = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
-    unknown = sorted(set(values) - set(known))
+    settings = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
+    unknown = sorted(set(values) - set(settings))
     if unknown:
-        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(known)}")
+        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(settings)}")
     of = values.pop("of", "claude")
     if not isinstance(of, str) or of == name:
         raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")

@@ -141,7 +141,7 @@ class Condition:
 
     @property
     def is_always_true(self) -> bool:
-        """True if it asks nothing, so that its edge is unconditional."""
+        """Return whether it asks nothing, so that its edge is unconditional."""
         return self.tree == And()
 
 

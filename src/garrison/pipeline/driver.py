@@ -1,6 +1,6 @@
 """Library driver: run the handlers of the places in flight and apply their outcomes.
 
-The machine decides, the journal remembers, the driver acts. Nothing follows from an outcome before it is on disk.
+The machine decides, the journal records, the driver acts. Nothing follows from an outcome before it is on disk.
 Places in flight run concurrently; a run with a single place in flight needs neither a task nor a thread.
 
     handler returns -> outcome checked -> one record, synced -> the machine's next places -> handlers
@@ -118,7 +118,7 @@ class Driver:
     # ---- the loop ------------------------------------------------------------------------------------------------
 
     async def drive(self, change: Change) -> None:
-        """Run from what `change` started until the run ends or waits; on cancellation end all work first."""
+        """Run from the places in `change` until the run ends or waits; on cancellation, end all work first."""
         self.apply_change(change)
         if self.options.resumed:
             self._invoker.inherited = {place.id for place in change.started}
@@ -132,7 +132,7 @@ class Driver:
             self.events.flush()
 
     async def _turn(self) -> None:
-        """Start what is ready, wait until something ends, and apply it."""
+        """Start the ready places, wait until one of them ends, and apply its outcome."""
         is_alone = len(self._ready) == 1 and not self._working and not self._waiting
         if is_alone and self.program.max_seconds is None:
             place = self._ready.pop()
@@ -216,7 +216,7 @@ class Driver:
         self._checkpoint_soon()
 
     def apply_change(self, change: Change) -> None:
-        """Start and cancel what the machine says."""
+        """Start and cancel places as the machine decided."""
         if self.events.is_enabled:
             emit_change(self.events, change)
         for step in change.finished:

@@ -5,7 +5,7 @@
     result = run("work.dot", initial={"ticket": 42}, handlers={"deploy": deploy}, run_dir="/tmp/run")
     result.status, result.completed_nodes, result.context
 
-Whatever can be refused is refused before the first node runs, in one line. A run's start is in its journal, so that a
+A graph that cannot run is refused before the first node starts, in one line. A run's start is in its journal, so that a
 resume needs only its directory and the handlers.
 """
 
@@ -86,7 +86,7 @@ async def run_async(
     `answerer` answers gates (see `questions`), `on_event` receives every event (see `event_stream`). With `resume` the
     run in `run_dir` continues; `again` also visits the node at which it failed once more; `changed_graph` accepts a
     `graph` that differs from the one it started with. `tree` is where commands run (default: the current directory).
-    Raise GarrisonError, on one line, for whatever cannot be run.
+    GarrisonError, in one line, if it cannot be run.
     """
     registry = Registry(handlers)
     directory = None if run_dir is None else RunDirectory(Path(run_dir))
@@ -94,7 +94,7 @@ async def run_async(
     journal = None
     if resume:
         if directory is None or not directory.exists():
-            raise UsageError("resume needs run_dir, the directory of a run that was begun")
+            raise UsageError("resume needs run_dir, the directory of a run that was started")
         journal = RunJournal(directory, clock.utc)
     elif directory is not None and directory.exists() and graph is not None:
         raise Refused(f"{directory.root} holds a run already; give another directory, or resume it (garrison pipeline "

@@ -92,7 +92,7 @@ class OpenGate:
 
     @property
     def node(self) -> str:
-        """Node whose gate it is."""
+        """Return the node whose gate it is."""
         return self.question.node
 
     def to_record(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class OpenGate:
         return signal_timed_out(self.signal) if self.kind == SIGNAL else answer_timed_out(self.question)
 
     def auto_approved(self) -> Outcome:
-        """Return the outcome where nobody is to be asked: its default, else its first option."""
+        """Return the outcome of a gate without asking: its default, else its first option."""
         first = self.question.options[0].label if self.question.options else "approved"
         return default_chosen(self.question, self.question.default or first)
 

@@ -37,28 +37,28 @@ class Stop(NamedTuple):
 
     @property
     def here(self) -> str:
-        """Text at the stop, cut short."""
+        """Return the text at the stop, cut short."""
         return self.text[self.offset:self.offset + 80]
 
     @property
     def word(self) -> str:
-        """Word at the stop in lower case; empty if there is none."""
+        """Return the word at the stop in lower case; empty if there is none."""
         match = _WORD.match(self.text, self.offset)
         return match[0].lower() if match else ""
 
     @property
     def before(self) -> str:
-        """Character before the stop."""
+        """Return the character before the stop."""
         return self.text[self.offset - 1:self.offset]
 
     @property
     def last(self) -> Any:
-        """Last token or result; None at the beginning."""
+        """Return the last token or result; None at the beginning."""
         return self.stack[-1] if self.stack else None
 
     @property
     def is_at_end(self) -> bool:
-        """True if the text ended too early."""
+        """Return whether the text ended too early."""
         return self.offset >= len(self.text)
 
 

@@ -95,7 +95,7 @@ class Node:
 
     @property
     def handler(self) -> str:
-        """Its handler: `type`, its alias `handler`, then the shape; without a shape, ids such as start and exit."""
+        """Return its handler: `type`, its alias `handler`, then the shape, else ids such as start and exit."""
         named = self.attrs.get("type") or self.attrs.get("handler")
         if named:
             return str(named)
@@ -108,7 +108,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Its label, else its id."""
+        """Return its label, else its id."""
         return str(self.attrs.get("label") or self.id)
 
 

@@ -33,8 +33,8 @@ _WORDS: Mapping[str, str] = {
 
 def normalize_status(word: object) -> str | None:
     """Return the status that `word` means in any case and with any separator; None for an unknown word."""
-    known = _WORDS.get(word) if isinstance(word, str) else None
-    return known or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
+    status = _WORDS.get(word) if isinstance(word, str) else None
+    return status or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """True if it failed; RETRY asks for another attempt and is not a failure."""
+        """Return whether it failed; RETRY asks for another attempt and is not a failure."""
         return self.status == FAIL
 
     @property
     def good(self) -> bool:
-        """True if the run may go on normally: success, partial success, or skipped."""
+        """Return whether the run may go on normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
 
     def to_data(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class RunPlan:
 
     @property
     def max_seconds(self) -> float | None:
-        """Time limit of a run."""
+        """Return the time limit of a run."""
         return self.program.max_seconds if self.program is not None else None
 
 

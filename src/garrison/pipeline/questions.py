@@ -85,7 +85,7 @@ class Question:
 
 
 Answer: TypeAlias = "str | None"
-"""A person's text, TIMEOUT, SKIPPED, or None if no one is there to answer."""
+"""A person's text, TIMEOUT, SKIPPED, or None if there is no one to ask."""
 
 
 @runtime_checkable
@@ -93,7 +93,7 @@ class Answerer(Protocol):
     """Source of answers."""
 
     def ask(self, question: Question) -> Answer | Awaitable[Answer]:
-        """Return the answer; None if no one is there."""
+        """Return the answer; None if there is no one to ask."""
         ...
 
 

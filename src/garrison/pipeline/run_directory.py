@@ -123,8 +123,8 @@ class RunStart:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> RunStart:
         """Return the start of a `begun` record, ignoring fields of later versions."""
-        known = {name.name: data[name.name] for name in fields(cls) if name.name in data}
-        return cls(**{**known, "initial": json.loads(data["initial"])})
+        stored = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**stored, "initial": json.loads(data["initial"])})
 
 
 @dataclass
@@ -207,7 +207,7 @@ class RunJournal:
 
     @property
     def seq(self) -> int:
-        """Number of the last record."""
+        """Return the number of the last record."""
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, Any]) -> None:

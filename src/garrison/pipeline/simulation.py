@@ -32,14 +32,14 @@ def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str,
             raise UsageError(f"--outcome names {node}, a {kind} node, whose outcome follows from others; name a "
                              "node that does work")
     kinds = {node.handler for node in graph.nodes.values()} - {*ENGINE_TYPES}
-    known = {kind for kind in kinds if kind in BUILT_IN or kind.startswith("session.") or kind in offered()}
+    simulated = {kind for kind in kinds if kind in BUILT_IN or kind.startswith("session.") or kind in offered()}
 
     async def simulate(call: Call) -> Outcome | Any:
         if call.node.handler == "wait.human" and call.node.id not in outcomes:
             return await wait_human(call)
         return simulated_outcome(call, outcomes, labels)
 
-    return dict.fromkeys(known, simulate)
+    return dict.fromkeys(simulated, simulate)
 
 
 def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[str, str]) -> Outcome:

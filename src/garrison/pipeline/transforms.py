@@ -48,8 +48,8 @@ def prepare(graph: Graph, transforms: Iterable[Transform] = ()) -> Graph:
 
 def expand_goal(graph: Graph) -> Graph:
     """Expand the variables in prompts and labels that are known before the graph runs."""
-    known = {"goal": text(graph.attrs, "goal", ""), **{f"graph.{key}": value for key, value in graph.attrs.items()}}
-    return _map_nodes(graph, lambda node: _expand_node(node, known))
+    values = {"goal": text(graph.attrs, "goal", ""), **{f"graph.{key}": value for key, value in graph.attrs.items()}}
+    return _map_nodes(graph, lambda node: _expand_node(node, values))
 
 
 def apply_stylesheet(graph: Graph) -> Graph:
@@ -125,10 +125,10 @@ def _replacement(match: re.Match[str], values: Mapping[str, object]) -> str:
     return match[0]
 
 
-def _expand_node(node: Node, known: Mapping[str, object]) -> Node:
+def _expand_node(node: Node, graph_values: Mapping[str, object]) -> Node:
     if not any("$" in node.attrs.get(key, "") for key in EXPANDED):
         return node
-    values = {**known, **{f"node.{key}": value for key, value in node.attrs.items()}, "node.id": node.id}
+    values = {**graph_values, **{f"node.{key}": value for key, value in node.attrs.items()}, "node.id": node.id}
     attrs = dict(node.attrs)
     for key in EXPANDED:
         if key in attrs:

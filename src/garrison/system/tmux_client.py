@@ -86,7 +86,7 @@ class TmuxClient(libtmux.Server):
 
     @property
     def socket_path(self) -> str:  # type: ignore[override]
-        """Socket of the server at present: it may move when the runtime directory was removed."""
+        """Return the socket of the server at present: it may move when the runtime directory was removed."""
         return str(self._server.socket)
 
     def cmd(self, cmd: str, *args: Any, target: str | int | None = None) -> libtmux.common.tmux_cmd:

@@ -75,7 +75,7 @@ class TmuxServer:
 
     @property
     def socket(self) -> Path:
-        """Path of the socket, whether or not a server listens on it; see `socket_path`."""
+        """Return the path of the socket, whether or not a server listens on it; see `socket_path`."""
         if self._socket is None:
             self._socket = socket_path(self.run)
         return self._socket

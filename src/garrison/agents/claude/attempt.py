@@ -5,7 +5,7 @@ and records why. `policy` decides what follows, and while the session waits no p
 the session over meanwhile: the program is stopped, and started again when they have left.
 
 `ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
-session, which resumes at the node under way.
+session, which resumes at the node in progress.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class SuspendableAttempt(Work):
         self.program: Work | None = None
         self.outcome: Outcome | None = None
         self._stopping = self._taken_over = False
-        # Whoever started this incarnation has seen to its predecessor's failure, or it is refused once more.
+        # A new incarnation means that a person has dealt with the failure; if not, the CLI refuses again.
         resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
         self.decision = policy.RESUME if resolved else self._decide()
         self._step(now)
 
-    # ---- of each kind of session
+    # ---- implemented by each kind of session
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start the session's program."""
@@ -66,7 +66,7 @@ class SuspendableAttempt(Work):
     # ---- the protocol `Work`
 
     def poll(self, now: float) -> Outcome | None:
-        """Take one step; return the outcome once there is one and nothing of the session is left running."""
+        """Do one step; return the outcome once there is one and nothing of the session runs any more."""
         if self.program is not None:
             if not self._taken_over and takeover.holder(self.files) is not None:
                 self._taken_over = True

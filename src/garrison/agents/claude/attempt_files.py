@@ -10,7 +10,7 @@
 | `endings.jsonl` | how each connection ended (`policy.Ending`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
-| `lifted.json` | a person's answer to a trouble that only a person can resolve | orchestrator |
+| `lifted.json` | a person's answer to a failure that only a person can resolve | orchestrator |
 | `phase` | the phase from `update_phase` | connection |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |

@@ -2,8 +2,8 @@
 
 `usage.jsonl` in an attempt's folder has one line for each response of the model, written before that response's tools
 run (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, the CLI's own
-total since the session began). A kill loses at most the response under way. The CLI's total counts over resumes, but a
-killed CLI takes with it what it had not reported. So a session's cost is its highest total, plus the estimates of calls
+total since the session began). A kill loses at most the response in progress. The CLI's total counts over resumes, but
+a killed CLI has not reported all of its cost. So a session's cost is its highest total, plus the estimates of calls
 that killed connections made, plus those of the calls after the last total.
 """
 
@@ -146,7 +146,7 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
 
 
 def read_usage(path: Path) -> list[UsageRecord]:
-    """Return the records of one usage file; a torn last line is of a response whose tools had not begun."""
+    """Return the records of one usage file; a torn last line is of a response whose tools had not started."""
     return [UsageRecord(**{("connection" if key == "stretch" else key): value for key, value in body.items()})
             for body in read_lines(path)]
 

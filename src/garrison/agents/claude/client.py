@@ -98,17 +98,17 @@ class ClaudeClient:
 
     @property
     def tool_running(self) -> bool:
-        """True while a tool call has no result."""
+        """Return whether a tool call has no result."""
         return bool(self._messages.tool_calls)
 
     @property
     def answered(self) -> bool:
-        """True once the model has answered anything."""
+        """Return whether the model has answered anything."""
         return self._messages.answered
 
     @property
     def last_error(self) -> str:
-        """Failure in the CLI's last message, by the CLI's own name; '' for none."""
+        """Return the failure in the CLI's last message, by the CLI's own name; '' for none."""
         return self._messages.last_error
 
     async def connect(self) -> None:
@@ -185,7 +185,7 @@ class _MessageReader:
         self.answered = False
         self.last_error = ""
         self._responses: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
-        """Streamed response under way (None: the session's own, else a subagent's): message id, model, usage so far."""
+        """Streamed responses in progress (None: the session's, else a subagent's): message id, model, usage so far."""
 
     def read(self, message: Any) -> list[Event]:
         """Return the events of one message."""

@@ -112,7 +112,7 @@ class Connection:
         forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session,
                                   project_key_for_directory(job.worktree))
         if forked:
-            self._note(f"goes on from session {job.parent_session}")
+            self._note(f"continues session {job.parent_session}")
         return forked
 
     async def _connect(self) -> Ending:

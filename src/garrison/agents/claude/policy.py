@@ -1,7 +1,7 @@
 """Session policy: decide what follows when a connection to Claude has ended.
 
 A session has as many connections as it needs, each to one CLI process. How they ended is recorded in the attempt's
-folder, so a successor of a dead orchestrator comes to the same decision. Deaths are not decided here: a connection that
+folder, so a successor of a dead orchestrator makes the same decision. Deaths are not decided here: a connection that
 was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
@@ -32,7 +32,7 @@ class Ending:
     resets_at: float | None = None
     """Of a rate limit: when it ends, in seconds since 1970, if known."""
     progress: bool = False
-    """True if the model answered in this connection, so that earlier failures are over."""
+    """Set if the model answered in this connection, which ends a series of failures."""
 
 
 class Step(StrEnum):
@@ -97,7 +97,7 @@ TRANSIENT: Mapping[str, Backoff] = {
     failures.HANG: Backoff(0.5, 10.0, 3, 30),
     failures.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
 }
-"""Failures that pass by themselves. A rate limit is waited for until its reset where that is known."""
+"""Failures that pass by themselves. After a rate limit the wait ends at its reset, if that is known."""
 MAX_WAIT = 8 * 86_400.0
 """Longest wait for a reset in seconds: a week's limit, and a day."""
 _COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
@@ -147,7 +147,7 @@ def _after_transient(endings: Sequence[Ending]) -> Decision:
     if same > backoff.max_consecutive:
         return Decision(Step.FINISH, reason=f"{last.kind} {same} times running: {last.reason}")
     if last.kind in _COUNTED and counted > MAX_CONSECUTIVE:
-        return Decision(Step.FINISH, reason=f"{counted} troubles running, at last {last.kind}: {last.reason}")
+        return Decision(Step.FINISH, reason=f"{counted} failures running, at last {last.kind}: {last.reason}")
     if total > backoff.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
     until = last.at + backoff.delay(same if last.kind == failures.RATE_LIMIT else counted)

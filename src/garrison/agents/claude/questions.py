@@ -32,7 +32,7 @@ def ask(files: AttemptFiles, text: str, call: str = "") -> None:
     """Record a question of the agent's; a second one in the same turn is added to the first.
 
     Args:
-        call: id of the tool call that waits for the answer; such a question stands alone.
+        call: id of the tool call that waits for the answer; such a question is not joined with others.
     """
     question = read_json(files.question)
     if question and not call and not is_answered(files):
@@ -109,7 +109,7 @@ def wake_at(decision: Decision, now: float) -> float | None:
 
 
 def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
-    """Show once what is waited for ('': nothing), in a file for `status` and in the output that people watch."""
+    """Show once what the attempt waits for ('': nothing), in a file for `status` and in the attempt's output."""
     shown = files.waiting.read_text() if files.waiting.exists() else ""
     if what == shown:
         return

@@ -56,7 +56,7 @@ class RunCli(Protocol):
 
 
 def holder(files: AttemptFiles) -> Person | None:
-    """Return the person who has taken the session over; None for nobody."""
+    """Return the person who has taken the session over, if any."""
     if not is_held(files.takeover):
         return None
     body = read_json(files.takeover)
@@ -75,18 +75,18 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
     """Hold the session for a person.
 
     Args:
-        since: time, for those who ask.
+        since: time of the takeover, for `status`.
         wait: called while the session is being suspended.
         lock_file: lock of the session, which only one process may run.
     """
     claim = _lock(files.takeover, _CLAIM_TIMEOUT)
     if claim is None:
         person = holder(files)
-        raise Refused(f"somebody has taken {node} over already" + (f", process {person.pid}" if person else ""))
-    own = processes.probe(os.getpid())
-    assert own is not None
-    # In place: a file that replaced it would not be the one that is locked.
-    files.takeover.write_bytes(encode({"pid": own.pid, "ticks": own.ticks, "since": since}))
+        raise Refused(f"{node} has been taken over already" + (f", process {person.pid}" if person else ""))
+    this = processes.probe(os.getpid())
+    assert this is not None
+    # Written in place: a file renamed over it would not be the locked one.
+    files.takeover.write_bytes(encode({"pid": this.pid, "ticks": this.ticks, "since": since}))
     session = None
     try:
         wait()
@@ -121,7 +121,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     session = session_of(node, files)  # it may have reported while it was being suspended
     cli_process.end_orphan(files)
     if transcripts.prepare(config, files.transcripts, session) == "unknown":
-        raise Refused(f"nothing was said in the session of {node} yet; try again in a moment")
+        raise Refused(f"the session of {node} has no messages yet; try again in a moment")
     files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
     try:
         return run(resume_argv(settings, session), env, cwd, lambda pid: cli_process.record_process(files, pid, 0))
@@ -151,7 +151,7 @@ def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Ma
                run: RunCli) -> int:
     """Run the interactive CLI in the place of a held garrison session to its end; return its exit code.
 
-    It knows the conversation; what is written in it stays with the person, what is done is in the worktree.
+    It begins with the conversation so far. The agent does not see what is written in it, only the changed worktree.
     """
     message = prompts.conversation_for_person(conversation_of(node, files))
     files.add_ending(Ending(policy.PERSON, time.time(), "a person worked in its place"))

@@ -34,7 +34,7 @@ class ControlGraph:
 
     @property
     def edges(self) -> list[Edge]:
-        """Every edge once, in the order they were added."""
+        """Return every edge once, in the order they were added."""
         return [edge for targets in self._out.values() for edge in targets.values()]
 
     def require(self, *ids: str) -> None:

@@ -99,7 +99,7 @@ class AgentGraph:
 
     async def add_edge(self, from_node: str, to_node: str, directed: bool = True,
                        control_type: str = SUPERVISOR, **properties: Any) -> Edge:
-        """Let `from_node` direct `to_node` (or, undirected, know it); a running agent is told at its next start."""
+        """Let `from_node` direct `to_node` (or, undirected, know it); a running agent learns it at its next start."""
         edge = Edge(from_node, to_node, directed, check_name("control type", control_type), properties)
         self.control.add_edge(edge)
         self._mark_prompt(edge)
@@ -307,7 +307,7 @@ def from_networkx(source: Any, **options: Any) -> AgentGraph:
     """Convert any networkx graph.
 
     Each node's `system_prompt` is used ('' without one), its other attributes become metadata. Edges of an undirected
-    graph, and those with directed=False, direct nobody.
+    graph, and those with directed=False, direct no agent.
     """
     graph = AgentGraph(str(source.graph.get("name") or "graph"), **options)
     for node_id, attributes in source.nodes(data=True):

@@ -87,12 +87,12 @@ class Node:
 
     @property
     def original_system_prompt(self) -> str:
-        """Prompt without the block of its controllers."""
+        """Return the prompt without the block of its controllers."""
         return self.system_prompt
 
     @property
     def effective_system_prompt(self) -> str:
-        """Prompt that its session last started with; empty before the first."""
+        """Return the prompt that its session last started with; empty before the first."""
         return self.effective_prompt
 
     def move(self, new: AgentStatus) -> None:

@@ -59,7 +59,7 @@ class _Running:
 
     @property
     def connected(self) -> bool:
-        """True once it has connected, while its task runs."""
+        """Return whether it has connected, while its task runs."""
         return self.ready.done() and self.task is not None and not self.task.done()
 
 

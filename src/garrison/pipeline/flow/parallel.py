@@ -1,9 +1,7 @@
 """Parallels: open, end, judge and consolidate branches. Pure.
 
 A branch sees a deep copy of the context, and its writes stay in it. The run gets only the results, in branch order, as
-`parallel.results`: one object per branch with `id` (its first node), `branch` (its key), `status`, `notes`,
-`failure_reason`, `preferred_label`, `last_node`, `cancelled`, and `context` (the values its handlers wrote); and beside
-it `parallel.success_count` and `parallel.failure_count`.
+`parallel.results`, one `BranchResult` per branch, and beside it `parallel.success_count` and `parallel.failure_count`.
 
 A branch ends at the join, at an exit, or where its failure leads nowhere. The policies:
 
@@ -28,7 +26,7 @@ from typing import Any
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import ROOT, Fan, Move, Place, Turn
+from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, Move, Place, Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
 
 RESULTS = "parallel.results"
@@ -146,10 +144,10 @@ def _is_decisive(fan_out: FanOut, outcome: Outcome) -> bool:
     return fan_out.on_failure == "fail_fast"
 
 
-def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, Any]) -> dict[str, Any]:
-    return {"id": fan.starts[key].node, "branch": key, "status": outcome.status, "notes": outcome.notes,
-            "failure_reason": outcome.failure_reason, "preferred_label": outcome.preferred_label, "last_node": node,
-            "cancelled": False, "context": written}
+def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, Any]) -> BranchResult:
+    return BranchResult(id=fan.starts[key].node, branch=key, status=outcome.status, notes=outcome.notes,
+                        failure_reason=outcome.failure_reason, preferred_label=outcome.preferred_label, last_node=node,
+                        cancelled=False, context=written)
 
 
 # ---- closing ---------------------------------------------------------------------------------------------------------
@@ -162,8 +160,8 @@ def close(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
     for key in fan.keys:
         result = fan.results.get(key)
         if result is None:
-            cancelled = Outcome(SKIPPED, notes="cancelled")
-            result = {**_result(fan, key, cancelled, "", {}), "cancelled": True}
+            result = _result(fan, key, Outcome(SKIPPED, notes="cancelled"), "", {})
+            result["cancelled"] = True
         results.append(result)
     fan_out = fan_out_of(turn, fan.node)
     ignored = (FAIL,) if fan_out.on_failure == "ignore" else ()
@@ -198,7 +196,7 @@ def retry(turn: Turn, place: Place, outcome: Outcome) -> bool:
     return False
 
 
-def judge(fan_out: FanOut, done: Sequence[dict[str, Any]], branches: int) -> Outcome:
+def judge(fan_out: FanOut, done: Sequence[BranchResult], branches: int) -> Outcome:
     """Return the outcome of a parallel from the results of the branches that ended, by its policy."""
     failed = [result for result in done if result["status"] not in _GOOD]
     good = len(done) - len(failed)
@@ -254,7 +252,7 @@ def consolidate(turn: Turn, branch: str) -> Outcome:
     return Outcome(SUCCESS, context_updates=updates, notes=f"the best branch is {best['id']}")
 
 
-def _rank(result: dict[str, Any]) -> tuple[int, float]:
+def _rank(result: BranchResult) -> tuple[int, float]:
     """Return the sort key of a result: status first, then the score that the branch wrote, the higher the better."""
     score = result["context"].get("score", 0)
     number = score if isinstance(score, (int, float)) and not isinstance(score, bool) else 0

@@ -124,12 +124,12 @@ class Unit:
 
     @property
     def automatic(self) -> bool:
-        """True if the engine executes it without a driver."""
+        """Return whether the engine executes it without a driver."""
         return self.handler in AUTOMATIC
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """All its edges, in the order of the text."""
+        """Return all its edges, in the order of the text."""
         return tuple(sorted((*self.conditional, *self.plain), key=lambda route: route.index))
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
@@ -81,6 +81,23 @@ class Branch:
     written: dict[str, Any] = field(default_factory=dict)
 
 
+class BranchResult(TypedDict):
+    """Result of a branch in `parallel.results`."""
+
+    id: str
+    """First node of the branch."""
+    branch: str
+    """Key of the branch."""
+    status: str
+    notes: str
+    failure_reason: str
+    preferred_label: str
+    last_node: str
+    cancelled: bool
+    context: dict[str, Any]
+    """Values that its handlers wrote."""
+
+
 @dataclass(slots=True)
 class Fan:
     """A parallel whose branches are running. `starts` maps each branch's key to its first move, in branch order."""
@@ -92,7 +109,7 @@ class Fan:
     starts: dict[str, Move]
     todo: list[str]
     running: list[str] = field(default_factory=list)
-    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, BranchResult] = field(default_factory=dict)
 
 
 _PLAIN_FIELDS = (
@@ -144,7 +161,7 @@ class FlowState:
 
     @property
     def ended(self) -> bool:
-        """True if the run is over; `resumable` says whether it can continue."""
+        """Return whether the run is over; `resumable` says whether it can continue."""
         return self.status in (DONE, FAILED)
 
     def to_data(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def enter(turn: Turn, move: Move) -> None:
 
 
 def settle(turn: Turn, place: Place, outcome: Outcome) -> None:
-    """Record the outcome of a visit and go on from it."""
+    """Record the outcome of a visit and continue from it."""
     turn.record(place, outcome)
     if not turn.stop_if_stuck(place.node, outcome):
         go_on(turn, place.branch, turn.program.units[place.node], outcome)
@@ -198,7 +198,7 @@ def _end_branch(turn: Turn, branch: str, outcome: Outcome, node: str) -> None:
 
 
 def _join(turn: Turn, fan_id: str) -> None:
-    """Record the outcome of a decided parallel and go on at its join, or where its failure leads."""
+    """Record the outcome of a decided parallel and continue at its join, or where its failure leads."""
     place, outcome = parallel.close(turn, fan_id)
     if parallel.retry(turn, place, outcome):
         return

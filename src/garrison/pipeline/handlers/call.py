@@ -99,7 +99,7 @@ class Call:
         self.run = run
         self.graph = run.graph
         self.edge = edge
-        """Edge by which the run came here, if known."""
+        """Edge by which the run came here, if any."""
         self.carried = carried
         """Part of the run so far that the agent is told: fidelity, thread and preamble."""
         self.session: str | None = None
@@ -117,17 +117,17 @@ class Call:
 
     @property
     def attrs(self) -> Mapping[str, str]:
-        """Attributes of the node after stylesheet and expansion."""
+        """Return the attributes of the node after stylesheet and expansion."""
         return self.node.attrs
 
     @property
     def prompt(self) -> str:
-        """Prompt of the node, else its label."""
+        """Return the prompt of the node, else its label."""
         return expand_context(str(self.node.attrs.get("prompt") or self.node.label), self.context)
 
     @property
     def text(self) -> str:
-        """Prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
+        """Return the prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
         parts = [self.carried.preamble if self.carried else "", self.prompt]
         if self.place.reason:
             parts.insert(1, f"An earlier attempt at this was not good enough: {self.place.reason}")
@@ -135,17 +135,17 @@ class Call:
 
     @property
     def attempt(self) -> int:
-        """Number of this attempt within the visit, from 1."""
+        """Return the number of this attempt within the visit, from 1."""
         return self.place.attempt
 
     @property
     def visit(self) -> int:
-        """Number of this visit of the node, from 1."""
+        """Return the number of this visit of the node, from 1."""
         return self.place.visit
 
     @property
     def folder(self) -> Path | None:
-        """Folder for files of this attempt, created on first use; None for a run in memory."""
+        """Return the folder for files of this attempt, created on first use; None for a run in memory."""
         if self._folder is None and self._make_folder is not None:
             self._folder = self._make_folder()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,12 +153,12 @@ class Call:
 
     @property
     def made_folder(self) -> Path | None:
-        """Folder, if it was used."""
+        """Return the folder, if it was used."""
         return self._folder
 
     @property
     def cancelled(self) -> bool:
-        """True if the result is no longer needed; a plain handler in a loop should check."""
+        """Return whether the result is no longer needed; a plain handler in a loop should check."""
         return self._cancelled
 
     def cancel(self) -> None:
@@ -252,7 +252,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             failure = _Interrupted()
         except BaseException as error:  # raised in the caller
             failure = error
-        with suppress(RuntimeError):  # the loop is closed, and no one waits
+        with suppress(RuntimeError):  # the loop is closed, and nothing awaits the result
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=body, daemon=True, name="garrison-handler").start()

@@ -130,7 +130,7 @@ def _external_telemetry(call: Call) -> dict[str, Any]:
 
 
 def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
-    """Write the manager's prompt for the child's current node and its next agent; False if the child has not begun."""
+    """Write the manager's prompt for the child's current node and its next agent; return False without a child."""
     node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
     if not node or not directory:
         return False

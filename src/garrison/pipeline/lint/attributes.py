@@ -155,14 +155,14 @@ def status_known(view: View) -> Iterator[Problem]:
 
 def type_known(view: View) -> Iterator[Problem]:
     """Report types without a handler; a run of such a graph is refused."""
-    known = tuple(sorted(HANDLERS | view.registered))
+    handlers = tuple(sorted(HANDLERS | view.registered))
     for node in view.graph.nodes.values():
         handler = view.handler[node.id]
         if not view.has_handler(handler):
-            near = _nearest(handler, known)
+            near = _nearest(handler, handlers)
             yield Problem(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
                         f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
-        elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in known:
+        elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in handlers:
             near = next(iter(get_close_matches(handler[8:], SESSION_TYPES, 1, 0.75)), None)
             if near:
                 yield Problem(f"{node.id} has the type {handler!r:.40}, which is not a type of sessions",
@@ -170,8 +170,8 @@ def type_known(view: View) -> Iterator[Problem]:
 
 
 @lru_cache(maxsize=256)
-def _nearest(handler: str, known: tuple[str, ...]) -> str | None:
-    return OTHER_ENGINES.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
+def _nearest(handler: str, handlers: tuple[str, ...]) -> str | None:
+    return OTHER_ENGINES.get(handler) or next(iter(get_close_matches(handler, handlers, 1, 0.6)), None)
 
 
 def tool_command_required(view: View) -> Iterator[Problem]:

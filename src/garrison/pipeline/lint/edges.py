@@ -1,6 +1,6 @@
 """Lint rules on edges: invalid conditions, duplicate edges, and ambiguous or incomplete choices.
 
-Whether conditions overlap or leave a gap is found by trying: each comparison adds values of its key, and the conditions
+Conditions that overlap or leave a gap are found by trying: each comparison adds values of its key, and the conditions
 are evaluated for every combination. A node with too many combinations is not checked.
 """
 
@@ -162,7 +162,7 @@ class _Case:
 
     @property
     def description(self) -> str:
-        """Case in words; a value that no condition names is described by what it is not."""
+        """Return the case in words; a value that no condition names is described by what it is not."""
         parts = [self.outcome.status]
         for key, words in self.named.items():
             value = self.outcome.preferred_label if key == "preferred_label" else self.context.get(key, "")

@@ -76,17 +76,17 @@ class View:
 
     @cached_property
     def flow(self) -> str | None:
-        """`dag` or `walk`; None if the graph does not say."""
+        """Return `dag` or `walk`, None if the graph does not say."""
         return flow_of(self.graph)
 
     @cached_property
     def handler(self) -> dict[str, str]:
-        """Node → its handler."""
+        """Return a mapping: node → its handler."""
         return {node.id: node.handler for node in self.graph.nodes.values()}
 
     @cached_property
     def outgoing(self) -> dict[str, list[Edge]]:
-        """Node → its outgoing edges, in the order of the text."""
+        """Return a mapping: node → its outgoing edges, in the order of the text."""
         edges: dict[str, list[Edge]] = {node: [] for node in self.graph.nodes}
         for edge in self.graph.edges:
             edges[edge.source].append(edge)
@@ -94,13 +94,13 @@ class View:
 
     @cached_property
     def conditions(self) -> dict[str, Condition | ConditionSyntax]:
-        """Text of each condition in the graph → the condition, or its syntax error."""
+        """Return a mapping: text of each condition in the graph → the condition, or its syntax error."""
         texts = {condition for edge in self.graph.edges if (condition := condition_of(edge))}
         return {text: _parse(text) for text in sorted(texts)}
 
     @cached_property
     def jumps(self) -> dict[str, list[str]]:
-        """Node → the existing nodes that its own retry targets name."""
+        """Return a mapping: node → the existing nodes that its own retry targets name."""
         return {node.id: [target for key in RETRY_TARGETS
                           if (target := text(node.attrs, key)) and target in self.graph.nodes]
                 for node in self.graph.nodes.values()}

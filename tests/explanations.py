@@ -7,7 +7,7 @@ from pathlib import Path
 from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
 
-ORDERED = ("attempt ", "to stop what still lives")
+ORDERED = ("attempt ", "to stop what is still alive")
 """Reasons of starts that no death caused."""
 
 

@@ -271,7 +271,7 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
 
 def test_what_is_no_answer_is_refused_with_the_options() -> None:
     assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
-    assert "waits for no answer" in answer(asked(), "Yes", "ask#2").why
+    assert "is not waiting for an answer" in answer(asked(), "Yes", "ask#2").why
     assert "waits for the signal" in replace(asked().state.gates["ask#1"], kind="signal", signal="x").rejection("y")
 
 

@@ -92,7 +92,7 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     if is_parked and guardian is not None:
         return ResumeResult(run, "parked", f"its guardian is parked ({guardian.reason}); fix the cause, then {resume}")
     if identity is not None and identity.status in ("held", "parked"):
-        return ResumeResult(run, identity.status, f"its launcher is {identity.status}; {resume}")
+        return ResumeResult(run, identity.status, f"its launcher is {identity.status}; {resume} continues it")
     return ["--resume"]
 
 

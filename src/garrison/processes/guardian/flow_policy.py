@@ -291,7 +291,7 @@ def _next_cycle(plan: RunPlan, manager: ManagerState) -> float:
 def _cancelled(state: RunState, flow: RunFlow) -> list[Action]:
     """Cancel nodes at work for a step that the flow abandoned; what is in the merge queue already lands."""
     steps = flow.steps()
-    return [Action(ActionKind.CANCEL_NODE, name, why="another branch decided, its work is not needed any more")
+    return [Action(ActionKind.CANCEL_NODE, name, why="another branch decided, so its work is no longer needed")
             for name, node in state.nodes.items()
             if node.status == "active" and node.step and node.step not in steps and name not in state.cancelled]
 

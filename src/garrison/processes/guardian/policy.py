@@ -112,7 +112,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
     if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
         flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
-            return _refuse(posted, objection or f"{signal.node_id} waits for no answer any more")
+            return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow)
     elif payload is not None and payload.action:
         event = _event(signal)

@@ -217,7 +217,7 @@ def _stop(view: LauncherView) -> list[Action]:
     if view.run_status in ENDED:
         return [Action(ActionKind.END, view.run_status)]
     if view.others_living and not view.overdue:  # perhaps a guardian died while it stopped them
-        return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what still lives")]
+        return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what is still alive")]
     return [Action(ActionKind.WRITE_STOPPED), Action(ActionKind.END, "stopped")]
 
 

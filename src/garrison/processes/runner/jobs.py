@@ -87,7 +87,7 @@ class RunnerJobs:
         why = "" if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
         if 0 < self._inconclusive < MAX_INCONCLUSIVE:
-            log_line(f"{name} {why}, which proves nothing about the work; running it again")
+            log_line(f"{name} {why}, which proves nothing about the work; repeating it")
             return None
         if result.ok:
             return JobFact(name, "ok")

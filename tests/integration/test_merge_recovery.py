@@ -127,7 +127,7 @@ def test_a_journal_that_was_begun_again_is_joined_with_what_was_before(world, as
     world.enqueue("four")
     known, told = repair(world)
     assert known == {**BEFORE, "kept": "held" if aside else "queued", "four": "queued"}
-    assert "begun again" in told[0]
+    assert "started again" in told[0]
 
 
 def test_a_rebuild_is_refused_while_a_processor_runs(tmp_path):

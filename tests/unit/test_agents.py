@@ -69,12 +69,12 @@ def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
-    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not say success"),
+    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not report success"),
     ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it wrote no status"),
-    ({"outcome": "partial_success"}, 0, "success", ""), ({"status": "retry"}, 0, "fail", "it did not say success"),
+    ({"outcome": "partial_success"}, 0, "success", ""), ({"status": "retry"}, 0, "fail", "it did not report success"),
     ({"status": "needs_review"}, 0, "fail", "it wrote no status"),
-    (["success"], 0, "fail", "its result file is not what it should be"), (None, 0, "fail", "it wrote no status"),
-    ("{half", 4, "fail", "its result file is not what it should be")])
+    (["success"], 0, "fail", "its result file is invalid"), (None, 0, "fail", "it wrote no status"),
+    ("{half", 4, "fail", "its result file is invalid")])
 def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "result_file")
     assert outcome.status == status and outcome.reason.startswith(reason) and outcome.exit_code == code
@@ -82,10 +82,10 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
     (None, 0, "success", ""), ("", 0, "success", ""), ({"preferred_label": "ship"}, 0, "success", ""),
-    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"), ({"status": "fail"}, 0, "fail", "it says fail"),
+    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"), ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
     ({"status": "needs_review"}, 0, "success", ""),
-    ("[]", 0, "fail", "its result file is not what it should be: it is no JSON object")])
+    ("[]", 0, "fail", "its result file is invalid: it is no JSON object")])
 def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")
     assert (outcome.status, outcome.reason) == (status, reason)

@@ -72,7 +72,7 @@ REFUSED = [
     (f"{ENDS} a [shape=house, manager.actions=shout] start -> a -> end", "use observe, steer, wait"),
     (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs a session around it"),
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
-    (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),
+    (f"{ENDS} start -> {{a b}} -> end", "set flow=dag (all of them) or flow=walk (one)"),
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
     (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny ==\"]", "condition_syntax"),
     (f"flow=dag {ENDS} start -> a -> b -> a -> end", "(dag_cycle)"),

@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def context_file(self) -> Path:
-        """Return the context of the pipeline as a JSON object, where the run has one."""
+        """Return the file with the pipeline's context as a JSON object; it exists where the run has one."""
         return self.folder / "context.json"
 
     def write_context(self, context: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Assignment:
 
     @property
     def prompt_file(self) -> Path:
-        """Return the prompt of the agent, with the wisdom of earlier incarnations."""
+        """Return the file with the agent's prompt, which includes the wisdom of earlier incarnations."""
         return self.folder / "prompt.md"
 
     def write_prompt(self, text: str) -> None:
@@ -120,7 +120,7 @@ class Work(Protocol):
         ...
 
     def stop(self, now: float) -> None:
-        """Begin to end it; `poll` returns the outcome."""
+        """Start ending it; `poll` returns the outcome."""
         ...
 
     def process(self) -> tuple[int, int] | None:
@@ -128,7 +128,7 @@ class Work(Protocol):
         ...
 
     def wake_at(self) -> float | None:
-        """Return when `poll` has to be called at the latest, in monotonic seconds."""
+        """Return the monotonic time by which `poll` has to be called; None: no need."""
         ...
 
     @property

@@ -76,7 +76,7 @@ class CommandWork(Work):
         self._job, self._assignment, self._rule, self._result_file = job, assignment, rule, result_file
 
     def poll(self, now: float) -> Outcome | None:
-        """Return the outcome once the program and all it started are gone."""
+        """Return the outcome once the program and everything it started have ended."""
         result = self._job.poll(now)
         if result is None:
             return None
@@ -116,14 +116,14 @@ def outcome_of(rule: str, result_file: Path, result: JobResult, output: str) -> 
         report = read_report(result_file)
     except ValueError as error:
         how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
-        reason = f"its result file is not what it should be: {error}{how}"
+        reason = f"its result file is invalid: {error}{how}"
         return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
     if rule == "result_file":
         return outcome_by_report(report, result)
     outcome = outcome_by_exit_code(result, output)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
-        outcome = Outcome("fail", report.get("failure_reason") or f"it says {status}", result.exit_code)
+        outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.exit_code)
     return replace(outcome, report=report)
 
 
@@ -146,4 +146,4 @@ def outcome_by_report(report: AgentReport, result: JobResult) -> Outcome:
                        result.exit_code, killed=result.ended_by_signal, report=report)
     if status in LANDING and result.ok:
         return Outcome("success", exit_code=0, report=report)
-    return Outcome("fail", report.get("failure_reason") or "it did not say success", result.exit_code, report=report)
+    return Outcome("fail", report.get("failure_reason") or "it did not report success", result.exit_code, report=report)

@@ -31,7 +31,7 @@ def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = 
 
 
 def preamble(task: Task) -> str:
-    """Return how a prompt begins: with the work before, known to a session that continues an earlier node's."""
+    """Return the beginning of a prompt: the run so far, unless the session continues an earlier node's."""
     return f"{task.preamble}\n\n" if task.preamble else ""
 
 

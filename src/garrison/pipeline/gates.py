@@ -1,4 +1,4 @@
-"""Gates of a run: places where it waits for a person's answer or for a signal, and what ends the wait. Pure.
+"""Gates of a run: places where it waits for a person's answer or for a signal, and the ends of a wait. Pure.
 
 An answer is one of the gate's options, or it is rejected with the options. Nothing answers for a person except the
 gate's own default after its time-out, and `--auto-approve`, which takes that default, else the first option.

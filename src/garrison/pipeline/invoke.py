@@ -1,7 +1,6 @@
 """Invoke the handler of a place: build its call, run it, and turn whatever happens into an outcome.
 
-Whatever a handler does, the journal gets an outcome; only a cancelled run leaves none. This module does not decide
-where the run goes next.
+Every call ends with an outcome for the journal, except in a cancelled run. Where the run goes next is not decided here.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Invoker:
         return call
 
     async def run_attempt(self, call: Call, *, alone: bool) -> Outcome | Waiting:
-        """Run the handler and return an outcome, whatever happens; raise only if the run itself is cancelled.
+        """Run the handler and return an outcome in any case; raise only if the run itself is cancelled.
 
         `alone`: nothing else is at work, so that a quick plain handler needs no thread.
         """
@@ -147,7 +146,7 @@ class Invoker:
         self.nodes_with_folder.add(place.node)
         return self.directory.node(name) if has_folder else self.directory.new_attempt(name)
 
-    # ---- what an agent is told -----------------------------------------------------------------------------------
+    # ---- preamble and steering -----------------------------------------------------------------------------------
 
     def _carryover(self, place: Place) -> Carryover:
         goal = str(self.program.graph.attrs.get("goal", ""))
@@ -168,7 +167,7 @@ class Invoker:
     def _with_steering(self, carryover: Carryover, place: Place) -> Carryover:
         """Put a manager's message before the preamble of the next agent.
 
-        It belongs to that agent until its call is over: an agent that is killed meanwhile gets it again.
+        It is deleted after that agent's call: an agent that is killed meanwhile gets it again.
         """
         steering = self._read_steering()
         if steering is None or steering == self._steered[1]:

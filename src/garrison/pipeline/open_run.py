@@ -1,7 +1,7 @@
 """Open a run for a driver: start it from a graph, resume it from its journal, or fork it from another run.
 
 A graph is linted, transformed and compiled before anything is written; a resumed run's journal is replayed to its
-current state. Whatever does not fit is refused in one line, and the directory stays unchanged.
+current state. A graph or journal that cannot be used is refused in one line, and the directory stays unchanged.
 
 A fork only reads the old run. The new run has its own directory and journal; it starts with the state the old run had
 when the node was started, so that earlier work is not repeated.
@@ -42,7 +42,7 @@ from garrison.records import atomic
 from garrison.system.clock import SystemClock
 
 ON_RESUME = ("rerun", "ask", "fail")
-"""Values of `on_resume`: what happens to an interrupted node with `side_effecting=true`."""
+"""Values of `on_resume`, which says what happens to an interrupted node with `side_effecting=true`."""
 
 GraphLike = Graph | Path | str
 """A Graph, a path, or a text (which has a brace)."""
@@ -194,7 +194,7 @@ def _replay(program: Program, recorded: RecordedRun) -> FlowState:
 
 def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, state: FlowState,
                   dot_text: str) -> FlowState:
-    """Journal the changed graph and return the state in it; what is in flight must still exist."""
+    """Journal the changed graph and return the state in it; nodes in flight must still exist."""
     missing = [node for node in [*(place.node for place in state.in_flight.values()),
                                  *(move.node for move in state.queue)] if node not in program.units]
     if missing or state.fans:

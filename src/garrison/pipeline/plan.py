@@ -1,7 +1,7 @@
 """Plan of a garrison run: its tasks, gates and inner pipelines, or the reason why a graph is not launched. Pure.
 
-What a garrison run cannot do as the graph says is refused here, before anything starts, in one line that names the
-node, its position and a fix. Nothing is skipped, reordered or approximated.
+A graph with something that a garrison run cannot do is refused before anything starts, in one line that names the node,
+its position and a fix. Nothing is skipped, reordered or approximated.
 
 A run does tasks (codergen, tool), gates (wait.human, wait.signal) and inner pipelines (subgraph, stack.manager_loop);
 the flow itself executes conditional, parallel and parallel.fan_in. `flow=walk` (the default) follows one edge at a
@@ -235,7 +235,7 @@ def _unsupported_nodes(graph: Graph) -> Iterator[str]:
 
 
 def _manager_problem(graph: Graph, node: Node) -> str:
-    """Return what a manager asks for that is invalid, or that only `garrison pipeline run` does; empty if nothing."""
+    """Return the setting of a manager that is invalid, or that only `garrison pipeline run` supports; else empty."""
     try:
         manager = manager_of(node)
     except UsageError as error:
@@ -260,7 +260,7 @@ def _ambiguous_flow(graph: Graph) -> Iterator[str]:
     node = _first_fork(graph)
     if node:
         yield graph.message_at(node.line, node.column, f"node {node.id} has several edges out and the graph does not "
-                               "say which are followed; say flow=dag (all of them) or flow=walk (one)")
+                               "say which are followed; set flow=dag (all of them) or flow=walk (one)")
 
 
 def _first_fork(graph: Graph) -> Node | None:

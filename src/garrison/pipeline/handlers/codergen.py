@@ -1,8 +1,8 @@
 """codergen: one call of an agent, with prompt.md, response.md and the status file it may write.
 
 The run chooses the agent: a callable that takes the Call, or an object with `run(node, prompt, context)`. It returns
-its response as text, an Outcome, or a mapping of an outcome's fields. Without an agent the node fails; work that no one
-did never counts as done.
+its response as text, an Outcome, or a mapping of an outcome's fields. Without an agent the node fails: work that
+was not done never counts as done.
 """
 
 from __future__ import annotations

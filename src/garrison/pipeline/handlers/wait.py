@@ -1,8 +1,8 @@
 """wait.human and wait.signal: wait for a person's answer or for a signal.
 
 The options of a gate are its edges. An answer comes from the run's answerer or from the run directory, where
-`garrison pipeline answer` writes it; one that matches no option is rejected and the question is asked again. With no
-one to answer, the handler returns `Waiting` once nothing else of the run is at work.
+`garrison pipeline answer` writes it; one that matches no option is rejected and the question is asked again. Without
+an answerer, the handler returns `Waiting` once nothing else of the run is at work.
 
 `timeout` counts from the first time the gate was asked, across suspensions and resumes. Then `human.default_choice` is
 chosen; without a default the node asks for a retry.
@@ -91,7 +91,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
 
 
 async def _ask(call: Call, question: Question, deadline: float | None) -> str | Waiting:
-    """Return the first answer that fits, TIMEOUT at the deadline, or Waiting."""
+    """Return the first answer that is accepted, TIMEOUT at the deadline, or Waiting."""
     files = None if call.run.directory is None else GateFiles(call.run.directory)
     rejections = 0
     while True:
@@ -131,7 +131,7 @@ async def _ask_answerer(answerer: Answerer, question: Question, deadline: float 
 
 
 def _may_suspend(call: Call, deadline: float | None) -> bool:
-    """Return whether the run may stop here. A gate with a timeout goes on by itself, so it waits in this process."""
+    """Return whether the run may stop here. A gate with a timeout continues by itself, so it waits in this process."""
     return deadline is None and not call.run.stay and call.is_idle()
 
 

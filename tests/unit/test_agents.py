@@ -82,7 +82,8 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
     (None, 0, "success", ""), ("", 0, "success", ""), ({"preferred_label": "ship"}, 0, "success", ""),
-    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"), ({"status": "fail"}, 0, "fail", "it reports fail"),
+    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"),
+    ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
     ({"status": "needs_review"}, 0, "success", ""),
     ("[]", 0, "fail", "its result file is invalid: it is no JSON object")])

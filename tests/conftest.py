@@ -140,7 +140,7 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         return made[-1]
 
     yield make
-    left = [line for place in made for line in place.leave()]
+    left = [line for place in made for line in place.kill_rest()]
     assert not left, left
 
 

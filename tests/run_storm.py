@@ -105,7 +105,7 @@ class Storm:
 
     def victims(self) -> list[Process]:
         """Everything of the run, and nothing of ours that only watches."""
-        return [one for one in self.place.mine() if f":{RUN}:" in one.environ.get("GARRISON_LIFE", "")
+        return [one for one in self.place.living_processes() if f":{RUN}:" in one.environ.get("GARRISON_LIFE", "")
                 or " tmux " in f" {one.argv} "]
 
     def let_go(self) -> None:
@@ -113,7 +113,7 @@ class Storm:
         for pid, (ticks, at) in list(self.stopped.items()):
             if time.monotonic() > at:
                 del self.stopped[pid]
-                if any(one.ticks == ticks for one in self.place.mine() if one.pid == pid):
+                if any(one.ticks == ticks for one in self.place.living_processes() if one.pid == pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
 
@@ -144,7 +144,7 @@ class Storm:
         self.note("reboot")
         self.did["reboot"] += 1
         until = time.monotonic() + 20
-        while (found := [one for one in self.place.mine() if not one.argv.startswith("unshare")
+        while (found := [one for one in self.place.living_processes() if not one.argv.startswith("unshare")
                          and "sleep 100000" not in one.argv]) and time.monotonic() < until:
             for one in found:
                 with contextlib.suppress(ProcessLookupError):
@@ -210,20 +210,21 @@ class Storm:
             "worked": lambda: self._worked(names),
             "lost": self._kept,
             "explained": lambda: check_explanations(place.home, RUN),
-            "left": lambda: place.check_left(RUN),
+            "left": lambda: place.check_nothing_left(RUN),
             "traceback": self._quiet,
         }.items():
             try:
                 check()
             except AssertionError as error:
                 wrong.append(f"{what}: {str(error)[:2000]}")
-        left = [f"{one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}" for one in place.mine()
+        left = [f"{one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}"
+                for one in place.living_processes()
                 if "sleep 100000" not in one.argv]
         return [*wrong, *(f"left: {line}" for line in left)]
 
     def _worked(self, names: list[str]) -> None:
         """No life brought its work to an end twice, and none after the result that counts."""
-        worked = self.place.worked(RUN)
+        worked = self.place.finished_work(RUN)
         assert len(worked) == len(set(worked)), [one for one, times in Counter(worked).items() if times > 1]
         reworked = {name: attempt for name in names if (attempt := self.place.nodes(RUN)[name]["attempt"]) != 1}
         assert not reworked, f"nothing was wrong with the work of {reworked}"
@@ -243,7 +244,7 @@ class Storm:
         assert not lost, lost
 
     def _quiet(self) -> None:
-        assert "Traceback" not in self.place.told(), self.place.told()[-3000:]
+        assert "Traceback" not in self.place.logs(), self.place.logs()[-3000:]
 
 
 @contextlib.contextmanager
@@ -341,13 +342,13 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
         done = storm.calm(options.calm)
         took = time.monotonic() - began
         names = [f"n{number:02d}" for number in range(options.nodes)]
-        wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", *storm.wrong, place.told()[-4000:]]
+        wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", *storm.wrong, place.logs()[-4000:]]
         deaths = sum(map(len, place.deaths(RUN).values()))
         print(f"seed {seed}: {options.nodes} nodes in {took:.0f} s; "
               f"{', '.join(f'{count} {name}' for name, count in sorted(storm.did.items()))}; {deaths} deaths counted; "
               f"{len(wrong)} wrong", flush=True)
         print("\n".join(wrong[:20]))
-        place.leave()
+        place.kill_rest()
         if wrong and enter:
             shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
             shutil.copytree(place.repo, root / "repo-kept", symlinks=True, ignore_dangling_symlinks=True)

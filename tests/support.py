@@ -1,8 +1,8 @@
-"""What the end-to-end tests share: a place of their own, launching, waiting, a checker that trusts no garrison code.
+"""Support of the end-to-end tests: a directory for each, launching, waiting, and a checker that uses no garrison code.
 
-A place is one directory with a repository, a home, trees and a user's HOME. Nothing of the caller's environment that
-could reach garrison is passed on. The ledger and the witness lie outside the repository: nodes append to the ledger at
-their successful end, the gate writes each tree it passed to the witness.
+A `Place` is a directory with a repository, a home, worktrees and a user's HOME. Nothing of the caller's environment
+that could reach garrison is passed on. Ledger and witness are outside the repository: nodes append to the ledger at
+their successful end, and the gate writes each tree that it passed to the witness.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from explanations import check_explanations
 T = TypeVar("T")
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
 DEADLINE = 300.0
-"""Seconds until a wait is a failure, in every test: twenty times what the longest takes on a quiet machine. Only what
-never comes is waited for that long, so no test needs a shorter one of its own."""
+"""Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
+is waited for that long, so no test needs a shorter one of its own."""
 ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
 
 
 def git(path: Path, *arguments: str, check: bool = True) -> str:
-    """One git command in `path`, its output."""
+    """Run a git command in `path`; return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(["git", *arguments], cwd=path, env=env, capture_output=True, text=True, check=False,
@@ -41,7 +41,7 @@ def git(path: Path, *arguments: str, check: bool = True) -> str:
 
 
 def make_repository(path: Path) -> None:
-    """A small Python project with one commit on main."""
+    """Make a small Python project with one commit on main."""
     path.mkdir(parents=True)
     git(path, "init", "-q", "-b", "main")
     with (path / ".git/config").open("a") as config:
@@ -53,9 +53,9 @@ def make_repository(path: Path) -> None:
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
-    """Poll until `condition()` is true; its value. Fails with `what` at the deadline.
+    """Poll until `condition()` is true; return its value. Fails with `what` at the deadline.
 
-    A dear look is taken less often: several tests wait at once, and what they wait for needs the processor too.
+    An expensive condition is polled less often: several tests wait at once, and what they wait for needs the CPU, too.
     """
     end = time.monotonic() + seconds
     while True:
@@ -67,18 +67,18 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE)
         time.sleep(min(max(0.01, 2 * (now - began)), 0.5))
 
 
-def until(look: Callable[[], T]) -> T:
-    """What `look()` gives once that is true; for what comes within milliseconds."""
+def until(condition: Callable[[], T]) -> T:
+    """Return what `condition()` gives once that is true; for what happens within milliseconds."""
     end = time.monotonic() + DEADLINE
-    while not (found := look()):
+    while not (value := condition()):
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.002)
-    return found
+    return value
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process as /proc shows it; pid and start ticks name it for ever."""
+    """A process as /proc shows it; pid and start ticks identify it."""
 
     pid: int
     ticks: int
@@ -93,7 +93,7 @@ class Process:
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
-    """(state, start ticks, parent) of a process; None if there is none."""
+    """Return (state, start ticks, parent) of a process; None if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -101,47 +101,47 @@ def stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[19]), int(fields[1])
 
 
-def look(pid: int, holds: str = "") -> Process | None:
-    """Everything about one process; None if it is gone, a zombie, another user's, or `holds` stands neither in its
-    command line nor in its environment."""
+def read_process(pid: int, text: str = "") -> Process | None:
+    """Return one process; None if it is gone, a zombie, another user's, or if neither its command line nor its
+    environment contains `text`."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # hundreds a look
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # hundreds each time
             raw = file.read()
         with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
             line = file.read()
     except OSError:
         return None
-    wanted = os.fsencode(holds)
+    wanted = os.fsencode(text)
     if (wanted not in raw and wanted not in line) or (found := stat(pid)) is None or found[0] == "Z":
         return None
     environ = dict(item.split("=", 1) for item in raw.decode(errors="replace").split("\0") if "=" in item)
     return Process(pid, found[1], line.decode(errors="replace").replace("\0", " ").strip(), environ, found[2])
 
 
-def processes(holds: str = "") -> Iterator[Process]:
-    """Every living process that we may look at, and in whose command line or environment `holds` stands."""
+def processes(text: str = "") -> Iterator[Process]:
+    """Yield the living processes that we may read and whose command line or environment contains `text`."""
     for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and (found := look(int(name), holds)):
+        if name.isdigit() and (found := read_process(int(name), text)):
             yield found
 
 
 @dataclass
 class Node:
-    """One node of a test's graph. Its work: `{name}-{run}.txt` with one line, committed, then a line in the ledger."""
+    """Node of a test's graph. It writes `{name}-{run}.txt`, commits, then appends a line to the ledger."""
 
     name: str
     after: tuple[str, ...] = ()
     before: str = ""
-    """Shell run first, in the tree."""
+    """Shell that runs first, in the worktree."""
     then: str = ""
-    """Shell run after the commit, before the ledger's line."""
+    """Shell that runs after the commit, before the ledger's line."""
     attributes: str = ""
     command: str | None = None
 
 
 @dataclass
 class Place:
-    """One directory that holds all that a test touches."""
+    """Directory with everything that a test touches."""
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class Place:
         self.repo, self.home, self.trees = self.root / "repo", self.root / "home", self.root / "trees"
         self.ledger, self.witness, self.points = self.root / "ledger", self.root / "witness", self.root / "points"
         self.user = self.root / "user"
-        self.edits = ""  # what `git status` shall say of the user's checkout
+        self.edits = ""  # output of `git status` that is expected of the user's checkout
         for folder in (self.user, self.root / "fired", self.root / "rt"):
             folder.mkdir(exist_ok=True)
         kept = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR")
@@ -167,7 +167,7 @@ class Place:
     # ------------------------------------------------------------------------------------------------ graphs
 
     def graph(self, *nodes: Node, name: str = "crew", attributes: str = "") -> Path:
-        """Write a graph of `nodes`; returns the file."""
+        """Write a graph of `nodes`; return the file."""
         lines = [f"digraph {name} {{", f"  flow=dag; goal=\"a test\"; {attributes}",
                  "  start [shape=Mdiamond]; exit [shape=Msquare];"]
         for node in nodes:
@@ -184,21 +184,21 @@ class Place:
     # ------------------------------------------------------------------------------------------------ commands
 
     def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        """One garrison command to its end."""
+        """Run a garrison command to its end."""
         return subprocess.run(
             [*PROGRAM, *map(str, arguments)], env={**self.env, **self.coverage(), **env}, cwd=self.root,
             capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
                          repo: Path | None = None) -> list[str]:
-        """The arguments of an ordinary launch."""
+        """Return the arguments of an ordinary launch."""
         gate = gate or 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
         return ["launch", str(graph), "--target-dir", str(repo or self.repo), "--run", run, "--gate", gate,
                 "--terminal", self.terminal, "--env", "LEDGER", "--env", "WITNESS",
                 *(word for name in self.coverage() for word in ("--env", name)), *map(str, more)]
 
     def coverage(self) -> dict[str, str]:
-        """What a process must be told to have its coverage measured too: nothing, but in tests that are `traced`."""
+        """Return the environment that has a process's coverage measured; nothing, but in tests that are `traced`."""
         if not any(name.startswith("COVERAGE_PROCESS") for name in os.environ):
             return {}
         return {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
@@ -218,7 +218,7 @@ class Place:
         return self.begin(*self.launch_arguments(graph, run, *more, gate=gate), **env)
 
     def resume(self, run: str = "r1", **env: str) -> subprocess.Popen[bytes]:
-        """`launch --resume`."""
+        """Resume a run in the background."""
         return self.begin("launch", "--resume", run, **env)
 
     def finish(self, child: subprocess.Popen[bytes], run: str = "r1", *, resumes: int = 0) -> int:
@@ -228,63 +228,63 @@ class Place:
             try:
                 code = child.wait(DEADLINE)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"run {run} has not ended\n{self.told()}") from None
+                raise AssertionError(f"run {run} has not ended\n{self.logs()}") from None
             if code != -signal.SIGKILL:
                 return code
             if self.identity("launch", run)["status"] == "terminated":
                 return int(self.identity("launch", run)["exit"])
-            assert resumes > 0, f"the launcher was killed too often\n{self.told()}"
+            assert resumes > 0, f"the launcher was killed too often\n{self.logs()}"
             resumes -= 1
             child = self.resume(run)
 
-    def told(self) -> str:
-        """What garrison printed, for a failure's message: the commands' output and the layers' logs."""
+    def logs(self) -> str:
+        """Return what garrison printed, for a failure's message: the commands' output and the processes' logs."""
         logs = [self.root / "out", *sorted(self.home.glob("runs/*/layers/*.log"))]
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs
                          if path.exists())
 
-    # ------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------ reading
 
     def identity(self, stem: str, run: str = "r1") -> dict[str, Any]:
-        """An identity as it stands on disk; empty if there is none. `stem` is role-name, or launch."""
+        """Return an identity as it is on disk; empty if there is none. `stem` is role-name, or launch."""
         return load(self.home / "identities" / f"{stem}@{run}.json")
 
     def hook(self, stem: str, run: str = "r1") -> dict[str, Any]:
         return load(self.home / "hooks" / f"{stem}@{run}.json")
 
     def identities(self, run: str = "r1") -> dict[str, dict[str, Any]]:
-        """role-name → identity, of one run."""
+        """Return role-name → identity of one run."""
         return {path.name.partition("@")[0]: load(path) for path in (self.home / "identities").glob(f"*@{run}.json")}
 
-    def pid(self, stem: str, run: str = "r1", *, life: int = 1) -> int:
-        """The pid of a layer once it is active in that life or a later one."""
+    def pid(self, stem: str, run: str = "r1", *, incarnation: int = 1) -> int:
+        """Wait until a process is active as that incarnation or a later one; return its pid."""
         def active() -> int | None:
             found = self.identity(stem, run)
-            if found.get("status") != "active" or found["incarnation"] < life:
+            if found.get("status") != "active" or found["incarnation"] < incarnation:
                 return None
             return found["pid"] if alive(found) else None
 
-        return int(wait_for(f"{stem} is active in life {life}", active))
+        return int(wait_for(f"incarnation {incarnation} of {stem} is active", active))
 
-    def kill(self, *stems: str, run: str = "r1", life: int = 1) -> None:
-        """kill -9 these layers together, once all of them live."""
-        pids = [self.pid(stem, run, life=life) for stem in stems]
+    def kill(self, *stems: str, run: str = "r1", incarnation: int = 1) -> None:
+        """Kill these processes together, once all of them live."""
+        pids = [self.pid(stem, run, incarnation=incarnation) for stem in stems]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def journal(self, run: str = "r1", stem: str = "") -> list[dict[str, Any]]:
-        """The records of the guardian's journal, or of the layer `stem`'s; a torn tail is left out."""
+        """Return the records of the guardian's journal, or of the process `stem`'s, without a torn tail."""
         path = self.home / "runs" / run / (f"layers/{stem}.jsonl" if stem else "journal.jsonl")
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def status(self, run: str = "r1") -> str:
-        """The run's status as its journal's last word on it."""
+        """Return the run's status by the last record of it in its journal."""
         return str(([record["data"]["status"] for record in self.journal(run) if record["kind"] == "run"] or [""])[-1])
 
     def nodes(self, run: str = "r1") -> dict[str, dict[str, Any]]:
-        """Node → the last thing the guardian's journal says about it."""
+        """Return node → its last change in the guardian's journal."""
         found = {}
         for record in self.journal(run):
             data = record["data"] if record["kind"] == "node" else record["data"].get("effect")
@@ -293,7 +293,7 @@ class Place:
         return found
 
     def deaths(self, run: str = "r1") -> dict[str, list[int]]:
-        """role-name → the lives whose death its supervisor journaled."""
+        """Return role-name → the incarnations whose death its supervisor journaled."""
         found: dict[str, list[int]] = {}
         stems = ["", *(path.stem for path in (self.home / "runs" / run / "layers").glob("*.jsonl"))]
         for record in (record for stem in stems for record in self.journal(run, stem)):
@@ -301,41 +301,42 @@ class Place:
                 found.setdefault(record["data"]["full"].partition("@")[0], []).append(record["data"]["incarnation"])
         return found
 
-    def worked(self, run: str = "r1") -> list[tuple[str, int, int]]:
-        """The ledger's lines of a run: (node, attempt, life), one for each time a node's work came to its end."""
+    def finished_work(self, run: str = "r1") -> list[tuple[str, int, int]]:
+        """Return a run's lines of the ledger: (node, attempt, incarnation) each time a node finished its work."""
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
-        return [(node, int(attempt), int(life)) for which, node, attempt, life in map(str.split, lines) if which == run]
+        return [(node, int(attempt), int(incarnation))
+                for which, node, attempt, incarnation in map(str.split, lines) if which == run]
 
     def passed_points(self) -> set[str]:
-        """The failpoints that were passed (needs GARRISON_FAILPOINT_LIST)."""
+        """Return the failpoints that were passed (needs GARRISON_FAILPOINT_LIST)."""
         return set(self.points.read_text().splitlines()) if self.points.exists() else set()
 
-    def fired(self) -> Counter[str]:
-        """Failpoint → how often somebody was killed there."""
+    def failpoint_kills(self) -> Counter[str]:
+        """Return failpoint → how often a process was killed there."""
         return Counter(path.name.rpartition(".")[0] for path in (self.root / "fired").iterdir())
 
     # ------------------------------------------------------------------------------------------------ holding
 
     def hold(self, name: str) -> str:
-        """Shell that says it has arrived at `name` (again) and waits there until the test frees it."""
+        """Return shell that waits at `name` until the test releases it; `wait_until_held` notices."""
         return f"touch {self.root}/at-{name}; until test -e {self.root}/go-{name}; do sleep 0.1; done"
 
-    def arrived(self, name: str) -> None:
-        """Wait until somebody holds at `name`, and forget it: the next arrival is waited for anew."""
-        wait_for(f"somebody arrives at {name}\n", (self.root / f"at-{name}").exists)
+    def wait_until_held(self, name: str) -> None:
+        """Wait until a command waits at `name`, once for each that does."""
+        wait_for(f"a command waits at {name}\n", (self.root / f"at-{name}").exists)
         (self.root / f"at-{name}").unlink()
 
-    def free(self, *names: str) -> None:
-        """Let go who holds there, now and later."""
+    def release(self, *names: str) -> None:
+        """Let the commands that wait there continue, now and later."""
         for name in names:
             (self.root / f"go-{name}").touch()
 
-    # ------------------------------------------------------------------------------------------------ judging
+    # ------------------------------------------------------------------------------------------------ checking
 
     def check(self, *names: str, run: str = "r1", history: bool = True) -> None:
-        """The run ended right: everything done, landed once and tested, history complete (`history`; not where lives
-        ended in order), nothing left. No garrison code is asked; then, whether garrison can explain it all."""
-        assert self.status(run) == "done", self.told()
+        """Check that the run ended right: all done, landed once and tested, history complete (`history`; not where
+        processes were stopped), nothing left. Garrison's code is used only to check that it can explain it all."""
+        assert self.status(run) == "done", self.logs()
         assert {name: node["status"] for name, node in self.nodes(run).items()} == dict.fromkeys(names, "validated")
         self.check_landed(*names, run=run)
         self.check_work(*names, run=run)
@@ -344,55 +345,56 @@ class Place:
         for name in names:
             assert self.hook(f"runner-{name}", run)["phase"] == "merged"
         check_explanations(self.home, run)
-        self.check_left(run)
+        self.check_nothing_left(run)
 
     def check_landed(self, *names: str, run: str = "r1") -> None:
-        """Each node's branch was merged into main exactly once, with its work; the gate had passed each tree that main
-        ever was (of a batch that lands at once, the last)."""
+        """Check that each branch was merged into main once, with its work, and that the gate had passed each tree that
+        main ever had (of a batch that lands at once, the last)."""
         subjects = git(self.repo, "log", "--first-parent", "--format=%s|%T", f"{self.start}..main").splitlines()
         merges = [line.partition("|")[0] for line in subjects if f"garrison/{run}/" in line]
         assert len(merges) == len(set(merges)), "landed twice"
         assert sorted(merges) == sorted(f"Merge garrison/{run}/{name} into main" for name in names), subjects
-        was = [line for line in git(self.repo, "log", "-g", "--format=%s|%T", "main").splitlines()
+        tips = [line for line in git(self.repo, "log", "-g", "--format=%s|%T", "main").splitlines()
                if f"garrison/{run}/" in line]
         tested = set(self.witness.read_text().split())
-        assert {line.partition("|")[2] for line in was} <= tested, "landed untested"
-        assert not merges or was, "main keeps no reflog"
+        assert {line.partition("|")[2] for line in tips} <= tested, "landed untested"
+        assert not merges or tips, "main keeps no reflog"
         for name in names:
             assert git(self.repo, "show", f"main:{name}-{run}.txt") == name, f"the work of {name} is not right on main"
 
     def check_work(self, *names: str, run: str = "r1") -> None:
-        """No node's work was done twice.
+        """Check that no node's work was done twice.
 
-        The rule: work is repeated only by a successor of a life that died before its result was recorded. So a life
-        brings its work to an end at most once, every life that did so, but the one whose result counts, died, and
-        after a recorded result nobody works.
+        Work is repeated only by a successor of an incarnation that died before its result was recorded. So an
+        incarnation finishes its work at most once; each that did, but the one whose result counts, died; and after a
+        recorded result none works.
         """
         deaths = self.deaths(run)
         for name in names:
-            lives = [life for node, attempt, life in self.worked(run) if (node, attempt) == (name, 1)]
+            finished = [incarnation for node, attempt, incarnation in self.finished_work(run)
+                        if (node, attempt) == (name, 1)]
             result = load(self.home / "runs" / run / "nodes" / name / "1" / "result.json")
-            assert lives, f"{name} landed without work"
-            assert len(set(lives)) == len(lives), f"{name} worked twice in one life: {lives}"
-            assert max(lives) <= result["incarnation"], f"{name} worked after its result: {lives}, {result}"
-            assert set(lives) - {result["incarnation"]} <= set(deaths.get(f"orchestrator-{name}", [])), lives
+            assert finished, f"{name} landed without work"
+            assert len(set(finished)) == len(finished), f"{name} worked twice in one incarnation: {finished}"
+            assert max(finished) <= result["incarnation"], f"{name} worked after its result: {finished}, {result}"
+            assert set(finished) - {result["incarnation"]} <= set(deaths.get(f"orchestrator-{name}", [])), finished
 
     def check_history(self, run: str = "r1") -> None:
-        """Every life but the last of each layer has its death in its supervisor's journal, and the last ended in order
-        (or died too, when there was no more to do)."""
+        """Check that each incarnation but the last has its death in its supervisor's journal, and that the last ended
+        gracefully (or died, too, when there was no more to do)."""
         deaths = self.deaths(run)
         for stem, identity in self.identities(run).items():
             died_last = identity["status"] == "crashed" and stem.startswith(("orchestrator-", "processor-"))
             assert died_last or identity["status"] == "terminated", f"{stem} is {identity['status']}"
-            if stem == "launch":  # nobody is above it; its own journal counts its lives
+            if stem == "launch":  # nothing supervises it
                 continue
-            lives = deaths.get(stem, [])
-            assert len(lives) == len(set(lives)), f"a death of {stem} was counted twice: {lives}"
-            assert sorted(lives) == list(range(1, identity["incarnation"] + died_last)), f"{stem}: {lives}, {identity}"
+            died = deaths.get(stem, [])
+            assert len(died) == len(set(died)), f"a death of {stem} was counted twice: {died}"
+            assert sorted(died) == list(range(1, identity["incarnation"] + died_last)), f"{stem}: {died}, {identity}"
             assert identity["respawns"] == identity["incarnation"] - 1
 
-    def check_left(self, run: str = "r1") -> None:
-        """The run left no branch, worktree, session, waiting order or damage; the user's checkout is clean."""
+    def check_nothing_left(self, run: str = "r1") -> None:
+        """Check that the run left no branch, worktree, session, signal or damage, and a clean checkout."""
         assert git(self.repo, "for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{run}/") == ""
         assert not [path for path in self.trees.glob(f"*/{run}*") if path.name != "slot-1"]
         trees = [line for line in git(self.repo, "worktree", "list", "--porcelain").splitlines()
@@ -404,8 +406,8 @@ class Place:
         assert git(self.repo, "status", "--porcelain") == self.edits
         assert not [path.name for path in (self.repo / ".git").iterdir() if path.name.endswith(".lock")]
 
-    def check_left_but_failed(self, *names: str, run: str = "r1") -> None:
-        """Of failed nodes the branch, and all the work under a rescue ref, are kept; the trees are not."""
+    def check_failed_nodes_kept(self, *names: str, run: str = "r1") -> None:
+        """Check that failed nodes kept their branch, and all work under a rescue ref, and no worktree."""
         refs = git(self.repo, "for-each-ref", "--format=%(refname)").splitlines()
         assert [ref for ref in refs if ref.startswith(f"refs/heads/garrison/{run}/")] == [
             f"refs/heads/garrison/{run}/{name}" for name in sorted(names)]
@@ -414,38 +416,39 @@ class Place:
         assert not list(self.trees.glob(f"*/{run}"))
         assert git(self.repo, "status", "--porcelain") == self.edits
 
-    def only_last_lives(self, run: str = "r1") -> None:
-        """Nothing bears the marker of a life that has a successor: neither a layer nor what its agent had started."""
-        lives = {stem: identity["incarnation"] for stem, identity in self.identities(run).items()}
-        for one in self.mine():
-            stem, _, life = one.environ.get("GARRISON_LIFE", "").rpartition(":")[2].partition("#")
-            assert int(life or 0) == lives.get(stem, int(life or 0)), f"{one} outlived its life, {stem} is at {lives}"
+    def check_only_last_incarnations(self, run: str = "r1") -> None:
+        """Check that no process bears the marker of an incarnation that has a successor."""
+        last = {stem: identity["incarnation"] for stem, identity in self.identities(run).items()}
+        for process in self.living_processes():
+            stem, _, number = process.environ.get("GARRISON_LIFE", "").rpartition(":")[2].partition("#")
+            assert int(number or 0) == last.get(stem, int(number or 0)), f"{process} outlived its incarnation: {last}"
 
     def refused(self, stem: str, run: str = "r1") -> list[str]:
-        """Why signals to a layer were refused."""
+        """Return why signals to a process were refused."""
         return [path.read_text() for path in sorted((self.home / "signals" / f"{stem}@{run}").glob("refused/*.reason"))]
 
-    def mine(self) -> list[Process]:
-        """Living processes of this place: its root stands in their command line, marker or home."""
+    def living_processes(self) -> list[Process]:
+        """Return the living processes of this place: their command line, marker or home contains its root."""
         root = f"{self.root}/"
-        return [one for one in processes(root) if one.pid != os.getpid() and (
-            root in one.argv or any(root in one.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")))]
+        return [process for process in processes(root) if process.pid != os.getpid() and (
+            root in process.argv
+            or any(root in process.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")))]
 
-    def leave(self) -> list[str]:
-        """End whatever is left; returns what it was."""
+    def kill_rest(self) -> list[str]:
+        """Kill what is left; return what it was."""
         for child in self.started:
             child.poll()
         left = []
         end = time.monotonic() + 60
-        while (found := self.mine()) and time.monotonic() < end:  # a session may be on its last step
+        while (found := self.living_processes()) and time.monotonic() < end:  # a session may just be ending
             time.sleep(0.05)
-        for one in found:
-            left.append(f"{one.pid} {one.argv} {one.environ.get('GARRISON_LIFE', '')}")
+        for process in found:
+            left.append(f"{process.pid} {process.argv} {process.environ.get('GARRISON_LIFE', '')}")
         end = time.monotonic() + 60
-        while (found := self.mine()) and time.monotonic() < end:
-            for one in found:
+        while (found := self.living_processes()) and time.monotonic() < end:
+            for process in found:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
+                    os.kill(process.pid, signal.SIGKILL)
             for child in self.started:
                 child.poll()
             time.sleep(0.05)
@@ -453,7 +456,7 @@ class Place:
 
 
 def work(node: Node) -> str:
-    """The command of a node: write its file, commit, then say in the ledger that it came to its end."""
+    """Return the command of a node: write its file, commit, then note in the ledger that it is finished."""
     done = f'echo "$GARRISON_RUN {node.name} $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"'
     steps = [node.before, f"echo {node.name} > {node.name}-$GARRISON_RUN.txt", "git add -A",
              f"git commit -qm 'Add {node.name}' || git diff --quiet HEAD", node.then, done]
@@ -461,7 +464,7 @@ def work(node: Node) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A JSON file; empty if there is none. A torn one fails the test."""
+    """Return a JSON file; empty if there is none. A torn one fails the test."""
     try:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:
@@ -469,7 +472,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def alive(identity: dict[str, Any]) -> bool:
-    """Whether the process of an identity lives."""
+    """Return whether the process of an identity lives."""
     found = stat(identity["pid"]) if identity.get("pid") else None
     return found is not None and found[0] != "Z" and found[1] == identity["start_ticks"]
 

@@ -76,7 +76,7 @@ class Served:
         self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
         wait_for("a run to serve", self.place.journal)
         self.serve()
-        self.place.arrived("slow")
+        self.place.wait_until_held("slow")
         wait_for("the others have gone as far as they go", lambda: self.stands(
             fast="validated", bad="failed", slow="active") and self.asked("/api/runs/r1")["gates"])
 
@@ -114,9 +114,9 @@ class Served:
 
     def end(self, run: str = "r1") -> list[str]:
         """Stop run and server; what they left (nothing)."""
-        self.place.free("slow")
+        self.place.release("slow")
         self.place.command("stop", run)
         if self.server is not None:
             self.server.terminate()
             self.server.wait(DEADLINE)
-        return self.place.leave()
+        return self.place.kill_rest()

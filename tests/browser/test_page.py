@@ -247,8 +247,8 @@ def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: 
     expect(page.locator("#link")).to_have_text("Reconnecting…")
     assert page.locator("#link").bounding_box() == place, "nothing moves for it"
     life = crew.place.identity("orchestrator-slow")["incarnation"]
-    crew.place.kill("orchestrator-slow", life=life)
-    crew.place.arrived("slow")
+    crew.place.kill("orchestrator-slow", incarnation=life)
+    crew.place.wait_until_held("slow")
     crew.again()
     expect(page.locator("#link")).to_have_text("Live")
     expect(page.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
@@ -269,7 +269,7 @@ def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#waits .card")).to_have_count(1)
     expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-landed"))
-    crew.place.free("slow")
+    crew.place.release("slow")
     expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"))
     expect(page.locator("#announcements")).not_to_be_empty()
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")

@@ -64,12 +64,12 @@ def shop(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         wait_for("a run to serve", lambda: place.journal("cents-1"))
         made.serve()
         for name in ("money", "cart", "tax"):
-            place.arrived(name)
+            place.wait_until_held(name)
         place.kill("orchestrator-money", run="cents-1")
-        place.arrived("money")
+        place.wait_until_held("money")
         yield made
     finally:
-        place.free("money", "cart", "tax")
+        place.release("money", "cart", "tax")
         left = made.end("cents-1")
     assert not left, left
 

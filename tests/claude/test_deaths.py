@@ -40,19 +40,19 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
         pid = scene.cli("a") if who == "cli" else stretch_of(place)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-    place.pid("orchestrator-a", life=2)
+    place.pid("orchestrator-a", incarnation=2)
     wait_for("the orphans are gone", lambda: not set(old) & set(sleepers(place)))
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
     assert "I write a." in past_of(resumed), "the transcript was sent"
-    assert place.worked() == [("a", 1, 2)]
+    assert place.finished_work() == [("a", 1, 2)]
     assert len(place.deaths()["orchestrator-a"]) == 1
-    place.check_left()
+    place.check_nothing_left()
 
 
 def stretch_of(place) -> int | None:
     """The process that holds the SDK."""
-    return next((one.pid for one in place.mine() if "garrison.agents.claude.connection" in one.argv), None)
+    return next((one.pid for one in place.living_processes() if "garrison.agents.claude.connection" in one.argv), None)
 
 
 def in_mid_turn(scene):
@@ -71,10 +71,10 @@ def test_deaths_above_do_not_disturb_a_session(scene):
     place = scene.place
     child = in_mid_turn(scene)
     place.kill("runner-a", "guardian-crew")
-    place.pid("runner-a", life=2)
-    place.pid("guardian-crew", life=2)
+    place.pid("runner-a", incarnation=2)
+    place.pid("guardian-crew", incarnation=2)
     scene.server.release()
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert place.identity("orchestrator-a")["incarnation"] == 1
     assert len(scene.calls("a")) == 3
 
@@ -89,8 +89,8 @@ def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
         for path in folder.rglob("*.jsonl"):
             path.unlink()
     place.kill("orchestrator-a")
-    place.pid("orchestrator-a", life=2)
-    assert place.finish(child) == 0, place.told()
+    place.pid("orchestrator-a", incarnation=2)
+    assert place.finish(child) == 0, place.logs()
     assert cli is not None
     assert not [one for one in processes() if one.pid == cli]
     assert scene.endings("a")[-1] == "reported"
@@ -104,7 +104,7 @@ def test_a_stop_suspends_the_session_and_resume_continues_it(scene):
     wait_for("the tool runs", lambda: sleepers(place))
     assert place.command("stop", "r1").returncode == 0
     assert child.wait(DEADLINE) == 130
-    assert not place.mine()
-    assert place.finish(place.resume()) == 0, place.told()
+    assert not place.living_processes()
+    assert place.finish(place.resume()) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
     assert "I write a." in past_of(resumed)

@@ -23,7 +23,7 @@ def test_hopeless_sessions_end_and_reported_results_count(scene):
         "late": again(work("late"), after=(report(), report(), hanging)),
     }
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
-    assert place.finish(child) == 1, place.told()
+    assert place.finish(child) == 1, place.logs()
     nodes = place.nodes()
     assert scene.endings("refused") == ["refused"], nodes["refused"]
     assert scene.endings("endless") == ["too_long"] * 4, nodes["endless"]
@@ -39,8 +39,8 @@ def test_an_account_that_cannot_pay_waits_for_a_person(scene):
     poor = Fault("status", 400, times=ALWAYS, message="Your credit balance is too low to access the API.")
     scene.players["a"] = again(Turn(faults=(poor,)), after=(work("a"), report(), "Done."))
     child = scene.launch(scene.graph(a=""))
-    wait_for("it is told", lambda: "the account cannot pay" in place.told())
+    wait_for("it is told", lambda: "the account cannot pay" in place.logs())
     wait_for("it is asked", lambda: "asks you" in place.command("status", "r1").stdout)
     assert place.command("answer", "a", "paid").returncode == 0
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert scene.endings("a") == ["billing", "reported"]

@@ -62,7 +62,7 @@ def landed(scene) -> set[str]:
     """The nodes that count as merged; each of them has its file on main."""
     names = {name for name, node in scene.place.nodes().items() if node["status"] == "validated"}
     files = git(scene.place.repo, "ls-tree", "--name-only", "main").splitlines()
-    assert names == {name.removesuffix("-r1.txt") for name in files if name.endswith("-r1.txt")}, scene.place.told()
+    assert names == {name.removesuffix("-r1.txt") for name in files if name.endswith("-r1.txt")}, scene.place.logs()
     return names
 
 
@@ -95,7 +95,7 @@ def test_a_model_may_answer_anything(scene, nonsense):
         "refused": steps(Turn(stop="refusal")),
         "endless": steps(bash("echo again")),
     }, endless="rework=none, max_turns=3")
-    wait_for("the first question is told", lambda: "heap asks: Number 0?" in place.told())
+    wait_for("the first question is told", lambda: "heap asks: Number 0?" in place.logs())
     assert place.command("answer", "heap", "seven").returncode == 0
     place.finish(child)
     assert landed(scene) == {"odd", "heap", "counts"}
@@ -110,7 +110,7 @@ def test_a_model_may_answer_anything(scene, nonsense):
     assert not any(place.deaths().values())
     rows = {row["of"]: row for row in json.loads(place.command("cost", "--json").stdout)}
     assert rows["r1/counts"]["usd"] >= 0
-    place.check_left_but_failed(*why)
+    place.check_failed_nodes_kept(*why)
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
     child = scene.launch(scene.graph(a="session=true"))
     wait_for("the second tool is at work", place.ledger.exists)
     place.kill("orchestrator-a")
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a.txt") == "a"
     assert place.ledger.read_text() == "ran\nran\n", "the call that was under way, and it alone, is made again"
     shown = place.command("logs", "a").stdout
@@ -88,7 +88,7 @@ def test_a_session_agent_resumes_where_it_was_killed(scene: Any) -> None:
     assert "→ report_result" in shown
     rows = json.loads(place.command("cost", "--json").stdout)
     assert rows[0]["usd"] > 0
-    place.check_left()
+    place.check_nothing_left()
 
 
 @pytest.mark.slow
@@ -105,14 +105,14 @@ def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -
 
     scene.players["a"] = play
     child = scene.launch(scene.graph(a="session=true"))
-    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.logs())
     wait_for("no CLI is left", lambda: scene.cli("a") is None)
     assert place.command("answer", "a", "blue").returncode == 0
-    wait_for("the limit is told", lambda: "budget is used up" in place.told())
+    wait_for("the limit is told", lambda: "budget is used up" in place.logs())
     assert len(scene.calls("a")) == 1
     scene.configure("budget = 5")
     place.kill("orchestrator-a")
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a.txt") == "blue"
     assert place.command("logs", "a").stdout.count("→ ask_guardian") <= 1
-    place.check_left()
+    place.check_nothing_left()

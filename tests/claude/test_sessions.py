@@ -32,7 +32,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
         "waits for its turn" in place.command("logs", name).stdout for name in ("a", "b")))
     assert not scene.server.messages
     starting.release()
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert place.nodes()["a"]["status"] == "validated"
     assert git(place.repo, "show", "main:a-r1.txt") == "a"
     assert scene.calls("b")[0].asked.model.startswith("claude-haiku"), "the node's own model"
@@ -52,7 +52,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert [row["of"] for row in rows] == ["r1/a", "r1/b"]
     assert all(row["calls"] == 4 and row["usd"] > 0 for row in rows), rows
     assert len(scene.server.messages) == 8, "four calls a node, and not one more"
-    place.check_left()
+    place.check_nothing_left()
 
 
 def troubled(*passing: tuple[str, Fault]) -> dict[str, Player]:
@@ -69,7 +69,7 @@ def test_transient_failures_are_waited_out(scene):
                                      after=(work("hanging"), report(), "Done."))
     scene.players["silent"] = steps(work("silent"), "I believe it is done.", report(), "Done.")
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert scene.endings("silent") == ["silent", "reported"]
     assert scene.endings("hanging")[0] == "hang"
     assert not place.deaths().get("orchestrator-hanging"), "a hang is no death"
@@ -82,7 +82,7 @@ def test_other_transient_failures_are_waited_out(scene):
     scene.players = troubled(("overloaded", Fault("status", 529)), ("dropped", Fault("drop", "before")),
                              ("oversize", Fault("oversize")), ("mute_before", Fault("hang", "before", seconds=60)))
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
-    assert scene.place.finish(child) == 0, scene.place.told()
+    assert scene.place.finish(child) == 0, scene.place.logs()
 
 
 def test_permanent_failures_have_their_own_reasons(scene):
@@ -92,7 +92,7 @@ def test_permanent_failures_have_their_own_reasons(scene):
     scene.players["refusing"] = steps(report("failure", "this cannot be done"), "Sorry.")
     scene.players["invalid"] = steps(Turn(faults=(Fault("status", 404, times=ALWAYS, message="no such model"),)))
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
-    assert place.finish(child) == 1, place.told()
+    assert place.finish(child) == 1, place.logs()
     nodes = place.nodes()
     assert all(node["status"] == "failed" for node in nodes.values()), nodes
     assert "asked for report_result" in nodes["mute"]["reason"]
@@ -111,7 +111,7 @@ def test_a_rate_limit_waits_without_a_process_and_counts_nothing(scene):
     waiting = scene.folder("a") / "waiting"
     assert "rate_limit" in wait_for("it waits", lambda: waiting.exists() and waiting.read_text())
     wait_for("no CLI is left", lambda: scene.cli("a") is None)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert scene.endings("a") == ["rate_limit", "reported"]
     assert not any(place.deaths().values())
     assert place.identity("orchestrator-a")["incarnation"] == 1
@@ -128,7 +128,7 @@ def test_a_question_travels_up_and_its_answer_comes_back(scene):
 
     scene.players["a"] = play
     child = scene.launch(scene.graph(a=""))
-    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.logs())
     wait_for("no CLI is left", lambda: scene.cli("a") is None)
     assert "Which colour?" in place.command("status", "r1").stdout
     assert place.command("answer", "b", "blue").returncode == 1
@@ -136,7 +136,7 @@ def test_a_question_travels_up_and_its_answer_comes_back(scene):
     place.kill("orchestrator-a")
     answered = place.command("answer", "a", "blue")
     assert answered.returncode == 0, answered.stderr
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert place.command("answer", "a", "blue").returncode == 1, "nothing is asked any more"
     told = next(one for one in scene.calls("a") if "The answer: blue" in one.asked.prompt)
     assert any("Which colour?" in json.dumps(message) for message in told.body["messages"][:-1]), "its past"
@@ -154,11 +154,11 @@ def test_a_refused_key_waits_for_a_person(scene):
     scene.players = {"a": player("a", 401), "b": player("b", 403)}
     child = scene.launch(scene.graph(a="", b=""))
     for name in "ab":
-        wait_for(f"{name} says what to do", lambda name=name: re.search(f"{name} asks: .*garrison login", place.told()))
+        wait_for(f"{name} says what to do", lambda name=name: re.search(f"{name} asks: .*garrison login", place.logs()))
         assert scene.endings(name) == ["authentication"]
         mended.add(name)
         assert place.command("answer", name, "the key is mended").returncode == 0
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_an_idle_minute_costs_no_call(scene):
     scene.players["a"] = steps(say(use(f"{TOOL}ask_guardian", question="Which?")), "I wait.")
     scene.players["b"] = steps(work("b"), report(), "Done.")
     scene.launch(scene.graph(a="", b=""))
-    wait_for("a waits", lambda: "asks: Which?" in place.told() and scene.cli("a") is None)
+    wait_for("a waits", lambda: "asks: Which?" in place.logs() and scene.cli("a") is None)
     wait_for("b has landed", lambda: place.nodes().get("b", {}).get("status") == "validated")
     calls = len(scene.server.requests)
     time.sleep(60)  # what must not happen has no event to wait for
@@ -183,11 +183,11 @@ def test_a_budget_covers_all_incarnations_and_attempts(scene):
     scene.configure("budget = 0.012")
     scene.players["a"] = steps(work("a"), *[say(use("Bash", command=f"echo {n}")) for n in range(3)], report(), "Done.")
     child = scene.launch(scene.graph(a=""))
-    wait_for("the limit is told", lambda: "budget is used up" in place.told())
+    wait_for("the limit is told", lambda: "budget is used up" in place.logs())
     assert len(scene.calls("a")) == 2, "two answers of $0.006 each"
     scene.configure("budget = 5")
     place.kill("orchestrator-a")
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
 
     scene.players["full"] = full
     child = scene.launch(scene.graph(full=""))
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert scene.endings("full") == ["context", "reported"]
     assert "half of it is there" in scene.calls("full")[-2].asked.prompt
 
@@ -227,10 +227,10 @@ def test_a_validator_refuses_and_then_accepts(scene):
 
     scene.players = {"a": play, "a-validator": judge}
     child = scene.launch(scene.graph(a="validator=claude"))
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a-r1.txt") == "better"
     assert place.nodes()["a"]["attempt"] == 2
-    assert "the validator refused it" in place.told()
+    assert "the validator refused it" in place.logs()
     judged = [one for one in scene.server.messages if "You validate" in one.asked.system]
     assert {"Read", "Glob", "Grep"} <= set(judged[0].asked.tools)
     assert not {"Bash", "Write", "Edit"} & set(judged[0].asked.tools)

@@ -65,7 +65,7 @@ def take_over(place, *more: str) -> subprocess.Popen[bytes]:
 
 
 def stretches(place) -> list[int]:
-    return [one.pid for one in place.mine() if "garrison.agents.claude.connection" in one.argv]
+    return [one.pid for one in place.living_processes() if "garrison.agents.claude.connection" in one.argv]
 
 
 def test_the_agent_continues_after_a_takeover(scene, taking):
@@ -91,15 +91,15 @@ def test_the_agent_continues_after_a_takeover(scene, taking):
     wait_for("status says who has it", lambda: "held by a person" in place.command("status", "r1").stdout)
     assert take_over(place).wait(DEADLINE) == 1, "one person at a time"
     place.kill("orchestrator-a")
-    place.pid("orchestrator-a", life=2)
+    place.pid("orchestrator-a", incarnation=2)
     (place.root / "leave").touch()
     assert person.wait(DEADLINE) == 0
-    assert place.finish(taking) == 0, place.told()
+    assert place.finish(taking) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "it is the same session"
     assert scene.endings("a") == ["stopped", "person", "reported"]
     assert place.command("takeover", "a").returncode == 1
-    place.check_left()
+    place.check_nothing_left()
 
 
 @pytest.mark.slow
@@ -134,14 +134,14 @@ def test_a_session_agent_resumes_after_a_takeover(scene):
     (tree / "left").touch()
     (place.root / "leave").touch()
     assert person.wait(30) == 0
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     told = next(one for one in scene.calls("a") if "A person has worked in your worktree" in one.asked.prompt)
     assert "called run(" in told.asked.prompt
     assert place.ledger.read_text() == "ran\nran\n"
     assert place.identity("orchestrator-a")["incarnation"] == 1
     assert scene.endings("a") == ["person"]
     assert place.command("takeover", "a").returncode == 1
-    place.check_left()
+    place.check_nothing_left()
 
 
 @pytest.mark.slow  # what the interactive CLI draws, and when, is its own affair: seen to fail once in eight runs
@@ -167,7 +167,7 @@ def test_the_real_cli_in_a_takeover_and_its_death(scene):
     cli = scene.cli("a")
     assert cli is not None
     os.kill(person.pid, signal.SIGKILL)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert not any(one.pid == cli for one in processes())
     assert place.identity("orchestrator-a")["incarnation"] == 1
     assert scene.endings("a") == ["stopped", "person", "reported"]

@@ -25,8 +25,8 @@ def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene):
                      context_updates={"colour": "teal"}))
     scene.players |= {"plan": steps(work("plan"), chosen, "Done."),
                       "build": steps("?", "?", "?", work("build"), report(), "Done.")}
-    assert place.finish(scene.launch(path)) == 0, place.told()
-    assert [node for node, _, _ in place.worked()] == ["plan", "build"], "not halt"
+    assert place.finish(scene.launch(path)) == 0, place.logs()
+    assert [node for node, _, _ in place.finished_work()] == ["plan", "build"], "not halt"
     first = scene.calls("build")[0].asked
     assert "I write plan." in json.dumps(first.body["messages"]), "the transcript was sent"
     assert len(first.prompts) == 2

@@ -52,13 +52,13 @@ def test_a_lost_transcript_is_restored_and_sent_to_the_model(scene):
     assert pid is not None
     shutil.rmtree(config / "projects")
     os.kill(pid, signal.SIGKILL)
-    place.pid("orchestrator-a", life=2)
+    place.pid("orchestrator-a", incarnation=2)
     wait_for("the orphans are gone", lambda: not old & tools())
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "the transcript was sent"
     assert "Do a." in json.dumps(resumed.body["messages"][:-1])
-    assert place.worked() == [("a", 1, 2)]
+    assert place.finished_work() == [("a", 1, 2)]
     assert len(place.deaths()["orchestrator-a"]) == 1
     assert scene.endings("a") == ["crash", "reported"], "it is the same session, not a fresh one"
     assert "is restored from the attempt's folder" in (scene.folder("a") / "stream.jsonl").read_text()

@@ -38,7 +38,7 @@ def test_the_system_clock_is_the_machines() -> None:
         assert before - 0.1 <= now <= after + 0.1
 
 
-def test_the_fake_clock_moves_when_told_to() -> None:
+def test_the_fake_clock_advances_on_request() -> None:
     clock = FakeClock(1000.0, monotonic=5.0)
     clock.advance(2.5)
     assert (clock.time(), clock.monotonic(), clock.utc()) == (1002.5, 7.5, "1970-01-01T00:16:42.500000Z")

@@ -253,7 +253,7 @@ def test_an_edge_that_asks_for_the_failure_of_a_parallel_is_no_branch() -> None:
         assert told(gone(body, {"a": [RED, "success"]})[0]) == "start a b f z a b f j done"
 
 
-def test_branches_do_not_see_each_other_and_their_results_stand_in_their_order() -> None:
+def test_branches_are_isolated_and_their_results_keep_their_order() -> None:
     result, agent = gone(FAN.format(", max_parallel=1"), {"a": Outcome("success", context_updates={"k": 1}), "b": RED})
     assert not any("k" in seen for seen in (result.context, *agent.saw))
     assert [(one["id"], one["status"], one["context"].get("k")) for one in result.context["parallel.results"]] == \
@@ -295,7 +295,7 @@ def test_time_decides_by_the_default_or_asks_for_another_attempt() -> None:
 # ---- what an agent is told -------------------------------------------------------------------------------------------
 
 
-def test_variables_of_prompts_and_of_labels_that_stand_for_prompts() -> None:
+def test_variables_of_prompts_and_of_labels_used_as_prompts() -> None:
     body = ENDS + (' goal="G 1" a [prompt="$goal, ${goal}. $goalpost $graph.goal $node.id $context.k, $context.no '
                    '\\\\$goal $5"]; b [label="Do $goal"]; start -> a -> b -> done')
     _, agent = gone(body, initial={"k": 7})
@@ -388,7 +388,7 @@ def test_a_text_that_is_refused_with_its_place(text: str, place: str, words: str
     ("a [timeout=soon]; start -> a -> done", "250ms"), ("t [shape=parallelogram, prompt=ls]; start -> t -> done",
                                                         "tool_command instead of prompt"),
     ("f [shape=component]; x [shape=Msquare]; start -> f -> a -> x; f -> b -> done", "parallel_without_join")])
-def test_what_cannot_be_run_is_refused_before_the_first_node(body: str, words: str, tmp_path: Path) -> None:
+def test_a_graph_that_cannot_run_is_refused_before_the_first_node(body: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(GarrisonError, match=words):
         gone(f"{ENDS} {body}", run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -54,7 +54,7 @@ def told_here() -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 3)])
-def test_the_status_of_somebody_elses_child(grandchild: tuple[int, int], number: int, code: int) -> None:
+def test_the_status_of_a_foreign_child(grandchild: tuple[int, int], number: int, code: int) -> None:
     looked = ExitMonitor()
     looked.watch(*grandchild)
     assert looked.exit_code(*grandchild) is None, "it lives"
@@ -65,7 +65,7 @@ def test_the_status_of_somebody_elses_child(grandchild: tuple[int, int], number:
     assert looked.exit_code(*grandchild) is None
 
 
-def test_a_kernel_that_tells_nothing(grandchild: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_exit_information(grandchild: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(25, "Inappropriate ioctl for device")
 
@@ -83,7 +83,7 @@ def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
     child.close()
 
 
-def test_no_descriptor_is_kept_for_those_who_ended_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_descriptor_is_kept_after_a_graceful_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(exit_info, "_MAX_WATCHED", 3)
     looked = ExitMonitor()
     for _ in range(12):
@@ -138,7 +138,7 @@ def test_a_machine_that_counts_nothing(tmp_path: Path) -> None:
     assert not ExitMonitor(tmp_path, tmp_path / "vmstat").out_of_memory(1, 1)
 
 
-def test_a_real_out_of_memory_kill_is_seen(tmp_path: Path) -> None:
+def test_a_real_out_of_memory_kill_is_detected(tmp_path: Path) -> None:
     """In a cgroup of our own with a limit of 48 MiB, where one can be made (root)."""
     with own_cgroup(48 << 20) as cgroup:
         script = "import sys; print('up', flush=True); sys.stdin.readline(); print(len(bytearray(300 << 20)))"
@@ -204,17 +204,17 @@ class own_cgroup:
     ({"code": 3, "memory": True}, "process 7 is gone: exit code 3"),
     ({"code": -1, "server_died": True}, "the tmux server died; process 7 is gone"),
 ])
-def test_the_cause_in_words(known: dict[str, object], said: str) -> None:
+def test_the_cause_is_described(known: dict[str, object], said: str) -> None:
     assert describe_death("process 7 is gone", **known) == said  # type: ignore[arg-type]
 
 
-def test_who_heard_sighup_is_told_apart_from_who_was_asked_to_end() -> None:
+def test_a_hangup_is_distinguished_from_a_requested_end() -> None:
     assert describe_hangup("stopped", server_died=True) == "stopped"
     assert describe_hangup(TERMINAL_GONE, server_died=True) == "the tmux server died"
     assert describe_hangup(TERMINAL_GONE, server_died=False) == "its tmux session was closed"
 
 
-def test_a_recorded_server_is_told_from_a_pid_that_came_back() -> None:
+def test_a_recorded_server_is_distinguished_from_a_reused_pid() -> None:
     assert not is_tmux_server_gone("")
     assert is_tmux_server_gone(f"{os.getpid()}:1"), "that is no tmux"
     assert is_tmux_server_gone("0:1")

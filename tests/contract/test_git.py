@@ -57,7 +57,7 @@ def test_foreign_variables_and_settings_do_not_reach_git(repo, tmp_path, monkeyp
     assert common_dir(repo) == (repo / ".git").resolve()
 
 
-def test_an_error_is_one_line_that_tells_what_git_said(ours):
+def test_an_error_is_one_line_with_gits_message(ours):
     with pytest.raises(GitError) as caught:
         ours.run("rev-list", "no-such-thing")
     assert "\n" not in str(caught.value)
@@ -185,7 +185,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("deed", HEADS.values(), ids=HEADS)
-def test_nobody_stands_on_a_branch_only_if_git_says_so_too(repo, ours, deed):
+def test_a_branch_is_checked_out_nowhere_only_if_git_agrees(repo, ours, deed):
     subprocess.run(["sh", "-c", deed], cwd=repo, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
     sure = ours.is_checked_out_nowhere("main")
     assert sure == (deed in (HEADS["detached"], HEADS["on another branch"]))
@@ -207,7 +207,7 @@ def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):
     assert ours.current_branch(path) == "garrison/r/n"
 
 
-def test_what_is_in_the_way_of_a_worktree_is_handled(repo, ours, tmp_path):
+def test_obstacles_to_a_worktree_are_handled(repo, ours, tmp_path):
     path = tmp_path / "t"
     ours.add_worktree(path, "one", "main")
     subprocess.run(["rm", "-r", str(path)], check=True)  # registered, but missing
@@ -234,7 +234,7 @@ def test_many_worktrees_at_once(repo, ours, tmp_path):
     assert len(ours.worktrees()) == 13
 
 
-def test_dirty_commit_all_and_who_did_it(repo, ours, monkeypatch):
+def test_dirty_commit_all_and_the_author(repo, ours, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     nameless = Git(repo)
@@ -276,7 +276,7 @@ def test_a_snapshot_keeps_everything_and_touches_nothing(repo, ours):
     assert git(repo, "show", f"{ours.create_snapshot(repo, 'torn')}:untracked") == "again"
 
 
-def test_locks_of_a_dead_life_are_cleared_in_its_worktree_only(repo, ours, tmp_path):
+def test_locks_of_a_dead_incarnation_are_cleared_in_its_worktree_only(repo, ours, tmp_path):
     ours.add_worktree(tmp_path / "t", "one", "main")
     own = ours.git_dir(tmp_path / "t")
     for lock in (own / "index.lock", own / "HEAD.lock", repo / ".git/index.lock"):

@@ -124,7 +124,7 @@ def test_a_newer_garrisons_journal_is_left_alone(path: Path) -> None:
             use()
 
 
-def test_what_is_no_file_is_named_and_stays(path: Path) -> None:
+def test_a_path_that_is_no_file_is_named_and_kept(path: Path) -> None:
     path.mkdir(parents=True)
     for use in (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT)):
         with pytest.raises(RecordUnreadable, match=r"journal\.jsonl: is a directory; it was left in place"):
@@ -157,7 +157,7 @@ def test_a_missing_record_is_noticed(path: Path, gone: int) -> None:
         read_all(path)
 
 
-def test_a_record_said_twice_counts_once(path: Path) -> None:
+def test_a_repeated_record_counts_once(path: Path) -> None:
     lines = filled(path, 3).splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[1], lines[2]]))
     assert numbers(read_all(path)) == [0, 1, 2]
@@ -406,7 +406,7 @@ def test_a_shared_journals_tail_is_cut_at_any_byte(path: Path) -> None:
         assert numbers(read_all(path)) == [*range(lines), 7]
 
 
-def test_the_shared_epoch_fences_who_was_taken_over(path: Path) -> None:
+def test_the_shared_epoch_fences_a_superseded_writer(path: Path) -> None:
     assert append_shared(path, "enqueuer", "enqueue", {}, AT).epoch == 0
     mine = append_shared(path, "p#1", "taken", {}, AT, take=True).epoch
     assert mine == 1 and append_shared(path, "enqueuer", "enqueue", {}, AT).epoch == 1

@@ -80,7 +80,7 @@ def test_of_a_torn_record_any_sectors_may_have_arrived(path: Path, arrived: int)
 
 
 @pytest.mark.parametrize("where", ["before the last", "no zeros", "no room"])
-def test_what_no_torn_write_leaves_is_damage(path: Path, where: str) -> None:
+def test_bytes_that_no_torn_write_leaves_are_damage(path: Path, where: str) -> None:
     end = killed(path, 3)
     image = bytearray(path.read_bytes())
     if where == "before the last":  # of two records that were synced one after the other, the first cannot be torn

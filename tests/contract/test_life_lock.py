@@ -52,7 +52,7 @@ def test_one_holder(path: Path) -> None:
     again.release()
 
 
-def test_asking_does_not_make_or_take_it(path: Path) -> None:
+def test_querying_neither_creates_nor_takes_the_lock(path: Path) -> None:
     assert not life_lock.is_held(path) and life_lock.read_heartbeat(path) is None
     assert not path.exists()
     mine = LifeLock.try_acquire(path)
@@ -62,7 +62,7 @@ def test_asking_does_not_make_or_take_it(path: Path) -> None:
     mine.release()
 
 
-def test_who_only_looks_needs_no_right_to_write() -> None:
+def test_a_query_needs_no_write_permission() -> None:
     running = Path(sys.executable).resolve()  # ETXTBSY for whoever opens it to write, even root
     with pytest.raises(OSError), running.open("r+b"):
         pass
@@ -114,7 +114,7 @@ def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
     mine.release()
 
 
-def test_a_beat_holds_both_clocks(path: Path) -> None:
+def test_a_heartbeat_holds_both_clocks(path: Path) -> None:
     mine = LifeLock.try_acquire(path)
     assert mine is not None
     before = time.time()
@@ -131,7 +131,7 @@ def test_a_beat_holds_both_clocks(path: Path) -> None:
     assert life_lock.read_heartbeat(path) == beat
 
 
-def test_of_many_who_try_at_once_one_gets_it(path: Path) -> None:
+def test_one_of_many_concurrent_attempts_gets_the_lock(path: Path) -> None:
     go, start = os.pipe()
     pids = []
     for _ in range(30):

@@ -64,7 +64,7 @@ def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
     assert world.processes.find_marked("") == []
 
 
-def test_nobody_has_an_absurd_pid(world: World) -> None:
+def test_an_absurd_pid_belongs_to_no_process(world: World) -> None:
     assert world.processes.probe(2**22 + 1) is None
     assert world.processes.probe(0) is None
     assert world.processes.probe(-1) is None
@@ -90,7 +90,7 @@ def test_a_signal_reaches_that_very_process_only(world: World) -> None:
     assert not world.processes.send(child.pid, child.ticks, signal.SIGKILL)
 
 
-def test_a_sweep_ends_that_life_and_no_other(world: World) -> None:
+def test_a_sweep_kills_that_incarnation_and_no_other(world: World) -> None:
     mine, other = world.start(LIFE), world.start(LIFE + "0")
     until(lambda: world.processes.find_marked(LIFE) and world.processes.find_marked(LIFE + "0"))
     assert mine.id in world.processes.kill_tree(mine.id, LIFE, grace=5)
@@ -235,7 +235,7 @@ def test_the_sessions_of_known_ones_hold_what_was_forked_before_they_went() -> N
 
 
 @given(st.data())
-def test_no_table_dooms_other_lives_the_caller_or_tmux(data: st.DataObject) -> None:
+def test_a_kill_spares_other_incarnations_the_caller_and_tmux(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 25))
     rows = [row(pid, data.draw(st.integers(0, count)), data.draw(st.sampled_from([None, MINE, OTHER])),
                 data.draw(st.sampled_from(["sh", "tmux: server", "tmux: client", "tmuxinator"])))

@@ -70,7 +70,7 @@ def test_intervals_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path)
     assert all_rescues(repo) == []
 
 
-def test_a_snapshot_that_takes_too_long_is_given_up_and_leaves_nothing(repo: Path, tree: Path) -> None:
+def test_a_snapshot_that_takes_too_long_is_abandoned_and_leaves_nothing(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     git(repo, "config", "filter.slow.clean", "sleep 3; cat")
     (tree / ".gitattributes").write_text("*.slow filter=slow\n")
@@ -81,7 +81,7 @@ def test_a_snapshot_that_takes_too_long_is_given_up_and_leaves_nothing(repo: Pat
     assert all_rescues(repo) == []
 
 
-def test_what_a_killed_snapshot_left_goes_with_the_next_and_a_living_ones_stays(repo: Path, tree: Path) -> None:
+def test_leftovers_of_a_killed_snapshot_are_removed_by_the_next_but_not_a_living_ones(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     own = ours.git_dir(tree)
     for name in ("garrison-snapshot-4194303", "garrison-snapshot-4194303.lock", f"garrison-snapshot-{os.getppid()}"):
@@ -126,7 +126,7 @@ def test_names_are_taken_apart_whatever_they_are() -> None:
         assert parse_rescue(ref) == (ref, *told)
 
 
-def test_what_has_landed_since_is_told(repo: Path, tree: Path) -> None:
+def test_rescued_work_that_has_landed_since_is_marked(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     place = RescueRepository(ours, {"r1": "main"})
     (tree / "a").write_text("1\n")
@@ -224,7 +224,7 @@ def test_a_fresh_attempt_keeps_what_only_the_branch_had(repo: Path, tree: Path, 
     assert git(tree, "rev-parse", "HEAD") == git(repo, "rev-parse", "main")
 
 
-def test_a_worktree_whose_git_file_is_gone_is_put_aside_not_removed(repo: Path, tree: Path) -> None:
+def test_a_worktree_without_its_git_file_is_moved_aside_not_removed(repo: Path, tree: Path) -> None:
     (tree / "work").write_text("w\n")
     (tree / ".git").unlink()
     ours = Git(repo)
@@ -245,7 +245,7 @@ def test_a_worktree_whose_git_file_is_gone_is_put_aside_not_removed(repo: Path, 
     assert not home.exists()
 
 
-def test_the_child_says_what_it_kept_or_one_line_why_not(repo: Path, tree: Path, capsys) -> None:
+def test_the_child_prints_the_ref_or_one_line_of_error(repo: Path, tree: Path, capsys) -> None:
     arguments = ["--repo", str(repo), "--tree", str(tree), "--stem", STEM + "-live", "--base", "main"]
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""

@@ -41,7 +41,7 @@ def meter() -> UsageMeter:
     return UsageMeter(lambda life: life == LIFE)
 
 
-def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
+def test_cpu_and_memory_of_a_busy_child_are_measured() -> None:
     with child("kept = bytearray(40 << 20)\nprint(flush=True)\nwhile True: pass") as busy:
         looking = meter()
         first = looking.sample()[LIFE]
@@ -65,7 +65,7 @@ def _cpu(pid: int) -> float:
     return one.cpu
 
 
-def test_a_grandchild_that_bears_no_marker_belongs_to_the_life_above_it() -> None:
+def test_an_unmarked_grandchild_belongs_to_the_incarnation_above_it() -> None:
     code = """import subprocess, sys
 subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: pass"], env={}).wait()"""
     with child(code) as top:
@@ -79,7 +79,7 @@ subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: p
                     os.kill(one.pid, 9)
 
 
-def test_children_too_short_to_be_seen_are_counted() -> None:
+def test_short_lived_children_are_counted() -> None:
     code = """import subprocess
 print(flush=True)
 while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"])"""
@@ -89,7 +89,7 @@ while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+
         assert until(lambda: looking.sample()[LIFE], lambda found: (found.cpu or 0) > 5)
 
 
-def test_others_lives_are_not_summed_and_the_machine_is_known() -> None:
+def test_other_incarnations_are_not_summed_and_the_machine_is_described() -> None:
     with child("print(flush=True); import time; time.sleep(60)", life="/elsewhere:r1:runner-x#1"):
         assert meter().sample() == {}
     found = resource_usage.read_machine()

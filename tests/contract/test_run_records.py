@@ -44,7 +44,7 @@ def test_absent_is_none_and_torn_is_named(tmp_path: Path, value: Any) -> None:
         run_records.load(type(value), path)
 
 
-def test_where_files_lie(tmp_path: Path) -> None:
+def test_paths_of_the_files(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "r1")
     root = tmp_path / "runs/r1"
     assert (files.launch, files.graph, files.journal) == (root / "launch.json", root / "graph.dot",

@@ -37,7 +37,7 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, lambda _descriptor: None)
 
 
-def test_what_is_on_disk(tmp_path: Path) -> None:
+def test_the_format_on_disk(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
     assert path.parent == tmp_path / "signals/guardian-p@r1" == inbox_path(tmp_path, TARGET)
     assert path.name.startswith("20260131T120000000000-")
@@ -130,7 +130,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_an_unreadable_one_is_told_and_the_others_are_read(tmp_path: Path, data: bytes) -> None:
+def test_an_unreadable_signal_is_reported_and_the_others_are_read(tmp_path: Path, data: bytes) -> None:
     post(tmp_path, signal("before"))
     bad = inbox_path(tmp_path, TARGET) / "20260131T120000000000-000000Z-bad.json"
     bad.write_bytes(data)
@@ -146,7 +146,7 @@ def test_an_unreadable_one_is_told_and_the_others_are_read(tmp_path: Path, data:
     assert (bad.parent / "refused" / bad.name).read_bytes() == data
 
 
-def test_a_newer_one_is_told_as_such(tmp_path: Path) -> None:
+def test_a_signal_of_a_newer_version_is_reported_as_such(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
     path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 9'))
     with pytest.raises(NewerSchema):
@@ -155,7 +155,7 @@ def test_a_newer_one_is_told_as_such(tmp_path: Path) -> None:
     assert told.signal is None and "schema 9" in told.error
 
 
-def test_what_is_no_signal_file_is_passed_over(tmp_path: Path) -> None:
+def test_files_that_are_no_signals_are_skipped(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
     (path.parent / f".{path.name}.7-0.tmp").write_text('{"half')
     (path.parent / "README").write_text("x")

@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
 
 
-def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_never_creates_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a layer was about to write when its home was removed must not bring the home back as a ruin."""
     monkeypatch.setattr(atomic, "_protected", [])
     home = tmp_path / "home"
@@ -75,7 +75,7 @@ def count_up(old: Identity | None) -> Identity:
     return replace(there(old), respawns=there(old).respawns + 1)
 
 
-def test_what_is_on_disk(store: Store) -> None:
+def test_the_format_on_disk(store: Store) -> None:
     written = made(store)
     store.update(Hook, KEY, lambda _old: Hook("h", "runner", "a", "r1", AT, AT))
     assert store.path(Identity, KEY) == store.home / "identities/runner-a@r1.json"
@@ -94,7 +94,7 @@ def test_the_umask_does_not_matter(store: Store) -> None:
         made(store)
     finally:
         os.umask(old)
-    test_what_is_on_disk(store)
+    test_the_format_on_disk(store)
 
 
 def test_nothing_there(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_a_change_that_raises_changes_nothing_and_frees_the_lock(store: Store) -
 
 
 @pytest.mark.parametrize("mine", [1, 2])
-def test_a_life_with_a_successor_is_fenced(store: Store, mine: int) -> None:
+def test_an_incarnation_with_a_successor_is_fenced(store: Store, mine: int) -> None:
     made(store, 3)
     with pytest.raises(Fenced, match=rf"runner-a@r1 has a later incarnation \(3 > {mine}\)"):
         store.update(Identity, KEY, count_up, incarnation=mine)
@@ -291,7 +291,7 @@ def test_four_writers_of_heartbeats_and_a_reader(store: Store) -> None:
     assert len(seen) > 1 and store.get(Identity, KEY).last_heartbeat >= max(seen) >= began
 
 
-def test_a_reader_never_sees_a_torn_file(tmp_path: Path) -> None:
+def test_a_reader_never_reads_a_torn_file(tmp_path: Path) -> None:
     """Hundreds of writes of records whose length changes much, and hundreds of looks meanwhile."""
     path, seen = tmp_path / "record.json", tmp_path / "seen"
     texts = ["x" * size for size in (1, 5000, 30_000)]

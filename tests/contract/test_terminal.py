@@ -437,7 +437,7 @@ def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, mon
 
 @needs_tmux
 def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tmp_path: Path,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     users = tmp_path / "users"
     users.mkdir(mode=0o700)
     monkeypatch.setenv("TMUX_TMPDIR", str(users))
@@ -520,7 +520,7 @@ def test_a_home_with_a_long_path_gets_a_short_socket_that_others_find(
 
 
 def test_a_foreign_socket_directory_is_refused(tmp_path: Path, short: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     run, runtime = tmp_path / ("long" * 25), short
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     folder = socket_path(run).parent
@@ -539,5 +539,5 @@ def test_names_that_tmux_would_interpret_are_refused(tmp_path: Path, name: str) 
         TmuxTerminal(tmp_path).open(name, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
 
 
-def test_words_that_end_in_a_semicolon_are_escaped() -> None:
+def test_arguments_that_end_in_a_semicolon_are_escaped() -> None:
     assert [escape(word) for word in ("a", "a;", ";", "a;b", "a\\;", "")] == ["a", "a\\;", "\\;", "a;b", "a\\\\;", ""]

@@ -111,7 +111,7 @@ def test_trees_get_submodules_without_the_network(parent: Path, tmp_path: Path) 
     assert state(parent) == before
 
 
-def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(parent: Path) -> None:
+def test_work_in_a_submodule_is_saved_and_its_pointer_can_be_checked_out(parent: Path) -> None:
     ours, tree = Git(parent), tree_of(parent)
     complete_worktree(ours, tree)
     git(tree, "config", "diff.ignoreSubmodules", "all")
@@ -172,7 +172,7 @@ def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Pa
         assert git(parent / ".git/modules/lib", "for-each-ref", "--format=%(refname)", "refs/garrison/rescue") == ""
 
 
-def test_a_submodule_nobody_has_fetched_is_fetched_or_told(parent: Path, tmp_path: Path) -> None:
+def test_a_missing_submodule_is_fetched_or_reported(parent: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", str(parent), "clone")
     clone = Git(tmp_path / "clone")
     tree = tree_of(clone.root, "cloned")

@@ -19,7 +19,7 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     graph = place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",)))
 
     first = place.launch(graph, "r1")
-    place.arrived("work")
+    place.wait_until_held("work")
     refused = place.command(*place.launch_arguments(graph, "r2"))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines() == [
@@ -34,9 +34,9 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     for run in ("r2", "r3"):
         place.pid("orchestrator-a", run)
     two_resumes_make_one_launcher(place)
-    place.free("work")
+    place.release("work")
     first.wait()
-    assert [place.finish(second, "r2"), place.finish(third, "r3")] == [0, 0], place.told()
+    assert [place.finish(second, "r2"), place.finish(third, "r3")] == [0, 0], place.logs()
     wait_for("r1 ends", lambda: place.identity("launch", "r1")["status"] == "terminated")
     for run in ("r1", "r2"):
         place.check("a", "b", run=run)
@@ -44,7 +44,7 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
 
     arguments = place.launch_arguments(graph, "r1")
     again = place.command(*[word for word in arguments if word not in ("--run", "r1")])
-    assert again.returncode == 0, place.told()
+    assert again.returncode == 0, place.logs()
     place.check("a", "b", run="crew-1")
     assert set(place.identities("crew-1")) == set(place.identities("r1"))
     assert all(one["incarnation"] == 1 for one in place.identities("crew-1").values()), "a new run is no successor"
@@ -53,7 +53,7 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
 def two_resumes_make_one_launcher(place: Place) -> None:
     place.kill("launch")
     resumed = [place.begin("launch", "--resume", "r1", log=f"resume{number}") for number in range(2)]
-    place.pid("launch", life=2)
+    place.pid("launch", incarnation=2)
     ended = wait_for("one of two resumes gives way", lambda: [one for one in resumed if one.poll() is not None])
     assert [one.returncode for one in ended] == [1]
     assert place.identity("launch")["incarnation"] == 2
@@ -72,7 +72,7 @@ def test_never_more_agents_at_work_than_allowed(place):
     names = ("a", "b", "c")
     place.env |= {"GARRISON_FAILPOINT": "runner:move-impl_complete.before", "GARRISON_FAILPOINT_TIMES": "2"}
     child = place.launch(place.graph(*(Node(name, then=meet) for name in names)), "r1", "--max-agents", 1)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     place.check(*names)
     assert (place.root / "met").read_text().split() == ["1", "1", "1"]
-    assert place.fired() == {"runner:move-impl_complete.before": 2}
+    assert place.failpoint_kills() == {"runner:move-impl_complete.before": 2}

@@ -20,14 +20,14 @@ from support import DEADLINE, PROGRAM, Node, Place, git, stat, wait_for
 def no_traceback(place: Place) -> None:
     """Neither a terminal nor a layer's log holds one."""
     logs = [place.root / "out", *place.home.glob("runs/*/layers/*.log")]
-    assert not [path for path in logs if path.exists() and "Traceback" in path.read_text()], place.told()
+    assert not [path for path in logs if path.exists() and "Traceback" in path.read_text()], place.logs()
 
 
 def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
     """A run of `a -> b` whose first node is at work."""
     place.env |= {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.3"}
     child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))), run)
-    place.arrived("a")
+    place.wait_until_held("a")
     return child
 
 
@@ -38,15 +38,15 @@ def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place,
     child = held(place)
     path = next(place.home.glob("merge-queue/*/*/journal.jsonl")) if which == "merge-queue" else place.home / which
     path.write_bytes(b"\xff garbage\n")
-    place.free("a")
-    assert place.finish(child) == 1, place.told()
+    place.release("a")
+    assert place.finish(child) == 1, place.logs()
     assert path.read_bytes() == b"\xff garbage\n"
     assert f"the last: corrupt record {path}" in (place.root / "out").read_text()
     no_traceback(place)
     assert place.command("up").stdout == "", "what is parked waits for a person"
 
     path.rename(place.root / "quarantined")
-    assert place.finish(place.resume()) == 0, place.told()
+    assert place.finish(place.resume()) == 0, place.logs()
     place.check("a", "b", history=False)
 
 
@@ -55,14 +55,14 @@ def test_a_directory_in_a_results_place_fails_its_run_with_that_reason(place: Pl
     child = held(place)
     path = place.home / "runs/r1/nodes/a/1/result.json"
     path.mkdir()
-    place.free("a")
-    assert place.finish(child) == 1, place.told()
-    assert f"cannot use {path}: is a directory" in place.told().rpartition("run failed")[2]
+    place.release("a")
+    assert place.finish(child) == 1, place.logs()
+    assert f"cannot use {path}: is a directory" in place.logs().rpartition("run failed")[2]
     assert path.is_dir()
     no_traceback(place)
 
 
-def test_what_only_others_need_keeps_nobody(place: Place) -> None:
+def test_damage_that_concerns_others_stops_no_run(place: Place) -> None:
     """The launcher's own record is damaged: the run goes on to its end, and the runners know it alive by its lock."""
     child = held(place)
     path = place.home / "identities/launch@r1.json"
@@ -70,8 +70,8 @@ def test_what_only_others_need_keeps_nobody(place: Place) -> None:
     moment = path.stat().st_mtime
     lives = [place.home / f"identities/{stem}@r1.life" for stem in ("guardian-crew", "runner-a", "orchestrator-a")]
     wait_for("everybody has looked since", lambda: all(life.stat().st_mtime > moment for life in lives))
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     assert path.read_bytes() == b"{"
     assert place.status() == "done"
     assert f"corrupt record {path}" in (place.root / "out").read_text()
@@ -95,8 +95,8 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     child = held(place)
     wait_for("the home is removed", lambda: _clean(checkout) if terminal == "tmux" else shutil.rmtree(
         place.home, ignore_errors=True) or not place.home.exists())
-    assert child.wait(DEADLINE) == 1, place.told()
-    wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
+    assert child.wait(DEADLINE) == 1, place.logs()
+    wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
     assert not place.home.exists()
     assert "was removed or replaced; stopping in order" in (place.root / "out").read_text()
     no_traceback(place)
@@ -115,10 +115,10 @@ def _clean(checkout: Path) -> bool:
 def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
-    assert place.finish(child) == 130, place.told()
+    assert place.finish(child) == 130, place.logs()
     gone = f"the repository {place.repo} is gone; restore it, then --resume r1"
     assert gone in place.command("status", "r1").stdout
-    wait_for("nobody is left", lambda: not place.mine())
+    wait_for("nobody is left", lambda: not place.living_processes())
     refused = place.command("launch", "--resume", "r1")
     assert (refused.returncode, refused.stderr) == (
         1, f"garrison: the repository {place.repo} of run r1 is gone; restore it, then --resume r1\n")
@@ -126,19 +126,19 @@ def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
 
     git(place.repo, "checkout", "-q", "-b", "other")
     child = place.resume()
-    place.arrived("a")
+    place.wait_until_held("a")
     tip = git(place.repo, "rev-parse", "main")
     git(place.repo, "branch", "-D", "main")
-    place.free("a")
+    place.release("a")
     wait_for("a person is told", lambda: "has no branch main any more; restore it" in (place.root / "out").read_text())
     git(place.repo, "branch", "main", tip)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b", history=False)
     no_traceback(place)
 
 
 @pytest.mark.slow
-def test_another_container_leaves_a_run_alone_and_says_so(place: Place) -> None:
+def test_another_container_leaves_a_run_alone_with_a_message(place: Place) -> None:
     inside = ["unshare", "-pf", "--mount-proc"]
     if os.geteuid() != 0 or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a pid namespace of one's own needs root")
@@ -154,25 +154,25 @@ def test_another_container_leaves_a_run_alone_and_says_so(place: Place) -> None:
         assert refused.returncode == 1
         assert "in another pid namespace; go there to follow or stop it" in refused.stderr
     assert there("up").stdout == ""
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b")
 
 
-def test_of_many_who_bring_a_run_up_one_does(place: Place) -> None:
+def test_one_of_many_concurrent_garrison_up_starts_the_run(place: Place) -> None:
     arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1")
     children = [place.begin(*arguments) for _ in range(2)]
     ended = wait_for("one of two launches gives way", lambda: [one for one in children if one.poll() is not None])
     assert [one.returncode for one in ended] == [1]
-    place.arrived("a")
+    place.wait_until_held("a")
     (living,) = [one for one in children if one not in ended]
     place.kill("launch")
     living.wait()
     ups = [place.begin("up", log=f"up{number}") for number in range(3)]
     assert [one.wait(DEADLINE) for one in ups] == [0, 0, 0]
     assert "".join((place.root / f"up{number}").read_text() for number in range(3)).split() == ["r1"]
-    assert place.pid("launch", life=2)
-    place.free("a")
+    assert place.pid("launch", incarnation=2)
+    place.release("a")
     wait_for("the run is over", lambda: place.identity("launch")["status"] == "terminated")
     place.check("a")
     no_traceback(place)
@@ -227,7 +227,7 @@ class Terminal:
 def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) -> None:
     terminal = Terminal(place, *place.launch_arguments(
         place.graph(Node("a")), "r1", gate=f"touch {place.root}/at-gate; sleep 1000"))
-    place.arrived("gate")
+    place.wait_until_held("gate")
     if how == "TERM":
         os.kill(terminal.pid, signal.SIGTERM)
     elif how == "closed":
@@ -236,7 +236,7 @@ def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) 
         terminal.type(b"\x03" * {"once": 1, "thrice": 3}[how])
     code = terminal.finish()
     assert code == 130 or how == "closed", terminal.text
-    wait_for("the gate has ended", lambda: not place.mine())
+    wait_for("the gate has ended", lambda: not place.living_processes())
     assert not list(place.home.glob("runs/*"))
     assert len(git(place.repo, "worktree", "list").splitlines()) == 1
 
@@ -258,23 +258,23 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
 
     (place.root / "at-a").unlink(missing_ok=True)  # the agent may have come so far before the stop
     terminal = Terminal(place, "launch", "--resume", "r1")
-    place.arrived("a")
+    place.wait_until_held("a")
     terminal.type(b"\x03")
     terminal.sees("stopping run r1 in order")
     terminal.type(b"\x03\x03")
     assert terminal.finish() == 130, terminal.text
     assert place.status() == "stopped"
     assert place.journal()[-1]["data"].get("reason") == "stopped by a person"
-    wait_for("nobody is left", lambda: not place.mine())
+    wait_for("nobody is left", lambda: not place.living_processes())
 
     terminal = Terminal(place, "launch", "--resume", "r1")
-    place.arrived("a")
+    place.wait_until_held("a")
     terminal.close()
     log = place.home / "runs/r1/layers/launch.log"
     wait_for("the launcher detaches", lambda: log.exists() and "detached, run r1 goes on" in log.read_text())
     assert stat(terminal.pid)
-    place.free("a")
-    assert terminal.finish() == 0, place.told()
+    place.release("a")
+    assert terminal.finish() == 0, place.logs()
     place.check("a", history=False)
     for words in (("launch", "--resume", "r1"), ("stop", "r1")):
         refused = place.command(*words)

@@ -72,7 +72,7 @@ def test_everything_promised_happens(demo_place):
     check_rework(inside)
     check_deaths(inside)
     assert "NOT SHOWN" not in output_of(demo_place)
-    assert not inside.mine()
+    assert not inside.living_processes()
     assert not [path for path in folder.rglob("*") if path.is_socket()]
     assert not list(inside.trees.rglob("*.py")), "a worktree or a slot is left"
     check_proposals(demo_place, folder, more=5)
@@ -142,7 +142,7 @@ def test_ctrl_c_leaves_nothing(demo_place):
     assert "stopping run demo gracefully" in output_of(demo_place)
     assert "run stopped" in output_of(demo_place)
     assert "had to be killed" not in output_of(demo_place)
-    assert not demo_place.mine()
+    assert not demo_place.living_processes()
     assert folders(demo_place) == []
 
 
@@ -198,7 +198,7 @@ def test_with_claude_sessions_everything_promised_happens(demo_place):
     assert inside.nodes("demo")["exit_codes"]["attempt"] == 2
     assert "NOT SHOWN" not in output_of(demo_place)
     assert output_of(demo_place).count("continues, resumed by its id") == 2
-    assert not inside.mine()
+    assert not inside.living_processes()
     tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
                             capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
@@ -212,7 +212,7 @@ def test_ctrl_c_with_claude_sessions_leaves_nothing(demo_place):
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
     assert "had to be killed" not in output_of(demo_place)
-    assert not demo_place.mine()
+    assert not demo_place.living_processes()
     assert folders(demo_place) == []
 
 
@@ -246,5 +246,5 @@ def test_the_demonstration_runs_from_a_wheel(demo_place, wheel):
     child = start(demo_place, program=(sys.executable, "-P", "-m", "garrison.cli.main", "demo"), PYTHONPATH=str(wheel))
     assert child.wait(DEADLINE) == 0, output_of(demo_place)
     assert "NOT SHOWN" not in output_of(demo_place)
-    assert not demo_place.mine()
+    assert not demo_place.living_processes()
     assert folders(demo_place) == []

@@ -25,15 +25,15 @@ def test_events_metrics_and_a_notification_of_one_run(place):
     (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{event}}: {{text}}']\n")
     graph = place.graph(Node("a", before=place.hold("a")), Node("b", command="exit 3"))
     child = place.launch(graph)
-    place.arrived("a")
+    place.wait_until_held("a")
     watcher = place.begin("events", "r1", "-f", "--json", log="events")
     place.kill("runner-a")
-    place.pid("runner-a", life=2)
+    place.pid("runner-a", incarnation=2)
     numbers = _metrics(place.command("metrics").stdout)
     assert numbers["garrison_layer_up", "a", "r1", "runner"] == 1
     assert numbers["garrison_layer_lives_total", "a", "r1", "runner"] == 2
-    place.free("a")
-    assert place.finish(child) == 1, place.told()
+    place.release("a")
+    assert place.finish(child) == 1, place.logs()
     assert watcher.wait(DEADLINE) == 0, "following a run ends with it"
     seen = [json.loads(line) for line in (place.root / "events").read_text().splitlines()]
     assert len({(event["journal"], event["seq"]) for event in seen if event["journal"] != "merge-queue"}) == len(
@@ -55,7 +55,7 @@ def test_events_metrics_and_a_notification_of_one_run(place):
     assert numbers["garrison_nodes", "landed", "r1"] == numbers["garrison_nodes", "failed", "r1"] == 1
     assert numbers["garrison_deaths_total", "r1"] == 1
     _served(place)
-    place.check_left_but_failed("b")
+    place.check_failed_nodes_kept("b")
 
 
 def _metrics(text):
@@ -84,7 +84,7 @@ def _served(place):
         assert server.wait() == 130
 
 
-def test_the_end_is_told_though_the_launcher_is_killed_while_it_tells_it(place):
+def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
     place.home.mkdir(exist_ok=True)
     told, teller = place.root / "told", place.root / "teller"
     teller.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(told))}.begun; {place.hold("teller")}\n'
@@ -92,18 +92,18 @@ def test_the_end_is_told_though_the_launcher_is_killed_while_it_tells_it(place):
     teller.chmod(0o755)
     (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{text}}']\n")
     child = place.launch(place.graph(Node("b", command="exit 3")))
-    place.arrived("teller")
+    place.wait_until_held("teller")
     child.kill()
     child.wait()
-    place.free("teller")
+    place.release("teller")
     assert place.command("up").stdout == "r1\n", "who fails at night is told, whoever died meanwhile"
     wait_for("it is told", lambda: told.exists() and "run failed, 0 of 1 landed: b: " in told.read_text())
-    wait_for("nothing is left", lambda: not place.mine())
+    wait_for("nothing is left", lambda: not place.living_processes())
     assert place.command("up").stdout == "", "once"
     assert place.identity("launch")["exit"] == 1
 
 
-def test_a_guardian_given_up_is_told_though_the_launcher_dies_over_it(place):
+def test_a_parked_guardian_is_notified_though_the_launcher_dies_meanwhile(place):
     place.home.mkdir(exist_ok=True)
     told = place.root / "told"
     config = json.dumps(["sh", "-c", f"echo \"$1\" >> {shlex.quote(str(told))}", "sh"])[:-1]
@@ -111,9 +111,9 @@ def test_a_guardian_given_up_is_told_though_the_launcher_dies_over_it(place):
     place.env |= {"GARRISON_FAILPOINT": "guardian:active,launch:park.after", "GARRISON_FAILPOINT_TIMES": "6"}
     assert place.launch(place.graph(Node("a"))).wait() == -signal.SIGKILL
     assert place.identity("guardian-crew")["status"] == "parked"
-    assert place.command("up").stdout == "r1\n", place.told()
+    assert place.command("up").stdout == "r1\n", place.logs()
     wait_for("it is told", lambda: told.exists() and "guardian-crew@r1 is parked: 6 deaths" in told.read_text())
-    wait_for("nothing is left", lambda: not place.mine())
+    wait_for("nothing is left", lambda: not place.living_processes())
     assert place.command("up").stdout == "", "a person mends it, and resumes"
 
 
@@ -122,5 +122,5 @@ def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(p
     (place.home / "config.toml").write_text('[notify]\ncommand = "notify-send"\n')
     refused = place.launch(place.graph(Node("a")))
     assert refused.wait() == 2
-    assert "[notify]: command should be a list of strings" in place.told()
+    assert "[notify]: command should be a list of strings" in place.logs()
     assert wait_for("nothing was made", lambda: not (place.home / "runs").exists())

@@ -18,17 +18,17 @@ def test_foreign_results_zombies_and_signals(place):
     graph = place.graph(Node("a", before=place.hold("a"), attributes='acceptance="test -f a-r1.txt"'),
                         Node("b", after=("a",), before=place.hold("b")))
     child = place.launch(graph)
-    place.arrived("a")
+    place.wait_until_held("a")
     foreign_results_are_ignored(place)
     a_zombie_life_changes_nothing(place)
-    place.arrived("b")
+    place.wait_until_held("b")
     foreign_signals_are_refused(place)
     child = what_waited_is_obeyed_once(place, child)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert place.status() == "done"
     place.check_landed("a", "b")
     place.check_work("a", "b")
-    place.check_left()
+    place.check_nothing_left()
 
 
 def log_of(place: Place, stem: str) -> str:
@@ -46,7 +46,7 @@ def foreign_results_are_ignored(place: Place) -> None:
         said = f"{body['run_id']}/{body['node']}/{body['attempt']}; ignored"
         wait_for(f"the runner says {said}", lambda said=said: said in log_of(place, "runner-a"))
     place.kill("orchestrator-a")
-    place.arrived("a")
+    place.wait_until_held("a")
     replace(path, {"schema": 1, "torn": True})
     wait_for("the runner names the torn file", lambda: f"{path}" in log_of(place, "runner-a").rpartition("ignored")[2])
     path.unlink()
@@ -71,7 +71,7 @@ def a_zombie_life_changes_nothing(place: Place) -> None:
     wait_for("a successor is started", lambda: [record for record in place.journal() if record["kind"] == "spawn" and (
         record["data"]["full"], record["data"]["incarnation"]) == ("runner-a@r1", 3)])
     os.kill(guardian, signal.SIGSTOP)  # it would collect the exit code before we have seen it
-    place.free("a")
+    place.release("a")
     wait_for("the orchestrator's result", lambda: place.identity("orchestrator-a")["status"] == "terminated")
     assert place.identity("runner-a")["status"] == "starting", "the successor must wait for the zombie's lock"
     os.kill(runner, signal.SIGCONT)
@@ -80,7 +80,7 @@ def a_zombie_life_changes_nothing(place: Place) -> None:
     os.kill(guardian, signal.SIGCONT)
     assert int(code) == FENCED << 8
     assert "runner-a@r1 has a later incarnation (3 > 1); stopping without writing" in log_of(place, "runner-a")
-    place.pid("runner-a", life=3)
+    place.pid("runner-a", incarnation=3)
 
 
 def foreign_signals_are_refused(place: Place) -> None:
@@ -104,7 +104,7 @@ def what_waited_is_obeyed_once(place: Place, child: subprocess.Popen[bytes]) -> 
     """Without guardian and launcher the runner ends the attempt and says so; the successor hears each thing once."""
     place.kill("launch", "guardian-crew")
     child.wait()
-    place.free("b")
+    place.release("b")
     wait_for("the runner has enqueued and gone", lambda: place.identity("runner-b")["status"] == "terminated")
     assert place.identity("runner-b")["metadata"]["reason"] == "orphaned"
     inbox = place.home / "signals/guardian-crew@r1"

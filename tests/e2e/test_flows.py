@@ -34,7 +34,7 @@ def subjects(place: Place) -> list[str]:
     return git(place.repo, "log", "--first-parent", "--reverse", "--format=%s", f"{place.start}..main").splitlines()
 
 
-def test_a_loop_goes_round_until_the_test_is_green_and_says_what_was_red(place):
+def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
     """The test is red after the first visit; the second begins at the tip, is told why, and passes. What it says of
     itself decides the way and is read by the node after it."""
     graph = dot(
@@ -49,7 +49,7 @@ def test_a_loop_goes_round_until_the_test_is_green_and_says_what_was_red(place):
         "start -> implement -> check -> ok; ok -> implement [condition=\"outcome=fail\"];",
         "ok -> ship [condition=\"outcome=success\"]; ship -> quiet [label=quiet, weight=9]; ship -> loud [label=Loud];",
         "{quiet loud} -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
     nodes = place.nodes()
     assert {name: (one["status"], one["attempt"]) for name, one in nodes.items()} == {
         "implement": ("validated", 2), "check": ("validated", 2), "ship": ("validated", 1), "loud": ("validated", 1),
@@ -61,7 +61,7 @@ def test_a_loop_goes_round_until_the_test_is_green_and_says_what_was_red(place):
     assert context["ship.port"] == 8080 and context["preferred_label"] == "loud"
     assert sum("garrison/r1/implement" in one for one in subjects(place)) == 2
     assert place.hook("runner-implement")["phase"] == "merged"
-    place.check_left()
+    place.check_nothing_left()
     rows = json.loads(place.command("pipeline", "status", "r1", "--json").stdout)
     assert (rows["check"]["outcome"], rows["check"]["visits"], rows["ship"]["label"]) == ("success", 2, "loud")
     assert 'visits=2' in place.command("pipeline", "status", "r1", "--dot").stdout.replace('"', "")
@@ -76,7 +76,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
         "start -> fan -> {slow ask}; ask -> yes [label=\"[Y] Yes\"]; ask -> no [label=\"[N] No\"];",
         "{slow yes no} -> join -> hear -> last -> exit;")
     child = place.launch(graph, "r1")
-    place.arrived("slow")
+    place.wait_until_held("slow")
     gate = wait_for("the gate is open", lambda: [one["data"] for one in place.journal() if one["kind"] == "gate"])[0]
     assert (gate["node"], gate["text"]) == ("ask", "Ship it?")
     place.kill("guardian-crew")
@@ -90,22 +90,22 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
     wait_for("yes lands", lambda: place.nodes().get("yes", {}).get("status") == "validated")
     assert place.nodes()["slow"]["status"] == "active"
     assert place.command("answer", "ask", "n").returncode == 1
-    place.free("slow")
+    place.release("slow")
     wait_for("it waits for the signal", lambda: "waits for the signal deployed" in place.command("status", "r1").stdout)
     assert place.command("status", "r1").stdout.startswith("run r1: waiting")
     assert place.command("stop", "r1").returncode == 0
     child.wait()
     assert place.status() == "stopped"
     assert place.command("signals", "send", "deployed", "7").returncode == 0
-    assert place.finish(place.resume()) == 0, place.told()
+    assert place.finish(place.resume()) == 0, place.logs()
     assert set(git(place.repo, "show", "main:all.txt").split()) >= {"slow.txt", "yes.txt"}
     assert "no" not in {name for name, one in place.nodes().items() if one["status"] == "validated"}
-    place.check_left()
+    place.check_nothing_left()
     assert len(subjects(place)) == 3
 
 
 @pytest.mark.slow  # the same walks are the simulator's, and the first test here sees one in git
-def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
+def test_a_retry_gets_the_reason_and_a_goal_gate_sends_the_run_back(place):
     """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`. On the
     way is a pipeline within the pipeline."""
     (place.root / "sub.dot").write_text(
@@ -120,7 +120,7 @@ def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
     child = place.launch(graph, "r1")
     wait_for("the run begins", lambda: place.nodes().get("a", {}).get("attempt", 0) > 1)
     (place.root / "sub.dot").unlink()  # the run has its own
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert {name: (one["status"], one["attempt"]) for name, one in place.nodes().items()} == {
         "a": ("validated", 3), "check": ("validated", 2), "more__in": ("validated", 2)}
     rows = json.loads(place.command("pipeline", "status", "r1", "--json").stdout)
@@ -151,14 +151,14 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
     assert "put it back" in place.command("launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
     kept.write_text(text)
     begun = place.begin("launch", "--resume", "r1", "--retry-failed", "--original-graph")
-    assert place.finish(begun) == 0, place.told()
+    assert place.finish(begun) == 0, place.logs()
     nodes = place.nodes()
     assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
         ("validated", 1), ("validated", 2)]
     assert "it is broken" in git(place.repo, "show", "main:two.txt")
     assert "is done, and --retry-failed is for one that failed" in place.command(
         "launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
-    place.check_left()
+    place.check_nothing_left()
 
 
 def test_a_manager_watches_its_pipeline_and_steers_it(place):
@@ -170,10 +170,10 @@ def test_a_manager_watches_its_pipeline_and_steers_it(place):
                 'manager.poll_interval=1s, manager.actions="observe,steer,wait", manager.steer_cooldown=1h, '
                 'manager.stop_condition="context.stack.child.current_node=two"];',
                 node("after", 'cp "$GARRISON_CONTEXT_FILE" context.json'), "start -> boss -> after -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
     assert "Hurry up" in git(place.repo, "show", "main:told.txt")
     context = json.loads(git(place.repo, "show", "main:context.json"))
     assert (context["stack.child.current_node"], context["stack.child.completed"]) == ("two", 2)
     assert place.nodes()["boss__two"]["status"] == "failed"
     begun = git(place.repo, "for-each-ref", "refs/heads/garrison/r1/boss__two") != ""
-    place.check_left_but_failed(*["boss__two"] * begun)
+    place.check_failed_nodes_kept(*["boss__two"] * begun)

@@ -29,7 +29,7 @@ def small(place: Place) -> Iterator[tuple[Place, list[str]]]:
         keeper.wait()
 
 
-def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> None:
+def test_a_full_disk_is_reported_and_waited_for(small: tuple[Place, list[str]]) -> None:
     """Seen to end every layer but the launcher, which could not write to its log that the disk was full."""
     place, enter = small
     place.env |= {"GARRISON_RESCAN": "0.3"}
@@ -38,21 +38,21 @@ def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> N
         child = subprocess.Popen([*enter, *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
                                  stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     place.started.append(child)
-    place.arrived("a")
+    place.wait_until_held("a")
     pids = {stem: place.pid(stem) for stem in ("launch", "guardian-crew", "runner-a", "orchestrator-a")}
     fill = os.open(place.home / "fill", os.O_WRONLY | os.O_CREAT)
     with pytest.raises(OSError, match="No space left"):
         while True:
             os.write(fill, b"x" * 512)
     os.close(fill)
-    place.free("a")
+    place.release("a")
     wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text())
     assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
     (place.home / "fill").unlink()
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert not place.deaths()
     place.check("a", "b")
-    assert "Traceback" not in place.told()
+    assert "Traceback" not in place.logs()
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_an_agent_that_found_no_room_and_an_acceptance_that_a_signal_ended_begin
         Node("a", before=again % ("one", "one", "echo 'cannot write: No space left on device'; exit 1")),
         Node("b", attributes=f'acceptance="{again % ("two", "two", "kill -SEGV $$")}"'))
     child = place.launch(graph)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert {node["attempt"] for node in place.nodes().values()} == {1}
     assert place.deaths() == {"orchestrator-a": [1]}
     death = next(record for record in place.journal("r1", "runner-a") if record["kind"] == "death")

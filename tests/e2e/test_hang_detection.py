@@ -66,7 +66,7 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
     manager.bind(str(quick.root / "manager"))
     child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))),
                          NOTIFY_SOCKET=str(quick.root / "manager"), WATCHDOG_USEC="300000000")
-    quick.arrived("a")
+    quick.wait_until_held("a")
     with manager:
         wait_for("the watchdog is told", lambda: b"WATCHDOG=1" in heard(manager))
     stop(quick.pid("guardian-crew"))
@@ -76,9 +76,9 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
             stop(one.pid)
     wait_for("the guardian is replaced", lambda: quick.identity("guardian-crew")["incarnation"] > 1)
     assert time.time() - beat > TIMEOUT - 0.1
-    quick.arrived("a")
-    quick.free("a")
-    assert quick.finish(child) == 0, quick.told()
+    quick.wait_until_held("a")
+    quick.release("a")
+    assert quick.finish(child) == 0, quick.logs()
     quick.check("a", "b")
     assert "is stopped (SIGSTOP)" in why(quick, "guardian-crew")[0]
     assert "processes are stopped (SIGSTOP)" in why(quick, "orchestrator-a")[0]
@@ -87,9 +87,9 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
     assert stuck[0]["why"] == why(quick, "orchestrator-a")[0]
 
 
-def test_a_guardian_that_said_its_end_and_keeps_its_lock_is_replaced(place: Place) -> None:
+def test_a_guardian_that_recorded_its_end_and_keeps_its_lock_is_replaced(place: Place) -> None:
     child = place.launch(place.graph(Node("a", before=place.hold("a"))))
-    place.arrived("a")
+    place.wait_until_held("a")
     pid = place.pid("guardian-crew")
     stop(pid)
     path = place.home / "identities/guardian-crew@r1.json"
@@ -98,8 +98,8 @@ def test_a_guardian_that_said_its_end_and_keeps_its_lock_is_replaced(place: Plac
     (place.root / "said").write_text(json.dumps(said))
     (place.root / "said").rename(path)
     wait_for("it is replaced", lambda: place.identity("guardian-crew")["incarnation"] > 1)
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", history=False)
     assert why(place, "guardian-crew") == [], "it ended in order: nothing is counted"
     told = place.command("why", "guardian", "--run", "r1").stdout
@@ -110,20 +110,20 @@ def test_a_guardian_that_said_its_end_and_keeps_its_lock_is_replaced(place: Plac
 @pytest.mark.parametrize(("stem", "terminal"), [
     ("guardian-crew", "process"), ("guardian-crew", "tmux"), ("runner-a", "process"), ("runner-a", "tmux"),
     ("orchestrator-a", "process")])
-def test_each_stopped_layer_is_replaced_within_the_timeout(places: Callable[..., Place], stem: str,
-                                                           terminal: str) -> None:
+def test_each_stopped_process_is_replaced_within_the_timeout(places: Callable[..., Place], stem: str,
+                                                             terminal: str) -> None:
     """Not the orchestrator in tmux: its server continues whatever of its own is stopped, at once."""
     place = places(terminal=terminal)
     place.env |= {"GARRISON_BEAT_TIMEOUT": "3", "GARRISON_RESCAN": "0.3"}
     child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))))
-    place.arrived("a")
+    place.wait_until_held("a")
     stop(place.pid(stem))
     beat = last_beat(place, stem)
     wait_for("it is replaced", lambda: place.identity(stem)["incarnation"] > 1)
     assert time.time() - beat > 3 - 0.1
-    assert place.pid(stem, life=2)
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    assert place.pid(stem, incarnation=2)
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b")
     others = {"guardian-crew", "runner-a", "orchestrator-a", "processor-crew"} - {stem}
     assert not [name for name in others if why(place, name)], "only the stopped one"
@@ -138,15 +138,15 @@ def test_a_stopped_processor_is_replaced_and_the_queue_goes_on(place: Place) -> 
     """
     gate = f'git rev-parse "HEAD^{{tree}}" >> "$WITNESS"; {place.hold("gate")}'
     child = place.launch(place.graph(Node("a"), Node("b")), gate=gate)
-    place.arrived("gate")  # at the pre-flight
-    place.free("gate")
+    place.wait_until_held("gate")  # at the pre-flight
+    place.release("gate")
     wait_for("the run has begun", lambda: place.status() == "running")
     (place.root / "go-gate").unlink()
-    place.arrived("gate")
+    place.wait_until_held("gate")
     stop(place.pid("processor-crew"))
     wait_for("it is replaced", lambda: place.identity("processor-crew")["incarnation"] > 1)
-    place.free("gate")
-    assert place.finish(child) == 0, place.told()
+    place.release("gate")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b")
     assert "is stopped (SIGSTOP)" in why(place, "processor-crew")[0]
 
@@ -154,7 +154,7 @@ def test_a_stopped_processor_is_replaced_and_the_queue_goes_on(place: Place) -> 
 @pytest.mark.slow
 def test_a_stopped_launcher_is_replaced_by_up_and_a_working_one_is_not(quick: Place) -> None:
     child = quick.launch(quick.graph(Node("a", before=quick.hold("a"))), "r1")
-    quick.arrived("a")
+    quick.wait_until_held("a")
     assert quick.command("up").stdout == ""
     stopped = quick.pid("launch")
     stop(stopped)
@@ -162,12 +162,12 @@ def test_a_stopped_launcher_is_replaced_by_up_and_a_working_one_is_not(quick: Pl
     wait_for("its beat is old", lambda: time.time() - beat > TIMEOUT + 0.5)
     up = quick.command("up")
     assert up.returncode == 0, up.stderr
-    assert quick.pid("launch", life=2) != stopped
+    assert quick.pid("launch", incarnation=2) != stopped
     assert child.wait(DEADLINE) == -signal.SIGKILL
     found = quick.identity("launch")
     assert found["incarnation"] == 2
     assert quick.command("up").stdout == "", "harmless twice"
-    quick.free("a")
+    quick.release("a")
     wait_for("the run is done", lambda: quick.status() == "done")
     wait_for("its launcher has left", lambda: quick.identity("launch")["status"] == "terminated")
     quick.check("a")
@@ -175,11 +175,11 @@ def test_a_stopped_launcher_is_replaced_by_up_and_a_working_one_is_not(quick: Pl
 
 
 @pytest.mark.slow
-def test_a_run_that_is_frozen_whole_and_thawed_loses_nobody(quick: Place) -> None:
+def test_a_run_that_is_frozen_whole_and_thawed_loses_no_process(quick: Place) -> None:
     """As a suspended machine, or a container that is paused: seen to lose guardian and agent without the gap's rule."""
     child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))))
-    quick.arrived("a")
-    frozen = quick.mine()
+    quick.wait_until_held("a")
+    frozen = quick.living_processes()
     for one in frozen:
         with suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGSTOP)
@@ -188,20 +188,20 @@ def test_a_run_that_is_frozen_whole_and_thawed_loses_nobody(quick: Place) -> Non
         with suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGCONT)
     time.sleep(TIMEOUT / 2)
-    quick.free("a")
-    assert quick.finish(child) == 0, quick.told()
+    quick.release("a")
+    assert quick.finish(child) == 0, quick.logs()
     quick.check("a", "b")
     assert quick.deaths() == {}
 
 
 @pytest.mark.slow
-def test_who_is_silent_or_busy_is_not_hung(quick: Place) -> None:
+def test_a_silent_or_busy_process_is_not_hung(quick: Place) -> None:
     """A program that waits, one that computes without a word, and a set-up that does: nobody dies."""
     silent, busy = Node("silent", before="sleep 7"), Node("busy", before="i=0; while test $i -lt 2000000; do "
                                                           "i=$((i+1)); done")
     child = quick.launch(quick.graph(silent, busy, Node("slow", attributes='setup="sleep 6"'),
                                      Node("proof", attributes='acceptance="sleep 6"')), "r1", "--max-agents", 4)
-    assert quick.finish(child) == 0, quick.told()
+    assert quick.finish(child) == 0, quick.logs()
     quick.check("silent", "busy", "slow", "proof")
     assert quick.deaths() == {}
 
@@ -214,7 +214,7 @@ def test_a_node_may_ask_that_its_agents_silence_be_a_hang(quick: Place) -> None:
     quiet = 'silence="2500ms"'
     child = quick.launch(quick.graph(Node("sleeps", before=once, attributes=quiet),
                                      Node("speaks", before=speaks, attributes=quiet)), "r1", "--max-agents", 2)
-    assert quick.finish(child) == 0, quick.told()
+    assert quick.finish(child) == 0, quick.logs()
     quick.check("sleeps", "speaks")
     assert quick.deaths() == {"orchestrator-sleeps": [1]}
     assert "its agent was silent for" in why(quick, "orchestrator-sleeps")[0]

@@ -93,14 +93,14 @@ def stage(places) -> Place:
     return places(terminal="tmux")
 
 
-def test_a_run_as_a_person_sees_it(stage: Place) -> None:
+def test_a_run_in_a_terminal(stage: Place) -> None:
     """Watched in place and on a pipe, followed over lives and attempts, attached to; all end as they should."""
     place = stage
     evil = r"printf '\033]0;owned\007\033[31mred\n'"
     red = Node("a", before=f"echo try $GARRISON_ATTEMPT life $GARRISON_INCARNATION; {evil}; " + place.hold("a"),
                attributes='acceptance="test -e again-$GARRISON_ATTEMPT -o $GARRISON_ATTEMPT = 2"')
     child = place.launch(place.graph(red, Node("b", after=("a",))), "r1")
-    place.arrived("a")
+    place.wait_until_held("a")
     piped = place.begin("status", "r1", "--watch", "0.5", log="piped")
     logs = place.begin("logs", "a", "-f", log="followed")
     later = place.begin("logs", "b", "-f", log="waited")
@@ -112,9 +112,9 @@ def test_a_run_as_a_person_sees_it(stage: Place) -> None:
     watching.until("more lines")
 
     place.kill("orchestrator-a")
-    place.pid("orchestrator-a", life=2)
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.pid("orchestrator-a", incarnation=2)
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
 
     code, last = watching.end()
     assert code == 0
@@ -177,7 +177,7 @@ def _check_ended(place: Place) -> None:
 def test_ctrl_c_and_a_hangup_leave_no_mess(stage: Place) -> None:
     place = stage
     child = place.launch(place.graph(Node("a", before=place.hold("a"))), "r1", "--max-rework", "0")
-    place.arrived("a")
+    place.wait_until_held("a")
     watching = Screen(place, "status", "--watch")
     watching.until("its agent is working")
     watching.type("\x03")

@@ -74,10 +74,10 @@ def killed_at(place, points: list[str], times: int = 2) -> dict[str, int]:
            "GARRISON_FAILPOINT_LIST": str(place.points)}
     place.env |= env
     child = place.launch(place.graph(node()), "r1", "--max-respawn", 1000)
-    assert place.finish(child, resumes=2 * len(points)) == 0, place.told()
+    assert place.finish(child, resumes=2 * len(points)) == 0, place.logs()
     assert place.passed_points() <= POINTS | BY_CHANCE
     place.check("a")
-    return place.fired()
+    return place.failpoint_kills()
 
 
 def fast(*points: str) -> list[str]:
@@ -98,7 +98,7 @@ SETS = {
 
 def test_the_table_is_complete(place):
     place.env["GARRISON_FAILPOINT_LIST"] = str(place.points)
-    assert place.finish(place.launch(place.graph(node()))) == 0, place.told()
+    assert place.finish(place.launch(place.graph(node()))) == 0, place.logs()
     assert place.passed_points() - BY_CHANCE == ORDINARY
 
 
@@ -109,7 +109,7 @@ def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
 
 
-def test_a_death_is_told_upward_though_the_runner_dies_over_it(place):
+def test_a_death_is_reported_though_the_runner_dies_meanwhile(place):
     killed_at(place, ["runner:death-recorded", "orchestrator:working"], times=1)
     told = [record["data"] for record in place.journal() if record["data"].get("type") == "ORCHESTRATOR_CRASHED"]
     assert [(one["node"], one["why"] != "") for one in told] == [("a", True)]

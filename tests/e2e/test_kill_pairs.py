@@ -41,22 +41,22 @@ def walk(place: Place, kills: list[tuple[str, Pair]]) -> None:
     child = place.launch(place.graph(holding(place)), "r1", "--max-respawn", 1000, gate=gate)
     lives = dict.fromkeys({stem for living in PHASES.values() for stem in living}, 1)
     for phase, living in PHASES.items():
-        place.arrived(phase)
+        place.wait_until_held(phase)
         for pair in (pair for at, pair in kills if at == phase):
             for stem in living:
-                place.pid(stem, life=lives[stem])
+                place.pid(stem, incarnation=lives[stem])
             place.kill(*pair)
             if "launch" in pair:
                 child.wait()
                 child = place.resume()
             for stem in pair:
                 lives[stem] += 1
-                place.pid(stem, life=lives[stem])
+                place.pid(stem, incarnation=lives[stem])
             if HOLDS_IN.get(phase) in pair:
-                place.arrived(phase)
-            place.only_last_lives()
-        place.free(phase)
-    assert place.finish(child) == 0, place.told()
+                place.wait_until_held(phase)
+            place.check_only_last_incarnations()
+        place.release(phase)
+    assert place.finish(child) == 0, place.logs()
     place.check("a")
     assert {stem: place.identity(stem)["incarnation"] for stem in lives} == lives
 
@@ -95,21 +95,21 @@ def test_one_pair_killed_twice_in_a_row(place, phase, pair):
 
 def test_all_killed_at_once_and_brought_up_again(place):
     child = place.launch(place.graph(holding(place)))
-    place.free("planning", "acceptance")
-    place.arrived("executing")
+    place.release("planning", "acceptance")
+    place.wait_until_held("executing")
     place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
     child.wait()
-    wait_for("nobody is left but the agent's orphan", lambda: len(place.mine()) <= 2)
+    wait_for("nobody is left but the agent's orphan", lambda: len(place.living_processes()) <= 2)
     (place.repo / ".git/refs/heads/garrison/r1/a.lock").touch()  # as a commit leaves it that was killed with its agent
     ups = [place.begin("up", log=f"up{number}") for number in range(3)]
-    assert [up.wait(DEADLINE) for up in ups] == [0, 0, 0], place.told()
+    assert [up.wait(DEADLINE) for up in ups] == [0, 0, 0], place.logs()
     said = "".join((place.root / f"up{number}").read_text() for number in range(3)).split()
     assert said == ["r1"], "exactly one of three brought it up"
-    place.arrived("executing")
-    place.only_last_lives()
+    place.wait_until_held("executing")
+    place.check_only_last_incarnations()
     assert place.command("up").stdout == ""
-    place.free("executing")
-    wait_for(f"the run ends\n{place.told()}", lambda: place.identity("launch")["status"] == "terminated")
+    place.release("executing")
+    wait_for(f"the run ends\n{place.logs()}", lambda: place.identity("launch")["status"] == "terminated")
     place.check("a")
     check_wisdom(place)
     assert load(place.home / "runs/r1/nodes/a/1/result.json")["incarnation"] == 2

@@ -32,7 +32,7 @@ def holding(place: Place, name: str, **more: str) -> Node:
 
 def power_off(place: Place) -> None:
     """Every process of the place at once, tmux servers included, with no time to say anything."""
-    while found := place.mine():
+    while found := place.living_processes():
         for one in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
@@ -73,8 +73,8 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
     with (place.root / "out").open("ab") as output:
         place.started.append(subprocess.Popen([*before, *PROGRAM, *arguments], env=place.env, cwd=place.root,
                                               stdin=subprocess.DEVNULL, stdout=output, stderr=output))
-    place.free("a")
-    place.arrived("b")
+    place.release("a")
+    place.wait_until_held("b")
     power_off(place)
     place.env["GARRISON_BOOT_ID"] = "boot-2"
     shutil.rmtree(place.root / "rt")
@@ -93,7 +93,7 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
     for _ in range(3):
         again = place.command("up")
         assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    place.arrived("b")
+    place.wait_until_held("b")
     assert decoy.poll() is None, "a foreign process that has the pid of one of ours was killed"
     assert deaths(place, "orchestrator-b") == deaths(place, "guardian-crew") == ["the machine was rebooted since"]
     lives = [place.identity(stem)["incarnation"] for stem in ("launch", "guardian-crew", "runner-b", "orchestrator-b")]
@@ -101,20 +101,20 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
     prompt = (place.home / "runs/r1/nodes/b/1/prompt.md").read_text()
     assert "RESUMPTION CONTEXT" in prompt
     assert "half is there, seen by life 1" in prompt
-    place.free("b")
-    wait_for(f"the run ends\n{place.told()}", lambda: place.identity("launch")["status"] == "terminated")
+    place.release("b")
+    wait_for(f"the run ends\n{place.logs()}", lambda: place.identity("launch")["status"] == "terminated")
     place.check("a", "b")
     assert {node["attempt"] for node in place.nodes().values()} == {1}
     assert decoy.poll() is None
 
 
-def test_a_reboot_loses_nothing_and_touches_nobody(place: Place, decoy: subprocess.Popen[bytes]) -> None:
+def test_a_reboot_loses_nothing_and_touches_no_foreign_process(place: Place, decoy: subprocess.Popen[bytes]) -> None:
     reboot(place, decoy, [])
 
 
 @needs_tmux
 @pytest.mark.slow
-def test_a_reboot_with_clocks_that_begin_anew(places: Callable[..., Place], decoy: subprocess.Popen[bytes]) -> None:
+def test_a_reboot_that_resets_the_clocks(places: Callable[..., Place], decoy: subprocess.Popen[bytes]) -> None:
     """The monotonic times of the boot before are far in the future; the tmux socket is stale."""
     if os.geteuid() != 0 or subprocess.run([*LATER, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a time namespace of one's own needs root and Linux 5.6")
@@ -129,31 +129,31 @@ def tmux(place: Place, *words: str) -> str:
 
 @needs_tmux
 @pytest.mark.slow
-def test_whoever_ends_a_terminal_is_named(places: Callable[..., Place]) -> None:
+def test_the_process_that_ended_a_terminal_is_named(places: Callable[..., Place]) -> None:
     """A server that a person ends, one that is killed, one session, one process: each why says which."""
     place = places(terminal="tmux")
     graph = place.graph(holding(place, "a"), holding(place, "b"))
     child = place.launch(graph, "r1", "--max-agents", "2")
     for name in "ab":
-        place.arrived(name)
+        place.wait_until_held(name)
     tmux(place, "kill-server")
     for name in "ab":
-        place.pid(f"orchestrator-{name}", life=2)
-        place.arrived(name)
+        place.pid(f"orchestrator-{name}", incarnation=2)
+        place.wait_until_held(name)
     tmux(place, "kill-session", "-t", place.identity("orchestrator-a")["tmux"]["session_id"])
-    place.pid("orchestrator-a", life=3)
-    place.arrived("a")
-    place.kill("orchestrator-a", "runner-b", life=1)
-    place.pid("orchestrator-a", life=4)
-    place.arrived("a")
-    place.pid("runner-b", life=2)
+    place.pid("orchestrator-a", incarnation=3)
+    place.wait_until_held("a")
+    place.kill("orchestrator-a", "runner-b", incarnation=1)
+    place.pid("orchestrator-a", incarnation=4)
+    place.wait_until_held("a")
+    place.pid("runner-b", incarnation=2)
     server = int(place.identity("orchestrator-b")["tmux"]["server"].partition(":")[0])
     os.kill(server, signal.SIGKILL)
     for name, life in (("a", 5), ("b", 3)):
-        place.pid(f"orchestrator-{name}", life=life)
-        place.arrived(name)
-    place.free("a", "b")
-    assert place.finish(child) == 0, place.told()
+        place.pid(f"orchestrator-{name}", incarnation=life)
+        place.wait_until_held(name)
+    place.release("a", "b")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b", history=False)
     whys = deaths(place, "orchestrator-a")
     assert whys[0].startswith("the tmux server died")
@@ -171,35 +171,35 @@ def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None
     """Seen to be told as a session that somebody had closed: the terminal goes with its first process."""
     place = places(terminal="tmux")
     child = place.launch(place.graph(holding(place, "a")), "r1")
-    place.arrived("a")
+    place.wait_until_held("a")
     stat = Path(f"/proc/{place.pid('orchestrator-a')}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    place.pid("orchestrator-a", life=2)
-    place.arrived("a")
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.pid("orchestrator-a", incarnation=2)
+    place.wait_until_held("a")
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", history=False)
     assert deaths(place, "orchestrator-a") == [REAPER_GONE]
 
 
 @needs_tmux
 @pytest.mark.slow
-def test_a_stopped_tmux_server_keeps_no_layer(places: Callable[..., Place]) -> None:
+def test_a_stopped_tmux_server_blocks_no_process(places: Callable[..., Place]) -> None:
     place = places(terminal="tmux")
     child = place.launch(place.graph(holding(place, "a")))
-    place.arrived("a")
+    place.wait_until_held("a")
     server = int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0])
     os.kill(server, signal.SIGSTOP)
     place.kill("orchestrator-a", "runner-a")
-    place.pid("orchestrator-a", life=2)
-    place.arrived("a")
+    place.pid("orchestrator-a", incarnation=2)
+    place.wait_until_held("a")
     Path(place.identity("orchestrator-a")["tmux"]["socket"]).unlink()
-    place.kill("orchestrator-a", life=2)
-    place.pid("orchestrator-a", life=3)
-    place.arrived("a")
+    place.kill("orchestrator-a", incarnation=2)
+    place.pid("orchestrator-a", incarnation=3)
+    place.wait_until_held("a")
     assert int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0]) == server
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a")
     assert stat(server) is None or stat(server)[0] == "Z", "it outlived its last session"  # type: ignore[index]
 
@@ -207,7 +207,7 @@ def test_a_stopped_tmux_server_keeps_no_layer(places: Callable[..., Place]) -> N
 @pytest.mark.slow
 def test_a_stop_completes_though_the_launcher_that_was_asked_dies(place: Place) -> None:
     child = place.launch(place.graph(holding(place, "a")))
-    place.arrived("a")
+    place.wait_until_held("a")
     launcher = place.pid("launch")
     os.kill(launcher, signal.SIGSTOP)
     stopping = place.begin("stop", "r1", log="stop")
@@ -224,8 +224,8 @@ def test_a_stop_completes_though_the_launcher_that_was_asked_dies(place: Place) 
     assert (up.returncode, up.stdout) == (0, "")
     assert "run r1 is left alone: it was stopped" in up.stderr
     assert place.status() == "stopped"
-    place.free("a")
-    assert place.finish(place.resume()) == 0, place.told()
+    place.release("a")
+    assert place.finish(place.resume()) == 0, place.logs()
     place.check("a", history=False)
 
 
@@ -236,9 +236,9 @@ def pending(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_up_says_what_it_cannot_bring_up(place: Place) -> None:
+def test_up_reports_what_it_cannot_resume(place: Place) -> None:
     child = place.launch(place.graph(holding(place, "a")))
-    place.arrived("a")
+    place.wait_until_held("a")
     power_off(place)
     child.wait()
     place.repo.rename(place.root / "away")
@@ -265,7 +265,7 @@ def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
             child = subprocess.Popen(["/bin/sh", "-c", script, "sh", *PROGRAM, *arguments], env=place.env,
                                      cwd=place.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         place.started.append(child)
-        assert place.finish(child) == 0, place.told()
+        assert place.finish(child) == 0, place.logs()
         (why,) = deaths(place, "orchestrator-a")
         assert "killed, probably out of memory" in why
         place.check("a", history=False)
@@ -313,10 +313,10 @@ def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
 
 @pytest.mark.slow  # it gives pids anew to whoever runs beside it, too: no neighbour for tests that name a pid
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel's next pid cannot be set here")
-def test_who_got_the_pid_of_one_of_ours_is_neither_adopted_nor_signalled(place: Place) -> None:
+def test_a_foreign_process_with_a_recycled_pid_is_neither_adopted_nor_signalled(place: Place) -> None:
     """In the same boot: all of a run dies, and strangers are given the numbers its records tell of."""
     place.launch(place.graph(holding(place, "a")))
-    place.arrived("a")
+    place.wait_until_held("a")
     stems = ("launch", "guardian-crew", "runner-a", "orchestrator-a")
     pids = {stem: place.pid(stem) for stem in stems}
     power_off(place)
@@ -326,11 +326,11 @@ def test_who_got_the_pid_of_one_of_ours_is_neither_adopted_nor_signalled(place: 
     try:
         assert strangers, "no pid could be taken again"
         again = place.resume()
-        place.arrived("a")
+        place.wait_until_held("a")
         for stem in stems:
-            assert place.pid(stem, life=2) != pids[stem]
-        place.free("a")
-        assert place.finish(again) == 0, place.told()
+            assert place.pid(stem, incarnation=2) != pids[stem]
+        place.release("a")
+        assert place.finish(again) == 0, place.logs()
         place.check("a")
         assert [stem for stem, one in strangers.items() if one.poll() is not None] == []
     finally:

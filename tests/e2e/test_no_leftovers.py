@@ -26,19 +26,19 @@ def fork(place: Place, number: int = 1) -> str:
 
 
 def naps(place: Place) -> list[int]:
-    return [one.pid for one in place.mine() if one.argv.startswith(str(place.root / "nap"))]
+    return [one.pid for one in place.living_processes() if one.argv.startswith(str(place.root / "nap"))]
 
 
 def held(place: Place, number: int = 1, gate: str = "") -> subprocess.Popen[bytes]:
     place.env |= {"GARRISON_RESCAN": "0.3"}
     child = place.launch(place.graph(Node("a", before=fork(place, number) + place.hold("a"))), gate=gate)
-    place.arrived("a")
+    place.wait_until_held("a")
     wait_for("all have forked", lambda: len(naps(place)) >= 5 * number)
     return child
 
 
 @pytest.mark.parametrize("terminal", ["process", pytest.param("tmux", marks=pytest.mark.slow)])
-def test_what_an_agent_forked_away_ends_with_its_life_and_with_its_work(
+def test_processes_that_an_agent_forked_end_with_its_incarnation_and_its_work(
         places: Callable[..., Place], terminal: str) -> None:
     """Seen to outlive the run, as children of init, before orchestrators were subreapers below a keeper."""
     if terminal == "tmux" and shutil.which("tmux") is None:
@@ -48,11 +48,11 @@ def test_what_an_agent_forked_away_ends_with_its_life_and_with_its_work(
     child = held(place)
     first = naps(place)
     place.kill("orchestrator-a")
-    assert place.pid("orchestrator-a", life=2)
-    place.arrived("a")
+    assert place.pid("orchestrator-a", incarnation=2)
+    place.wait_until_held("a")
     assert not set(first) & set(naps(place)), "the dead life's live on beside its successor"
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     assert not naps(place)
     place.check("a")
     assert decoy.poll() is None
@@ -60,11 +60,11 @@ def test_what_an_agent_forked_away_ends_with_its_life_and_with_its_work(
     decoy.wait()
 
 
-def test_what_was_left_half_written_goes_with_the_run(place: Place) -> None:
+def test_half_written_files_are_removed_with_the_run(place: Place) -> None:
     """Seen to stay for the doctor to find, who moved it aside."""
     place.env |= {"GARRISON_RESCAN": "0.3"}
     child = place.launch(place.graph(Node("a", before=place.hold("a"))))
-    place.arrived("a")
+    place.wait_until_held("a")
     dead = subprocess.Popen(["true"])
     dead.wait()
     hook, inbox = place.home / "hooks" / ".runner-a@r1.json", place.home / "signals" / "guardian-crew@r1"
@@ -75,14 +75,14 @@ def test_what_was_left_half_written_goes_with_the_run(place: Place) -> None:
     for path in (*halves, working):
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60))
     os.utime(young, (young.stat().st_atime, young.stat().st_mtime + 600))
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     assert [path for path in (*halves, young, working) if path.exists()] == [young, working]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill all", "home"])
-def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:
+def test_a_fork_bomb_leaves_no_process(place: Place, how: str) -> None:
     child = held(place, 40)
     assert len(naps(place)) >= 200
     if how == "stop":
@@ -98,23 +98,23 @@ def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:
 
 @pytest.mark.parametrize("what", [pytest.param("home moved", marks=pytest.mark.slow), "trees",
                                    pytest.param("gate", marks=pytest.mark.slow)])
-def test_who_loses_home_or_tree_stops_by_itself(place: Place, what: str) -> None:
+def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, what: str) -> None:
     """Seen: with its tree gone an agent went on, and a gate whose home was gone ran to its end, for nothing."""
     if what == "gate":
         place.env |= {"GARRISON_RESCAN": "0.3"}
         slow = f"test ! -e a-r1.txt || {{ touch {place.root}/at-gate; sleep 1000; }}"
         child = place.launch(place.graph(Node("a")), gate=slow)
-        place.arrived("gate")
+        place.wait_until_held("gate")
     else:
         child = held(place)
     if what == "trees":
         shutil.rmtree(next(place.trees.glob("*/r1/a")))
-        assert place.finish(child) == 1, place.told()
+        assert place.finish(child) == 1, place.logs()
         assert "was removed under it" in place.nodes()["a"]["reason"]
     else:
         place.home.rename(place.root / "moved")
-        assert child.wait(DEADLINE) == 1, place.told()
-    wait_for("nobody is left", lambda: not place.mine())
+        assert child.wait(DEADLINE) == 1, place.logs()
+    wait_for("nobody is left", lambda: not place.living_processes())
     assert what == "trees" or not place.home.exists()
 
 
@@ -135,16 +135,16 @@ def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, h
                 place.graph(Node("a", before=fork(place) + place.hold("a"))), "r1")], env=place.env,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         place.started.append(child)
-        place.arrived("a")
+        place.wait_until_held("a")
         change = ["mount", "-o", "remount,ro", place.home] if how == "read-only" else ["umount", "-l", place.home]
         # A file that is open for writing keeps a mount from becoming read-only; the superblock's own way does not.
         done = subprocess.run([*enter, *map(str, change)], check=False, capture_output=True, text=True)
         if done.returncode:
-            place.leave()
+            place.kill_rest()
             pytest.skip(f"cannot {change}: {done.stderr.strip()}")
-        wait_for("nobody is left", lambda: not place.mine())
-        assert child.wait(DEADLINE) == 1, place.told()
-        assert "Traceback" not in place.told()
+        wait_for("nobody is left", lambda: not place.living_processes())
+        assert child.wait(DEADLINE) == 1, place.logs()
+        assert "Traceback" not in place.logs()
     finally:
         keeper.kill()
         keeper.wait()
@@ -186,7 +186,7 @@ def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(pla
         assert place.command("up").stdout == ""
         assert {stem: place.pid(stem) for stem in pids} == pids
         if how == "to its end":
-            place.free("a")
+            place.release("a")
         else:  # the guardian is here and can be asked; the launcher there sees the run stopped, and ends
             assert place.command("stop", "r1").stdout == "run r1: stopped\n"
         wait_for("the launcher's end", lambda: place.identity("launch")["status"] == "terminated")

@@ -36,20 +36,20 @@ def test_failures_are_named_and_independent_work_lands(place):
         Node("f", after=("b",)))
     gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
     child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)
-    place.arrived("d")  # its branch begins before a lands
-    place.free("a")
+    place.wait_until_held("d")  # its branch begins before a lands
+    place.release("a")
     wait_for("a lands", lambda: place.nodes().get("a", {}).get("status") == "validated")
-    place.free("d")
-    assert place.finish(child) == 1, place.told()
+    place.release("d")
+    assert place.finish(child) == 1, place.logs()
     assert place.status() == "failed"
     nodes = place.nodes()
     assert {name: node["status"] for name, node in nodes.items()} == {
         "a": "validated", "b": "failed", "c": "failed", "d": "failed", "e": "failed", "f": "pending"}
     place.check_landed("a")
-    place.check_left_but_failed("b", "c", "d", "e")
+    place.check_failed_nodes_kept("b", "c", "d", "e")
     for name, said in {"b": "I give up", "c": "no such feature", "d": "notes.txt", "e": "the flag is red"}.items():
         assert said in nodes[name]["reason"], nodes[name]
-    told = place.told()
+    told = place.logs()
     assert "run failed" in told
     assert all(f"{name}: " in told.rpartition("run failed")[2] for name in "bcde")
     over = place.command("launch", "--resume", "r1")
@@ -63,16 +63,16 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
     graph = place.root / "mini_pipeline.dot"
     graph.write_text(MINI)
     child = place.launch(graph, "r1", "--agent", "scripted", "--setup", "mkdir env && echo made > env/tool")
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert {name: node["status"] for name, node in place.nodes().items()} == {"impl_test": "validated"}
     assert git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines() == [
         "calc.py", "notes.txt", "scripted/impl_test.txt"], "what set-up made is not work"
     written = git(place.repo, "show", "main:scripted/impl_test.txt")
     assert written == "written by the scripted agent for impl_test"
-    place.check_left()
+    place.check_nothing_left()
 
 
-def test_a_scripted_life_after_another(place):
+def test_one_scripted_incarnation_after_another(place):
     """The agent of a is killed once, which is no verdict on its work; b's orchestrator is killed twice and tells its
     successors what it knew."""
     scripts = place.root / "scripts"
@@ -99,7 +99,7 @@ def test_a_scripted_life_after_another(place):
                      'a [shape=box, agent=scripted]; b [shape=box, agent=scripted]; '
                      'start -> a -> exit; start -> b -> exit; }')
     child = place.launch(graph, "r1", "--agent", "scripted", "--max-agents", "2", GARRISON_SCRIPTS=str(scripts))
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert {name: node["status"] for name, node in place.nodes().items()} == {"a": "validated", "b": "validated"}
     assert git(place.repo, "show", "main:a.txt") == "by life 2"
     assert place.deaths()["orchestrator-a"] == [1]
@@ -112,7 +112,7 @@ def test_a_scripted_life_after_another(place):
     assert "scripted agent (not a real one) for b, incarnation 3" in output
 
 
-def test_a_variable_to_pass_on_that_is_not_set_is_told(place):
+def test_an_unset_variable_to_pass_on_is_reported(place):
     """At launch it is refused; at a resume from another terminal it is said, for the run began with it."""
     graph = place.graph(Node("a", before=place.hold("a")))
     refused = place.command(*place.launch_arguments(graph, "r1", "--env", "TOOL"))
@@ -120,10 +120,10 @@ def test_a_variable_to_pass_on_that_is_not_set_is_told(place):
     assert refused.stderr.startswith("garrison: --env TOOL: the variable is not set here"), refused.stderr
     assert not (place.home / "runs").exists()
     place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
-    place.arrived("a")
+    place.wait_until_held("a")
     place.kill("launch")
     child = place.resume()
-    place.pid("launch", life=2)
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
-    assert "run r1 was launched with variables that are not set here: TOOL;" in place.told()
+    place.pid("launch", incarnation=2)
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
+    assert "run r1 was launched with variables that are not set here: TOOL;" in place.logs()

@@ -36,7 +36,7 @@ def test_everything_oddly_named_at_once_lands(places, terminal):
     graph = place.root / ("😀 'x\"\n" + "a" * 230 + ".dot")
     graph.write_bytes(b"\xef\xbb\xbf" + text.replace("  ", "\t").replace("\n", "\r\n").encode())
     done = place.command(*place.launch_arguments(graph, "r1", "--base", BRANCH))
-    assert done.returncode == 0, done.stderr + place.told()
+    assert done.returncode == 0, done.stderr + place.logs()
     assert git(real, "log", "--format=%s", "--merges", BRANCH) == f"Merge garrison/r1/a into {BRANCH}"
     assert git(real, "status", "--porcelain") == ""
     assert place.command("status", "r1").returncode == 0
@@ -59,7 +59,7 @@ def refused(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_what_is_no_pipeline_and_no_branch_is_refused_in_one_line(place: Place, refused, tmp_path: Path) -> None:
+def test_an_invalid_pipeline_or_branch_is_refused_in_one_line(place: Place, refused, tmp_path: Path) -> None:
     graph = place.graph(Node("a"))
     assert "/dev/stdin" in refused("-", code=2)
     for name in (tmp_path, "x" * 300, tmp_path / "missing\n.dot"):
@@ -87,6 +87,6 @@ def test_by_hand_a_terminal_leaves_with_its_last_session(places) -> None:
     done = subprocess.run([sys.executable, scripts / "spawn_orchestrator.py", *words], env=place.env, check=False,
                           capture_output=True, text=True, cwd=place.root)
     assert (done.returncode, done.stderr) == (0, "")
-    wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
+    wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
     identity = place.identity("orchestrator-n", "adhoc-n-1")
     assert (identity["status"], identity["metadata"]["reason"]) == ("terminated", "done")

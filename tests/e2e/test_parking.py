@@ -43,27 +43,27 @@ def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(plac
     graph = place.graph(Node("b", before=f"{dies(place, 'b', 6)}; sleep 1"), Node("a", before=place.hold("a")),
                         Node("c", before=place.hold("c")))
     child = place.launch(graph, "r1", "--max-agents", "1")
-    place.arrived("a")  # a slot was free though b is unfinished
+    place.wait_until_held("a")  # a slot was free though b is unfinished
     assert lives(place, "b") >= 6 and place.nodes()["b"]["status"] == "active"
     place.kill("runner-b")  # its successor continues the same cool-down
-    place.free("a")
-    place.arrived("c")
+    place.release("a")
+    place.wait_until_held("c")
     wait_for("the probe works", lambda: lives(place, "b") == 7)
-    place.free("c")
-    assert place.finish(child) == 0, place.told()
+    place.release("c")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b", "c")
     (park,) = facts(place, "park", "runner-b")
     (probe,) = [one for one in facts(place, "spawn", "runner-b") if one.get("probe")]
     assert park["incarnation"] == 6 and probe["incarnation"] == 7
     assert 3 <= probe["monotonic"] - park["monotonic"] < 60
     assert [one["incarnation"] for one in facts(place, "heal", "runner-b")] == [7]
-    assert "orchestrator-b is parked: 6 deaths in 600 s, the limit is 5; the last: " in place.told()
+    assert "orchestrator-b is parked: 6 deaths in 600 s, the limit is 5; the last: " in place.logs()
 
 
-def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: Place) -> None:
+def test_a_run_whose_nodes_are_all_parked_fails_and_can_be_resumed(place: Place) -> None:
     graph = place.graph(Node("a", before=f"echo begun > half.txt; {dies(place, 'a', 6)}"), Node("b", after=("a",)))
     child = place.launch(graph)
-    assert place.finish(child) == 1, place.told()
+    assert place.finish(child) == 1, place.logs()
     assert place.status() == "failed" and lives(place, "a") == 6
     last = (place.root / "out").read_text().splitlines()[-1]
     assert "run failed: 0 of 2 landed; a: parked: its agent keeps failing: 6 deaths in 600 s" in last
@@ -73,7 +73,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: 
     told = told_of(place, "a")
     assert told["parked"]["by"] == "policy" and told["doing"].startswith("parked: its agent keeps failing: 6 deaths")
     assert place.command("agents", "unpark", "a").returncode == 0
-    assert place.finish(place.resume()) == 0, place.told()
+    assert place.finish(place.resume()) == 0, place.logs()
     place.check("a", "b", history=False)
     assert [node["attempt"] for node in place.nodes().values()] == [1, 1]
 
@@ -82,7 +82,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: 
 def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_killed(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")), Node("b"))
     child = place.launch(graph)
-    place.arrived("a")
+    place.wait_until_held("a")
     wrong = place.command("agents", "park", "A1")
     assert wrong.returncode == 1 and "did you mean a?" in wrong.stderr
     assert place.command("agents", "park", "a", "--reason", "the API is down").returncode == 0
@@ -94,10 +94,10 @@ def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_kill
     place.kill("launch", "guardian-crew")
     child.wait()
     child = place.resume()
-    place.pid("guardian-crew", life=2)
+    place.pid("guardian-crew", incarnation=2)
     assert place.command("agents", "unpark", "orchestrator-a@r1").returncode == 0
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b", history=False)
     assert place.identity("runner-a")["incarnation"] == 2
 
@@ -107,16 +107,16 @@ def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place)
     half = f"echo half > half.txt; {place.hold('a')}"
     graph = place.graph(Node("a", before=half), Node("b"), Node("c", after=("a",)))
     child = place.launch(graph)
-    place.arrived("a")
+    place.wait_until_held("a")
     wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
     assert place.command("agents", "cancel", "a", "--reason", "leads nowhere").returncode == 0
-    assert place.finish(child) == 1, place.told()
+    assert place.finish(child) == 1, place.logs()
     told = told_of(place, "a")
     assert (told["status"], told["attempt"]) == ("failed", 1)
     assert told["doing"] == "cancelled by a person: leads nowhere"
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "half"
-    place.free("a")
-    assert place.finish(place.begin("launch", "--resume", "r1", "--retry-failed")) == 0, place.told()
+    place.release("a")
+    assert place.finish(place.begin("launch", "--resume", "r1", "--retry-failed")) == 0, place.logs()
     assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {
         "a": ("validated", 2), "b": ("validated", 1), "c": ("validated", 1)}
 
@@ -126,11 +126,11 @@ def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     for number in range(7):
         child = place.resume() if number else place.launch(graph)
-        place.arrived("a")
+        place.wait_until_held("a")
         if number == 6:
-            place.free("a")
+            place.release("a")
             break
         child.send_signal(signal.SIGTERM)
-        assert place.finish(child) == 130, place.told()
-    assert place.finish(child) == 0, place.told()
+        assert place.finish(child) == 130, place.logs()
+    assert place.finish(child) == 0, place.logs()
     assert place.deaths() == {} and place.identity("orchestrator-a")["incarnation"] == 7

@@ -12,31 +12,31 @@ pytestmark = pytest.mark.smoke
 
 def test_a_launched_graph_lands_every_node_in_order(place: Place) -> None:
     graph = place.graph(Node("a"), Node("b", after=("a",)), Node("c", after=("a",)))
-    assert place.finish(place.launch(graph)) == 0, place.told()
+    assert place.finish(place.launch(graph)) == 0, place.logs()
     place.check("a", "b", "c")
-    assert place.worked()[0][0] == "a"
+    assert place.finished_work()[0][0] == "a"
 
 
-def test_each_layer_is_killed_once_and_the_run_lands(place: Place) -> None:
+def test_each_process_is_killed_once_and_the_run_lands(place: Place) -> None:
     half = "test -e half.txt || { echo half > half.txt; git add -A; git commit -qm 'Half of the work'; }"
     tested = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
     gate = f"if test -e a-r1.txt; then {place.hold('gate')}; fi; {tested}"
     child = place.launch(place.graph(Node("a", before=f"{half}; {place.hold('work')}")), gate=gate)
-    place.arrived("work")
+    place.wait_until_held("work")
     place.kill("orchestrator-a")
-    place.arrived("work")
+    place.wait_until_held("work")
     for layer in ("runner-a", "guardian-crew"):
         place.kill(layer)
-        place.pid(layer, life=2)
+        place.pid(layer, incarnation=2)
     place.kill("launch")
     child.wait(DEADLINE)
     child = place.resume()
-    place.pid("launch", life=2)
-    place.free("work")
-    place.arrived("gate")
+    place.pid("launch", incarnation=2)
+    place.release("work")
+    place.wait_until_held("gate")
     place.kill("processor-crew")
-    place.free("gate")
-    assert place.finish(child) == 0, place.told()
+    place.release("gate")
+    assert place.finish(child) == 0, place.logs()
     place.check("a")
     assert place.deaths() == {name: [1] for name in ("orchestrator-a", "runner-a", "guardian-crew", "processor-crew")}
     prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
@@ -44,17 +44,17 @@ def test_each_layer_is_killed_once_and_the_run_lands(place: Place) -> None:
     assert "Half of the work" in prompt
 
 
-def test_all_layers_are_killed_at_once_and_one_command_resumes_the_run(place: Place) -> None:
+def test_all_processes_are_killed_at_once_and_one_command_resumes_the_run(place: Place) -> None:
     child = place.launch(place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",))))
-    place.arrived("work")
+    place.wait_until_held("work")
     place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
     child.wait(DEADLINE)
     assert place.command("up").stdout == "r1\n"
-    place.arrived("work")
-    place.only_last_lives()
-    place.free("work")
+    place.wait_until_held("work")
+    place.check_only_last_incarnations()
+    place.release("work")
     wait_for("the run ends", lambda: place.identity("launch")["status"] == "terminated")
-    assert place.status() == "done", place.told()
+    assert place.status() == "done", place.logs()
     place.check("a", "b")
     assert load(place.home / "runs/r1/nodes/a/1/result.json")["incarnation"] == 2
 
@@ -66,12 +66,12 @@ def test_a_conflict_is_given_back_to_its_agent_and_lands_after_rework(place: Pla
     graph = place.graph(Node("a", command=f"{change.format('a')}; {place.hold('a')}"),
                         Node("b", command=second, attributes="rework=merge"))
     child = place.launch(graph, "r1", "--max-agents", "2")
-    place.arrived("a")
-    place.arrived("b")
-    place.free("a")
+    place.wait_until_held("a")
+    place.wait_until_held("b")
+    place.release("a")
     wait_for("a has landed", lambda: place.nodes().get("a", {}).get("status") == "validated")
-    place.free("b")
-    assert place.finish(child) == 0, place.told()
+    place.release("b")
+    assert place.finish(child) == 0, place.logs()
     assert {name: node["attempt"] for name, node in place.nodes().items()} == {"a": 1, "b": 2}
     assert git(place.repo, "show", "main:notes.txt").splitlines()[4] == "changed by b"
     assert "conflict in notes.txt" in git(place.repo, "show", "main:why.txt")
@@ -80,26 +80,26 @@ def test_a_conflict_is_given_back_to_its_agent_and_lands_after_rework(place: Pla
 def test_a_red_gate_keeps_a_branch_off_the_target_and_others_land(place: Place) -> None:
     gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
     graph = place.graph(Node("good"), Node("bad", before="touch red.flag", attributes="rework=none"))
-    assert place.finish(place.launch(graph, gate=gate)) == 1, place.told()
+    assert place.finish(place.launch(graph, gate=gate)) == 1, place.logs()
     nodes = place.nodes()
     assert {name: node["status"] for name, node in nodes.items()} == {"good": "validated", "bad": "failed"}
     assert "the flag is red" in nodes["bad"]["reason"]
     place.check_landed("good")
-    place.check_left_but_failed("bad")
+    place.check_failed_nodes_kept("bad")
 
 
 def test_a_stopped_run_leaves_nothing_running_and_goes_on_in_the_same_attempt(place: Place) -> None:
     child = place.launch(place.graph(Node("a", before=place.hold("work"))))
-    place.arrived("work")
+    place.wait_until_held("work")
     stop = place.command("stop", "r1")
     assert stop.returncode == 0, stop.stderr
     assert place.finish(child) == 130
     assert place.status() == "stopped"
-    wait_for("nothing runs", lambda: not place.mine())
+    wait_for("nothing runs", lambda: not place.living_processes())
     assert place.command("up").stdout == "", "what a person stopped is not started again by a timer"
     child = place.resume()
-    place.arrived("work")
-    place.free("work")
-    assert place.finish(child) == 0, place.told()
+    place.wait_until_held("work")
+    place.release("work")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", history=False)
-    assert place.worked() == [("a", 1, 2)]
+    assert place.finished_work() == [("a", 1, 2)]

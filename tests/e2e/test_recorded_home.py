@@ -162,11 +162,11 @@ def test_doctor_finds_nothing_corrupt(old: Place) -> None:
 def test_the_stopped_run_goes_on_in_the_same_attempt_to_its_end(old: Place) -> None:
     (old.root / "release").touch()
     landed = git(old.repo, "rev-parse", "main")
-    assert old.finish(old.resume("stopped", RELEASE=str(old.root / "release")), "stopped") == 0, old.told()
+    assert old.finish(old.resume("stopped", RELEASE=str(old.root / "release")), "stopped") == 0, old.logs()
     assert old.status("stopped") == "done"
     assert {node: data["status"] for node, data in old.nodes("stopped").items()} == {
         "first": "validated", "second": "validated"}
-    assert [(node, attempt) for node, attempt, _ in old.worked("stopped")] == [("first", 1), ("second", 1)]
+    assert [(node, attempt) for node, attempt, _ in old.finished_work("stopped")] == [("first", 1), ("second", 1)]
     assert old.identity("orchestrator-second", "stopped")["incarnation"] == 2
     assert old.identity("orchestrator-first", "stopped")["incarnation"] == 1
     assert git(old.repo, "rev-parse", "main^1") == landed, "one landing, on top of all that 0.1 landed"
@@ -182,14 +182,14 @@ def test_the_killed_run_is_found_and_takes_its_answer(old: Place) -> None:
     output(old, "answer", "ship", "Yes", "--run", "killed")
     wait_for("the run has ended", lambda: old.identity("launch", "killed")["status"] == "terminated")
     assert old.status("killed") == "done"
-    assert [node for node, _, _ in old.worked("killed")] == ["make"]
+    assert [node for node, _, _ in old.finished_work("killed")] == ["make"]
     incarnations = {name: identity["incarnation"] for name, identity in old.identities("killed").items()}
     assert (incarnations["launch"], incarnations["guardian-killed"], incarnations["runner-make"]) == (2, 2, 1)
 
 
 def test_the_failed_run_tries_again(old: Place) -> None:
     done = old.begin("launch", "--resume", "failed", "--again")
-    assert old.finish(done, "failed") == 1, old.told()
+    assert old.finish(done, "failed") == 1, old.logs()
     assert old.nodes("failed")["broken"]["attempt"] == 2
     assert "exit code 3: no" in output(old, "status", "failed")
 
@@ -215,7 +215,7 @@ def test_the_queue_lands_what_waits_and_what_is_released(old: Place) -> None:
     assert "broken.txt" not in files
 
 
-def test_the_engines_run_whose_journal_goes_on_in_zeros_is_resumed(old: Place) -> None:
+def test_an_engine_run_whose_journal_ends_in_zeros_is_resumed(old: Place) -> None:
     folder, ledger = old.home / "pipelines/build", old.root / "engine-ledger"
     assert (folder / "journal.jsonl").read_bytes().endswith(b"\0" * 100)
     assert from_json(old, "pipeline", "status", folder)["node_outcomes"] == {"start": "success", "first": "success"}
@@ -240,7 +240,7 @@ def test_the_workflow_goes_on_where_it_failed(old: Place) -> None:
     assert "found" in json.dumps(result["results"]["missing"])
 
 
-def test_the_script_makes_a_successor_of_a_life_made_by_hand(old: Place) -> None:
+def test_the_script_makes_a_successor_of_an_incarnation_made_by_hand(old: Place) -> None:
     made = json.loads(script(old, "identity_registry.py", "create", "orchestrator", "by_hand"))
     assert made["incarnation"] == 2
     assert load(old.home / "identities/orchestrator-by_hand.json")["incarnation"] == 2

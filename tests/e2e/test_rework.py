@@ -18,7 +18,7 @@ CONFLICTS = Node(
     fi""")
 
 
-def test_what_an_agent_may_mend_is_tried_again_and_told_why(place):
+def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     """c lands a line first; m meets it as a conflict, f as a red gate; s is never accepted."""
     graph = place.graph(
         Node("c", command="""sed -i "5s/.*/changed by c/" notes.txt; until test -e "$LEDGER.m"; do sleep 0.03; done"""),
@@ -28,7 +28,7 @@ def test_what_an_agent_may_mend_is_tried_again_and_told_why(place):
         Node("w", after=("c",), command='touch "$LEDGER.landed"; echo w > w.txt'))
     gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
     child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)
-    assert place.finish(child) == 1, place.told()
+    assert place.finish(child) == 1, place.logs()
     nodes = place.nodes()
     assert {name: (node["status"], node["attempt"]) for name, node in nodes.items()} == {
         "c": ("validated", 1), "m": ("validated", 2), "f": ("validated", 2), "s": ("failed", 3), "w": ("validated", 1)}
@@ -54,10 +54,10 @@ def test_a_rework_is_resumed_wherever_its_runner_dies(place, how):
                   "GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
     node = Node("a", command='echo "attempt $GARRISON_ATTEMPT" > a.txt',
                 attributes=f'rework={how}, acceptance="grep -q \'attempt 2\' a.txt"')
-    assert place.finish(place.launch(place.graph(node), "r1", "--max-respawn", 1000)) == 0, place.told()
+    assert place.finish(place.launch(place.graph(node), "r1", "--max-respawn", 1000)) == 0, place.logs()
     assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {"a": ("validated", 2)}
     assert git(place.repo, "show", "main:a.txt") == "attempt 2"
-    assert set(place.fired()) == set(points)
+    assert set(place.failpoint_kills()) == set(points)
 
 
 def test_the_tip_is_merged_once_an_attempt_and_without_a_name_in_git(place):
@@ -71,15 +71,15 @@ def test_the_tip_is_merged_once_an_attempt_and_without_a_name_in_git(place):
     node = Node("m", attributes="rework=merge",
                 command=f'if [ "$GARRISON_ATTEMPT" = 1 ]; then {move}; else {again}; fi')
     child = place.launch(place.graph(node), "r1")
-    place.arrived("first")
+    place.wait_until_held("first")
     advance(place, "notes.txt", "by a person\n")
-    place.free("first")
-    place.arrived("second")
+    place.release("first")
+    place.wait_until_held("second")
     advance(place, "other.txt", "by a person\n")
-    place.kill("runner-m", life=2)
+    place.kill("runner-m", incarnation=2)
     wait_for("the third runner has seen to its tree", lambda: trees_seen_to(place) == 3)
-    place.free("second")
-    assert place.finish(child) == 0, place.told()
+    place.release("second")
+    assert place.finish(child) == 0, place.logs()
     assert place.nodes()["m"]["attempt"] == 2
     assert git(place.repo, "show", "-s", "--format=%s", "main^2") == "resolved"
     assert git(place.repo, "rev-list", "--count", "--merges", "main^2") == "1"

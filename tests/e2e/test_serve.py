@@ -93,16 +93,16 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",)))
     child = place.launch(graph, "r1", "--serve")
     line = wait_for("the address is printed", lambda: next(
-        (one for one in place.told().splitlines() if one.startswith("http://127.0.0.1:")), ""))
+        (one for one in place.logs().splitlines() if one.startswith("http://127.0.0.1:")), ""))
     here = site_of(line)
-    place.arrived("work")
+    place.wait_until_held("work")
 
     async def watch() -> tuple[dict[str, Any], list[ServerEvent]]:
         stream = await here.stream("/api/events?run=r1")
         shown = (await stream.until("snapshot")).data
         place.kill("orchestrator-a")
         wait_for("its agent is back", lambda: place.identity("orchestrator-a").get("incarnation") == 2)
-        place.free("work")
+        place.release("work")
         told = await stream.rest()
         for one in told:
             if one.event == "change":
@@ -110,7 +110,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
         return shown, told
 
     shown, told = asyncio.run(watch())
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert told[-1].event == "bye"
     assert (shown["status"], {name: shown["nodes"][name]["status"] for name in "ab"}) == (
         "done", {"a": "validated", "b": "validated"})
@@ -130,7 +130,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     (["--listen", "here"], 2, "no IP address"), (["--tls-cert", __file__], 2, "go together"),
 ])
 def test_a_refusal_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,
-                                     capsys: pytest.CaptureFixture[str]) -> None:
+                               capsys: pytest.CaptureFixture[str]) -> None:
     if options and options[0] != "--run":
         with home_builder(tmp_path) as builder:
             builder.run("r1", "a").close()

@@ -31,11 +31,11 @@ def ran(place: Any, who: str, attributes: str = "") -> Any:
     graph = place.root / "crew.dot"
     graph.write_text(GRAPH % attributes)
     child = place.launch(graph)
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a.txt") == "one\ntwo"
     assert place.ledger.read_text() == "before\nafter\n"
     assert place.deaths() == {"orchestrator-a": [1]}
-    place.check_left()
+    place.check_nothing_left()
     return place
 
 
@@ -44,7 +44,7 @@ def test_a_session_that_is_killed_in_a_tool_goes_on_after_the_tools_that_were_do
 
 
 @pytest.mark.slow
-def test_so_does_one_whose_orchestrator_is_killed_and_one_with_graphs_of_its_own(place: Any) -> None:
+def test_a_session_whose_orchestrator_is_killed_and_one_with_subgraphs_continue(place: Any) -> None:
     shipped = Path(__file__).parents[2] / "pipelines"
     for name in ("turn", "heartbeat"):
         (place.repo / f"{name}.dot").write_text((shipped / f"{name}.dot").read_text())
@@ -52,7 +52,7 @@ def test_so_does_one_whose_orchestrator_is_killed_and_one_with_graphs_of_its_own
     ran(place, "orchestrator", ', tier=trusted, turn_graph="turn.dot", heartbeat_graph="heartbeat.dot", initiative=3')
 
 
-def test_a_session_that_asks_waits_where_it_stands_and_goes_on_with_the_answer(place: Any) -> None:
+def test_a_session_that_asks_waits_and_continues_with_the_answer(place: Any) -> None:
     """While it waits nothing of it runs; its orchestrator is killed; nothing that was done is done again."""
     (place.repo / "a.yaml").write_text('- run: "echo before >> $LEDGER"\n- ask_guardian: "Which colour?"\n'
                                        '- edit: {path: a.txt, text: "two\\n"}\n- run: "echo after >> $LEDGER"\n')
@@ -61,13 +61,13 @@ def test_a_session_that_asks_waits_where_it_stands_and_goes_on_with_the_answer(p
     graph = place.root / "crew.dot"
     graph.write_text(GRAPH % "")
     child = place.launch(graph)
-    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.logs())
     wait_for("it waits", lambda: any(place.home.glob("runs/*/nodes/a/**/claude/waiting")))
     place.kill("orchestrator-a")
     answered = place.command("answer", "a", "blue")
     assert answered.returncode == 0, answered.stderr
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a.txt") == "two"
     assert place.ledger.read_text() == "before\nafter\n"
     assert place.command("answer", "a", "blue").returncode == 1, "nothing is asked any more"
-    place.check_left()
+    place.check_nothing_left()

@@ -11,8 +11,8 @@ from support import Node, Place, alive, wait_for
 
 def stopped(place: Place) -> None:
     """The run is stopped, resumable, and nobody of it is left."""
-    assert place.status() == "stopped", place.told()
-    wait_for("nothing is left", lambda: not place.mine())
+    assert place.status() == "stopped", place.logs()
+    wait_for("nothing is left", lambda: not place.living_processes())
     assert not [stem for stem, identity in place.identities().items() if alive(identity)]
     assert place.nodes()["a"] == {**place.nodes()["a"], "status": "active", "attempt": 1}
     assert not list(place.home.glob("run/plain/*@r1.json"))
@@ -27,21 +27,21 @@ def test_stopped_by_every_way_and_resumed(place):
     assert detached.returncode == 0, detached.stderr
     said = json.loads(detached.stdout)
     assert (said["status"], said["run"], said["launcher_pid"]) == ("ok", "r1", place.pid("launch"))
-    place.arrived("a")
+    place.wait_until_held("a")
     stop = place.command("stop", "r1")
     assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
     stopped(place)
     assert place.command("up").stdout == "", "what a person stopped is not resumed"
 
     child = place.resume()
-    place.arrived("a")
+    place.wait_until_held("a")
     child.send_signal(signal.SIGTERM)
-    assert place.finish(child) == 130, place.told()
+    assert place.finish(child) == 130, place.logs()
     stopped(place)
 
     for dead in (["launch"], ["launch", "guardian-crew"]):
         child = place.resume()
-        place.arrived("a")
+        place.wait_until_held("a")
         place.kill(*dead)
         child.wait()
         stop = place.command("stop")
@@ -51,24 +51,24 @@ def test_stopped_by_every_way_and_resumed(place):
     assert (again.returncode, again.stderr) == (1, "garrison: run r1 is already stopped\n")
 
     child = place.resume()
-    place.arrived("a")
+    place.wait_until_held("a")
     os.kill(child.pid, signal.SIGHUP)
     log = place.home / "runs/r1/layers/launch.log"
     wait_for("the launcher detaches", lambda: "detached, run r1 goes on" in log.read_text())
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
-    assert "orchestrator-a died" not in place.told(), "who was stopped did not die"
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
+    assert "orchestrator-a died" not in place.logs(), "who was stopped did not die"
     place.check("a", history=False)
     prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
     assert "Half of the work" in prompt
     assert "life 4 was here" in prompt
-    assert place.worked() == [("a", 1, 5)]
+    assert place.finished_work() == [("a", 1, 5)]
 
 
-def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_was_killed(place: Place) -> None:
+def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     child = place.launch(graph)
-    place.arrived("a")
+    place.wait_until_held("a")
     refused = place.command("launch", "--resume", "r1", "--max-steps", "7")
     assert (refused.returncode, "has a launcher already" in refused.stderr) == (1, True)
     said = [path.read_text() for path in (place.home / "signals/guardian-crew@r1").rglob("*.json")]
@@ -78,8 +78,8 @@ def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_was
     stopped(place)
     killed = place.resume(GARRISON_FAILPOINT="launch:resume.before")
     assert killed.wait() == -signal.SIGKILL
-    assert place.command("up").stdout == "r1\n", place.told()
-    place.free("a")
+    assert place.command("up").stdout == "r1\n", place.logs()
+    place.release("a")
     wait_for("it goes on to its end", lambda: place.status() == "done")
-    wait_for("nothing is left", lambda: not place.mine())
+    wait_for("nothing is left", lambda: not place.living_processes())
     place.check("a", history=False)

@@ -17,9 +17,9 @@ from support import DEADLINE, Node, Place, git, make_repository, wait_for
 def stopped(place: Place, graph: Path, run: str, node: str) -> None:
     """A run onto main whose agent had begun, stopped in order."""
     child = place.launch(graph, run, "--base", "main")
-    place.arrived(node)
+    place.wait_until_held(node)
     child.send_signal(signal.SIGTERM)
-    assert place.finish(child, run) == 130, place.told()
+    assert place.finish(child, run) == 130, place.logs()
 
 
 def test_a_base_that_moved_was_rewritten_or_went(place):
@@ -37,8 +37,8 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     assert (gone.returncode, "has no branch main any more; restore it" in gone.stderr) == (1, True), gone.stderr
     git(place.repo, "branch", "-m", "away", "main")
     git(elsewhere, "checkout", "-q", "main")
-    place.free("a")
-    assert place.finish(place.resume("r1")) == 0, place.told()
+    place.release("a")
+    assert place.finish(place.resume("r1")) == 0, place.logs()
     assert git(place.repo, "rev-parse", "main^1") == moved
     assert (elsewhere / "a.txt").read_text() == "a\n"
     assert git(elsewhere, "status", "--porcelain") == git(place.repo, "status", "--porcelain") == ""
@@ -49,8 +49,8 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     rewritten = git(place.repo, "rev-parse", "main")
     refused = place.command("launch", "--resume", "r2")
     assert (refused.returncode, "pass --accept-rewritten-target" in refused.stderr) == (1, True), refused.stderr
-    place.free("b")
-    assert place.finish(place.begin("launch", "--resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.told()
+    place.release("b")
+    assert place.finish(place.begin("launch", "--resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.logs()
     assert git(place.repo, "rev-parse", "main^1") == rewritten
     assert git(place.repo, "show", "main:b.txt") == "b"
 
@@ -80,21 +80,21 @@ def on_a_small_disk(root: Path) -> None:
         (disk / "fill").unlink()
         graph = place.graph(Node("a", command=f"echo a > a.txt; {place.hold('x')}"))
         child = place.begin(*place.launch_arguments(graph, "r2", repo=disk / "repo"))
-        place.arrived("x")
+        place.wait_until_held("x")
         _fill(disk)
-        place.free("x")
+        place.release("x")
         log = place.home / "runs/r2/layers/orchestrator-a.log"
         wait_for("the agent's life meets the full disk", lambda: "No space left" in log.read_text())
         assert log.read_text().count("No space left") < 10, "it was tried without a pause"
         (disk / "fill").unlink()
-        assert place.finish(child, "r2") == 0, place.told()
+        assert place.finish(child, "r2") == 0, place.logs()
         assert git(place.repo, "show", "main:a.txt") == "a"
         assert not place.deaths("r2"), "nobody died of it"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         told = place.command(*begin)
         assert (told.returncode, "cannot be written" in told.stderr) == (1, True), told.stderr
     finally:
-        left = place.leave()
+        left = place.kill_rest()
     assert not left, left
 
 

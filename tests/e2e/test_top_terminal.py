@@ -38,7 +38,7 @@ class Pane:
 def test_attach_logs_and_respawn_from_the_screen(places) -> None:
     place = places(terminal="tmux")
     child = place.launch(place.graph(Node("a", before="echo life $GARRISON_INCARNATION; " + place.hold("a"))), "r1")
-    place.arrived("a")
+    place.wait_until_held("a")
     pane = Pane(place, "top", "--interval", "0.2")
     try:
         pane.until("agents 1 of", "a: its agent is working")
@@ -54,11 +54,11 @@ def test_attach_logs_and_respawn_from_the_screen(places) -> None:
         pane.until("End the agent of a")
         pane.press("y")
         pane.until("orchestrator-a#1 died", "killed by order", "orchestrator-a#2 respawned")
-        place.pid("orchestrator-a", life=2)
+        place.pid("orchestrator-a", incarnation=2)
         pane.press("q")
         pane.until("ended 0")
     finally:
         pane("kill-server")
-    place.free("a")
-    assert place.finish(child) == 0, place.told()
+    place.release("a")
+    assert place.finish(child) == 0, place.logs()
     place.check("a")

@@ -113,7 +113,7 @@ def test_everything_at_once_lands(wild):
     gate = "test -f calc.py && test -f docs/a.txt && grep -q KEY .env && test -f lib/calc.py"
     (wild.repo / "src/sub").mkdir()
     child = wild.begin(*wild.launch_arguments(graph, "r1", gate=gate, repo=wild.repo / "src/sub"))
-    assert wild.finish(child) == 0, wild.told()
+    assert wild.finish(child) == 0, wild.logs()
     assert git(wild.repo, "show", "main:fi le ä.txt") == "one"
     assert git(wild.repo, "show", "main:docs/a.txt") == "a"
     assert git(wild.repo, "show", "main:c.txt") == "c"
@@ -152,7 +152,7 @@ def test_other_kinds_of_repositories_land(places, tmp_path_factory):
     running = [(place, target, place.begin(*place.launch_arguments(
         place.graph(Node("a", command="echo new > new.txt")), "r1", repo=target))) for place, target in made]
     for place, target, child in running:
-        assert place.finish(child) == 0, place.told()
+        assert place.finish(child) == 0, place.logs()
         assert (target / "new.txt").read_text() == "new\n"
         assert git(target, "status", "--porcelain") == ""
 
@@ -170,10 +170,10 @@ def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place
         attributes='setup="echo $GARRISON_SLOT >> setups"; setup_key="my.lock, other.lock"')
     (place.repo / ".git/info/exclude").write_text("setups\n")
     child = place.launch(graph, "r1", "--max-agents", 3, "--max-rework", 0, AWS_SECRET_X="hunter2")
-    place.arrived("k")
-    place.arrived("o")
-    place.free("k", "o")
-    assert place.finish(child) == 1, place.told()
+    place.wait_until_held("k")
+    place.wait_until_held("o")
+    place.release("k", "o")
+    assert place.finish(child) == 1, place.logs()
     slots = [git(place.repo, "show", f"main:slot-{name}.txt") for name in "ko"]
     assert len(set(slots)) == 2, slots
     assert git(place.repo, "show", "main:number.txt").split() == [slots[0]] * 2
@@ -195,7 +195,7 @@ def test_work_that_cannot_be_kept_stays_where_it_is(place):
     git(place.repo, "config", "filter.odd.clean", "false")
     git(place.repo, "config", "filter.odd.required", "true")
     graph = place.graph(Node("a", command="echo precious > work.odd"))
-    assert place.finish(place.launch(graph, "r1", "--max-rework", 0)) == 1, place.told()
+    assert place.finish(place.launch(graph, "r1", "--max-rework", 0)) == 1, place.logs()
     reason = place.nodes()["a"]["reason"]
     tree = next(place.trees.glob("*/r1/a"))
     assert f"its work stays in {tree}" in reason
@@ -213,7 +213,7 @@ def refusal(place: Place, graph: Path, target: Path, *more: object) -> str:
     return lines[0]
 
 
-def test_launches_that_could_not_land_say_what_to_do(place):
+def test_launches_that_could_not_land_are_refused_with_a_remedy(place):
     graph = place.graph(Node("a"))
     repo = place.repo
     git(repo, "checkout", "-qb", "topic")
@@ -255,7 +255,7 @@ def test_launches_that_could_not_land_say_what_to_do(place):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a repository to another user")
-def test_a_repository_of_another_user_is_told_with_gits_remedy(place):
+def test_a_repository_of_another_user_is_refused_with_gits_remedy(place):
     for path in (place.repo, *place.repo.rglob("*")):
         os.chown(path, 4711, 4711, follow_symlinks=False)
     told = refusal(place, place.graph(Node("a")), place.repo)

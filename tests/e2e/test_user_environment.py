@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Node, Place, Process, git, look, processes, wait_for
+from support import Node, Place, Process, git, processes, read_process, wait_for
 
 SECRETS = {"API_TOKEN": "hunter2-token", "AWS_SECRET_ACCESS_KEY": "hunter2-aws", "CLAUDECODE": "1",
            "CLAUDE_CODE_SSE_PORT": "4711", "VIRTUAL_ENV": "/somewhere/else", "GARRISON_LIFE": "another:home:runner-x#9"}
@@ -58,22 +58,22 @@ def test_tmux_panes_decoys_and_a_dead_server(decoys):
     before = git(place.repo, "for-each-ref", "refs/heads/garrison*")
     graph = place.graph(*(Node(name, before=place.hold(name)) for name in ("a", "b")))
     child = place.launch(graph, "r1", "--max-agents", "2", **SECRETS)
-    place.arrived("a")
-    place.arrived("b")
+    place.wait_until_held("a")
+    place.wait_until_held("b")
     check_environment(place)
 
     servers = our_servers(place)
     assert len(servers) == 1
     os.kill(servers[0], signal.SIGKILL)
     for name in ("a", "b"):
-        place.pid(f"orchestrator-{name}", life=2)
-        place.arrived(name)
+        place.pid(f"orchestrator-{name}", incarnation=2)
+        place.wait_until_held(name)
     assert servers != our_servers(place)
 
-    place.kill("runner-a", "orchestrator-a", life=1)
-    place.arrived("a")
-    place.free("a", "b")
-    assert place.finish(child) == 0, place.told()
+    place.kill("runner-a", "orchestrator-a", incarnation=1)
+    place.wait_until_held("a")
+    place.release("a", "b")
+    assert place.finish(child) == 0, place.logs()
     place.check("a", "b")
     assert place.identity("orchestrator-a")["incarnation"] == 3
     assert git(place.repo, "for-each-ref", "refs/heads/garrison*") == before
@@ -92,20 +92,20 @@ def is_tmux(one: Process) -> bool:
 def check_environment(place: Place) -> None:
     """Every process of the run has its own life's marker, or none, and nothing that the caller did not mean to pass."""
     for stem in ("launch", "guardian-crew", "runner-a", "runner-b", "orchestrator-a", "orchestrator-b"):
-        layer = look(place.pid(stem))
+        layer = read_process(place.pid(stem))
         assert layer is not None
         assert layer.environ["GARRISON_LIFE"] == f"{place.home}:r1:{stem}#1"
-    for one in place.mine():
+    for one in place.living_processes():
         assert not [value for value in one.environ.values() if "hunter2" in value], one
         assert not {"CLAUDECODE", "CLAUDE_CODE_SSE_PORT", "VIRTUAL_ENV", "AWS_SECRET_ACCESS_KEY"} & set(one.environ)
         if not is_tmux(one):
             assert "theirs" not in one.environ.get("TMUX", ""), one
     for name in ("a", "b"):
-        agents = [one for one in place.mine() if one.environ.get("GARRISON_NODE") == name]
+        agents = [one for one in place.living_processes() if one.environ.get("GARRISON_NODE") == name]
         assert {one.environ["GARRISON_LIFE"] for one in agents} == {f"{place.home}:r1:orchestrator-{name}#1"}
         assert {one.environ["GARRISON_TREE"] for one in agents} == {place.identity(f"orchestrator-{name}")["worktree"]}
         assert len(agents) >= 2, "the orchestrator and its agent"
-    server = look(our_servers(place)[0])
+    server = read_process(our_servers(place)[0])
     assert server is not None
     assert "GARRISON_LIFE" not in server.environ
 
@@ -128,10 +128,10 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
     assert git(repo, "status", "--porcelain").splitlines() == edits
     assert (repo / "calc.py").read_text().startswith("# my edit\n")
     status = place.command("status", "r1")
-    assert "calc.py" in place.told() + status.stdout, "a person is told which file is in the way"
+    assert "calc.py" in place.logs() + status.stdout, "a person is told which file is in the way"
 
     git(repo, "stash", "push", "-q", "--", "calc.py")
-    assert place.finish(child) == 0, place.told()
+    assert place.finish(child) == 0, place.logs()
     assert "sub" in (repo / "calc.py").read_text()
     git(repo, "stash", "pop")
     place.edits = git(repo, "status", "--porcelain")

@@ -59,7 +59,7 @@ def told(home: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("name", "who"), [("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"),
                                            ("processor-crew", "processor")])
 def test_park_and_unpark_signal_the_guardian(home: Path, capfd: pytest.CaptureFixture[str], name: str,
-                                               who: str) -> None:
+                                             who: str) -> None:
     assert main(["agents", "park", name, "--reason", "the API is down"]) == 0
     assert told(home) == [{"action": "park", "who": who, "text": "the API is down"}]
     assert f"{who} will be parked when run r1 is resumed" in capfd.readouterr().err
@@ -84,7 +84,7 @@ def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
     (("cancel", "dd"), "did you mean d?"),
 ])
 def test_a_refusal_is_one_line(home: Path, capfd: pytest.CaptureFixture[str],
-                                                    words: tuple[str, ...], said: str) -> None:
+                               words: tuple[str, ...], said: str) -> None:
     assert main(["agents", *words]) == 1
     out, err = capfd.readouterr()
     assert out == "" and said in err and err.count("\n") == 1 and told(home) == []
@@ -108,7 +108,7 @@ def test_an_adhoc_run_cannot_be_parked(home: Path, capfd: pytest.CaptureFixture[
     assert "`garrison stop adhoc-x-1` stops it" in capfd.readouterr().err
 
 
-def test_status_shows_who_parked_a_node_and_when_its_probe_is_due(
+def test_status_shows_why_a_node_is_parked_and_when_its_probe_is_due(
         home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     journal = Writer(RunFiles(home, "r1").journal, "guardian-crew#2")
     journal.append("signal", {"id": "s", "type": "GUIDANCE", "node": "a", "hold": "a", "text": "the API is down"}, AT)

@@ -56,10 +56,10 @@ def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, mon
         monkeypatch.setenv(name, value)
     graph = place.graph(Node("a"))
     for run in ("r1", "r2"):
-        assert place.finish(place.launch(graph, run), run) == 0, place.told()
+        assert place.finish(place.launch(graph, run), run) == 0, place.logs()
     held = place.graph(Node("z", before=place.hold("z")), name="held")
     child = place.launch(held, "r3")
-    place.arrived("z")
+    place.wait_until_held("z")
     assert place.command("stop", "r3").returncode == 0
     assert place.finish(child, "r3") == 130
 
@@ -129,7 +129,7 @@ def folders_that_are_files(home: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize("text", ["a/b", "..", "a b", "é😀", "a\nb", "", "x" * 300])
-def test_names_that_are_none_are_refused_in_one_line_at_every_door(
+def test_invalid_names_are_refused_in_one_line_by_every_script(
         place: Place, call: Call, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
@@ -149,7 +149,7 @@ def test_names_that_are_none_are_refused_in_one_line_at_every_door(
     assert not list(place.home.glob("*/*")), "nothing was made for it"
 
 
-def test_a_typo_is_told_what_is_nearest(call: Call) -> None:
+def test_a_typo_gets_a_suggestion(call: Call) -> None:
     for words, near in ((("statsu",), "status"), (("luanch",), "launch")):
         code, out, err = call(*words)
         assert (code, out) == (2, "")

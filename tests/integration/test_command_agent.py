@@ -66,7 +66,7 @@ def test_a_node_without_a_command_is_refused(assignment: Assignment) -> None:
         CommandAgent().start(assignment, 0.0)
 
 
-def test_a_profile_gives_its_words_to_the_program_as_they_are(assignment: Assignment) -> None:
+def test_a_profile_passes_its_arguments_unchanged(assignment: Assignment) -> None:
     show = "import sys, json; json.dump(sys.argv[1:], open('argv', 'w'))"
     profile = CommandProfile("p", (sys.executable, "-c", show, "{prompt}", "{node}@{attempt}", "{x}", "$HOME", "a b"))
     assert run(profile, assignment).status == "success"
@@ -74,13 +74,13 @@ def test_a_profile_gives_its_words_to_the_program_as_they_are(assignment: Assign
     assert given == [assignment.prompt_file.read_text(), "a@2", "{x}", "$HOME", "a b"]
 
 
-def test_a_failure_says_its_last_words(assignment: Assignment) -> None:
+def test_a_failure_shows_its_last_lines(assignment: Assignment) -> None:
     outcome = run(None, with_command(assignment, "echo 1; echo 2; echo 3; echo last >&2; exit 3"))
     assert outcome == Outcome("fail", "exit code 3: 2\n3\nlast", 3)
     assert run(None, with_command(assignment, "no-such-program-anywhere")).exit_code == 127
 
 
-def test_a_missing_program_is_said_in_a_line(assignment: Assignment) -> None:
+def test_a_missing_program_is_reported_in_one_line(assignment: Assignment) -> None:
     with pytest.raises(GarrisonError, match=r"cannot start no-such-program in .*: No such file or directory") as caught:
         CommandAgent(CommandProfile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
     assert "\n" not in str(caught.value)
@@ -123,7 +123,7 @@ def test_a_program_that_writes_its_own_result(assignment: Assignment, says: str,
     assert run(profile, assignment).status == status
 
 
-def test_the_result_of_an_earlier_life_is_not_taken_for_this_ones(assignment: Assignment) -> None:
+def test_a_result_of_an_earlier_incarnation_does_not_count(assignment: Assignment) -> None:
     (assignment.folder / "agent-result.json").write_text('{"status": "success"}')
     assert run(CommandProfile("p", ("true",), (), "result_file"), assignment).status == "fail"
 
@@ -146,7 +146,7 @@ def log(assignment: Assignment) -> str:
     return done.stdout
 
 
-def test_a_script_works_commits_and_says_that_it_is_none(assignment: Assignment) -> None:
+def test_a_script_works_commits_and_reports_no_failure(assignment: Assignment) -> None:
     script = ("- edit: {path: x.txt, text: 'for {node}'}\n- commit: Add x for {node}\n- commit: nothing\n"
               "- notes: half\n- run: echo hi > y\n")
     outcome, said = scripted(assignment, script)
@@ -156,7 +156,7 @@ def test_a_script_works_commits_and_says_that_it_is_none(assignment: Assignment)
     assert assignment.notes.read_text() == "half"
 
 
-def test_a_script_may_fail_or_crash_in_one_life_only(assignment: Assignment) -> None:
+def test_a_script_may_fail_or_crash_in_one_incarnation_only(assignment: Assignment) -> None:
     script = "- {life: 1, crash: me}\n- {life: 2, exit: 4}\n- print: third\n"
     assert scripted(assignment, script)[0].exit_code == -9
     assert scripted(assignment, script, 2)[0].exit_code == 4

@@ -79,7 +79,7 @@ def test_no_more_and_no_fewer_findings() -> None:
     assert found == FINDINGS
 
 
-def test_what_a_run_would_take_today() -> None:
+def test_the_corpus_of_accepted_inputs() -> None:
     """Of the rest some want a manager or a session of their own, some are broken, and none is refused by mistake."""
     taken = 0
     for entry in ENTRIES:

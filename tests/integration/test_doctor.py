@@ -272,7 +272,7 @@ def test_signals_for_a_run_that_is_gone(home: Home) -> None:
     assert [path.parent.parent.name for path in home.place.home.glob("signals/*/refused/*.json")] == ["runner-a@gone"]
 
 
-def test_what_every_user_may_write_is_restricted(home: Home) -> None:
+def test_world_writable_files_are_restricted(home: Home) -> None:
     home.run("r1", "running", "done")
     config = home.place.home / "config.toml"
     config.touch()
@@ -285,7 +285,7 @@ def test_what_every_user_may_write_is_restricted(home: Home) -> None:
 
 
 @pytest.mark.smoke
-def test_examining_changes_nothing_and_the_exit_code_tells_of_problems(home: Home) -> None:
+def test_an_examination_changes_nothing_and_its_exit_code_shows_problems(home: Home) -> None:
     pid, ticks = dead()
     home.run("over", "running", "failed")
     home.identity("runner", "a", "over", pid=pid, start_ticks=ticks)

@@ -17,7 +17,7 @@ FILES = sorted(CORPUS.glob("*/*.dot"))
 pytestmark = pytest.mark.skipif(not FILES, reason="the corpus of foreign graphs (../shared/corpus) is not here")
 
 
-def test_every_foreign_graph_runs_or_says_why_not() -> None:
+def test_every_foreign_graph_runs_or_is_refused_with_a_reason() -> None:
     """What does not end has edges that only other outcomes open, loops until the budget is spent, or is unsound."""
     handlers = {name: lambda _call: Outcome("success") for name in ("*", *BUILT_IN) if name != "wait.human"}
     ends: Counter[str] = Counter()

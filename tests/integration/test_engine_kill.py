@@ -151,7 +151,7 @@ def test_killed_at_every_write(graph: str, how: str, lives: Callable[[str], Life
 
 
 @pytest.mark.parametrize("graph", [*GRAPHS])
-def test_killed_in_every_life_until_it_ends(graph: str, lives: Callable[[str], Life]) -> None:
+def test_a_run_killed_in_every_incarnation_ends(graph: str, lives: Callable[[str], Life]) -> None:
     """Each life gets one outcome down and dies at the next; a resume itself writes at most one record a branch."""
     whole, life = lives(graph).run(), lives(graph)
     codes = [life.die(5, "torn")]

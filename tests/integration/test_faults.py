@@ -75,7 +75,7 @@ def test_every_call_of_a_durable_write_spoiled_in_every_way(faults: Faults, name
     matrix(faults, OPS[name], {"kill": True, "ENOSPC": True, "EIO": True})
 
 
-def test_what_the_killed_left_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
     """A young one may be somebody's who is at it; other names are not ours."""
     folder = tmp_path / "runs" / "r1"
     folder.mkdir(parents=True)

@@ -79,8 +79,8 @@ def test_landlock_leaves_only_the_ephemeral_ports() -> None:
     assert told["env"]["GARRISON_ISOLATION"] == "landlock"
 
 
-def test_where_nothing_can_be_isolated_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(landlock, "refusal", lambda: "no Landlock here")
     told = "the program unshare (util-linux) is missing; no Landlock here"
@@ -113,5 +113,5 @@ def test_garrison_itself_runs_in_there(places: Callable[..., Place]) -> None:
               for word in ("--env", f"{name}={value}")]
     done = subprocess.run([*ISOLATED, *passed, "--", *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
                           cwd=place.root, capture_output=True, text=True, check=False, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr + place.told()
+    assert done.returncode == 0, done.stderr + place.logs()
     place.check("alpha")

@@ -110,7 +110,7 @@ def test_kill_is_orderly_first_and_reaches_stopped_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.smoke
-def test_what_a_finished_command_left_behind_is_ended_before_the_result(tmp_path: Path) -> None:
+def test_leftovers_of_a_finished_command_are_killed_before_its_result(tmp_path: Path) -> None:
     result = run(begin(tmp_path, "sh -c 'echo $$ > kid; sleep 60; :' & while ! test -s kid; do :; done; exit 5"))
     assert (result.exit_code, result.timed_out) == (5, False)
     assert gone(said(tmp_path, "kid"))

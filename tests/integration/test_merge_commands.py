@@ -129,7 +129,7 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
     check(world)
 
 
-def test_a_dependent_waits_and_says_for_what(world):
+def test_a_dependent_entry_waits_and_names_what_it_waits_for(world):
     world.open.touch()
     world.branch("bad", {"bad": "x\n"})
     bad = world.enqueue("bad")

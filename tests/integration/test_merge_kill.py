@@ -203,7 +203,7 @@ def _write_as_another(world: World, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
-def test_an_enqueue_sees_what_others_wrote_meanwhile(tmp_path, what):
+def test_an_enqueue_reads_what_others_wrote_meanwhile(tmp_path, what):
     world = World(tmp_path)
     world.branch("before", {"one.txt": "0\n"})
     world.branch("node", {"one.txt": "1\n"})

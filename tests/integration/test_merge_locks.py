@@ -51,7 +51,7 @@ def world(tmp_path):
 
 
 @pytest.mark.parametrize("lock", [plain_flock, file_lock])
-def test_an_enqueue_waits_for_whoever_holds_the_lock(world, lock):
+def test_an_enqueue_waits_for_the_holder_of_the_lock(world, lock):
     path, taken, release = world.queue.locks / "queue.lock", FORK.Event(), FORK.Event()
     holder = FORK.Process(target=_hold, args=(lock, path, taken, release))
     holder.start()

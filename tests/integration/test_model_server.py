@@ -171,7 +171,7 @@ def test_a_dropped_connection(playing: Any, place: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("place", ["before", "headers", "stream"])
-def test_a_hang_lasts_until_it_is_released_and_then_the_turn_is_said(playing: Any, place: str) -> None:
+def test_a_hang_lasts_until_it_is_released_and_then_the_turn_is_answered(playing: Any, place: str) -> None:
     server = playing(faulty("hang", place))
     got: list[bytes] = []
     caller = threading.Thread(target=lambda: got.append(call(server, body(), timeout=DEADLINE)[1]))
@@ -223,7 +223,7 @@ def test_an_error_in_the_stream(playing: Any) -> None:
     assert [event["type"] for event in got[:2]] == ["message_start", "content_block_start"]
 
 
-def test_nothing_said_and_an_unknown_stop_reason(playing: Any) -> None:
+def test_an_empty_answer_and_an_unknown_stop_reason(playing: Any) -> None:
     got = events(call(playing(lambda asked: Turn(stop="banana")), body())[1])
     assert [event["type"] for event in got] == ["message_start", "message_delta", "message_stop"]
     assert got[1]["delta"]["stop_reason"] == "banana"
@@ -287,7 +287,7 @@ def test_faults_of_a_callable_are_counted_for_each_prompt(playing: Any) -> None:
     assert [call(server, body(prompt))[0].status for prompt in ("a", "b", "a", "b")] == [500, 500, 200, 200]
 
 
-def test_a_script_without_an_answer_says_so_with_400(playing: Any) -> None:
+def test_a_script_without_an_answer_gives_status_400(playing: Any) -> None:
     def answer(asked: Request) -> str:
         raise KeyError("whoops")
 
@@ -338,7 +338,7 @@ def test_a_script_in_python_or_json_is_loaded(tmp_path: Path) -> None:
             load_script(python)
 
 
-def test_what_is_asked_is_read_as_the_cli_sends_it() -> None:
+def test_a_request_is_read_as_the_cli_sends_it() -> None:
     reminder = {"type": "text", "text": "<system-reminder>today</system-reminder>"}
     asked = Request(1, {"model": "m", "system": [{"type": "text", "text": "be kind"}], "tools": [{"name": "Bash"}],
                       "messages": [

@@ -7,7 +7,7 @@ import json
 GRAPH = "digraph crew { start [shape=Mdiamond]; exit [shape=Msquare]; "
 
 
-def test_all_doors_read_what_an_installed_transform_left(place):
+def test_all_commands_read_the_output_of_an_installed_transform(place):
     """A package that gives every codergen node a command; without it, launch refuses the graph."""
     package = place.root / "site"
     info = package / "shouting-1.0.dist-info"

@@ -92,7 +92,7 @@ def test_a_simulated_gate_takes_the_answer_it_is_given(call: Call, gate: Path) -
     assert (other["reason"], other["completed_nodes"][3]) == ("max_steps_exceeded", "fix")
 
 
-def test_values_are_set_as_numbers_words_and_objects(call: Call, tmp_path: Path) -> None:
+def test_values_are_set_as_numbers_strings_and_objects(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "c.dot"
     path.write_text(f'digraph {{ {ENDS} a [prompt=a]; start -> a; a -> x [condition="context.n>2"]; a -> x2; '
                     "x2 [shape=Msquare] }")
@@ -127,7 +127,7 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert call("resume", run).exit_code == 0
 
 
-def test_a_run_that_has_ended_says_the_same_again(call: Call, loop: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_ended_prints_the_same_result_again(call: Call, loop: Path, tmp_path: Path) -> None:
     first = json.loads(call("run", loop, "--simulate", "--run-dir", "r", "--json").stdout)
     assert first["run_dir"] == str(tmp_path / "r")
     assert json.loads(call("resume", "r", "--json").stdout) == first
@@ -170,7 +170,7 @@ def test_a_failed_run_is_taken_up_again_when_asked(call: Call, tmp_path: Path) -
     assert (again.exit_code, json.loads(again.stdout)["context"]["tool.output"]) == (0, "here")
 
 
-def test_a_changed_file_is_refused_unless_it_is_said_what_counts(call: Call, gate: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_refused_unless_an_option_chooses_the_graph(call: Call, gate: Path, tmp_path: Path) -> None:
     call("run", gate, "--run-dir", tmp_path / "r")
     gate.write_text(GATE.replace("gate -> x [", "gate -> more [").replace("fix -> gate", "fix -> gate; more -> x; "
                     'more [shape=parallelogram, tool_command="echo more"]'))
@@ -209,7 +209,7 @@ def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_pat
     (("--agent", "nobody"), UsageError, "no agent 'nobody'"),
     ((), UsageError, "node make has no command=, and its agent is command"),
 ])
-def test_a_wrong_call_is_told_so_and_leaves_nothing(words: tuple[str, ...], error: type[Exception], said: str,
+def test_a_wrong_call_is_refused_and_leaves_nothing(words: tuple[str, ...], error: type[Exception], said: str,
                                                     call: Call, loop: Path, tmp_path: Path) -> None:
     result = call("run", loop, *words, fails=error)
     assert said in str(result.exception)
@@ -224,7 +224,7 @@ def test_a_run_that_is_not_there(words: tuple[str, ...], call: Call) -> None:
 
 @pytest.mark.parametrize("words", [("resume", "."), ("status", "."), ("status", "./left"), ("resume", "left"),
                                    ("render", "--run", "./file")])
-def test_a_path_that_holds_no_run_is_told_so(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+def test_a_path_without_a_run_is_refused(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
     (tmp_path / "left").mkdir()
     (tmp_path / "left/journal.jsonl").touch()
     (tmp_path / "file").touch()
@@ -278,7 +278,7 @@ def test_from_outside_nothing_but_one_object_is_on_stdout(gate: Path, tmp_path: 
     assert broken.stderr.count("\n") == 1
 
 
-def test_what_a_command_agent_says_routes_and_the_next_one_is_told(call: Call, tmp_path: Path) -> None:
+def test_the_output_of_a_command_agent_routes_and_reaches_the_next_one(call: Call, tmp_path: Path) -> None:
     """Its result file as in a launch: label, status, context; the next one has the context, and what happened."""
     said = json.dumps({"preferred_label": "Go", "status": "partial", "context_updates": {"port": 80}, "notes": "n"})
     (tmp_path / "said.json").write_text(said)
@@ -293,7 +293,7 @@ def test_what_a_command_agent_says_routes_and_the_next_one_is_told(call: Call, t
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_signal_ends_what_is_at_work_and_says_how_to_go_on(ignored: bool, tmp_path: Path) -> None:
+def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool, tmp_path: Path) -> None:
     """TERM, as from a foreground job and from a shell's background job, where Ctrl-C is ignored."""
     path = tmp_path / "s.dot"
     path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 76"]; '
@@ -344,7 +344,7 @@ def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monk
     assert run_command(garrison, ["pipeline", "run", str(tmp_path / "no.dot")]) == 1
 
 
-def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: Path) -> None:
+def test_a_run_that_another_process_executes_is_refused(call: Call, gate: Path, tmp_path: Path) -> None:
     from garrison.records.life_lock import LifeLock
 
     call("run", gate, "--run-dir", tmp_path / "r")

@@ -115,7 +115,7 @@ TOOLS = ("tool", "tool without marker", "stubborn", "orphan")
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("dead", [False, True], ids=["hung", "found dead"])
-def test_a_life_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bool) -> None:
+def test_an_incarnation_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bool) -> None:
     decoys = {"same name": scene.popen(["sleep", "600"]),
               "next life": scene.popen(["sleep", "600"], scene.marker(2)),
               "another name": scene.popen(["sleep", "600"], scene.marker(key=Key("runner", "ab", "r1"))),
@@ -220,7 +220,7 @@ def test_two_supervisors_replace_at_once(small: Small) -> None:
         replace_incarnation(small.observer, first, "yours", 0.1)
 
 
-def test_who_ended_and_keeps_its_lock_is_ended_with_the_start_that_it_kept_waiting(scene: Scene) -> None:
+def test_a_process_that_ended_and_keeps_its_lock_is_killed_with_the_start_that_waits_for_it(scene: Scene) -> None:
     first = scene.start()
     scene.store.update(Identity, KEY, lambda old: mark_ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
     said = scene.store.get(Identity, KEY)

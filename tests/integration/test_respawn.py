@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
+def test_a_run_that_cannot_be_resumed_is_reported_and_the_next_one_is_started(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(resume_all, "spawn_launcher", lambda _world, launch, _options: started.append(launch.run_id))
@@ -45,7 +45,7 @@ def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
     assert started == ["r2"]
 
 
-def test_the_command_says_both_and_fails_for_the_one(
+def test_the_command_reports_both_runs_and_fails_for_the_refused_one(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume_all, "spawn_launcher", lambda *_: 7)
     done = CliRunner().invoke(launch_cmd.up, ["--home", str(home)])
@@ -67,7 +67,7 @@ def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("lost", [AlreadyAlive("it lives"), Fenced("it moved on"), Refused("replace it first")])
-def test_who_comes_second_is_told_so(home: Path, monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
+def test_the_second_of_two_launchers_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
     def too_late(world: launching.World, launch: Launch, _options: list[str]) -> int:
         launching.lease_launcher(world, launch.run_id)
         raise lost
@@ -86,7 +86,7 @@ def test_a_full_disk_keeps_the_other_runs_from_nothing(home: Path, monkeypatch: 
     assert "No space left" in words[1].line
 
 
-def test_a_launcher_that_finds_the_dead_one_replaced_already_says_who_has_it(
+def test_a_launcher_whose_dead_predecessor_was_replaced_names_the_one_that_has_the_run(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = Runtime.real(home)
     leased = launching.lease_launcher(world, "r2")

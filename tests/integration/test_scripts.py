@@ -465,7 +465,7 @@ def test_a_script_through_a_link_and_by_its_own_name(box: Box, tmp_path: Path) -
 
 
 @needs_bare
-def test_a_checkout_that_is_not_set_up_says_so_in_one_line(tmp_path: Path) -> None:
+def test_a_checkout_that_is_not_set_up_is_reported_in_one_line(tmp_path: Path) -> None:
     assert BARE is not None
     scripts = tmp_path / "checkout" / "scripts"
     scripts.mkdir(parents=True)
@@ -648,7 +648,7 @@ def test_an_empty_home_lists_the_other_homes(box: Box, tmp_path: Path) -> None:
 
 
 @pytest.mark.traced
-def test_logs_of_an_attempt_and_of_a_layer(box: Box) -> None:
+def test_logs_of_an_attempt_and_of_a_process(box: Box) -> None:
     files = box.launched("r1")
     for attempt in (1, 2):
         files.attempt("a", attempt).mkdir(parents=True)

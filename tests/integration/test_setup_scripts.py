@@ -107,7 +107,7 @@ class TestScripts:
         assert "/usr/bin" in path.split(":")
         assert home.startswith("/")
 
-    def test_what_the_caller_put_first_stays_first(self, checkout: Path) -> None:
+    def test_the_callers_path_stays_first(self, checkout: Path) -> None:
         env = {"PATH": "/mine:/bin", "PYTHONPATH": "/x", "VIRTUAL_ENV": "/y"}
         done = shell(checkout, 'sane_environment; echo "$PATH"; echo "${PYTHONPATH-gone} ${VIRTUAL_ENV-gone}"', env)
         path, unset = done.stdout.splitlines()
@@ -145,7 +145,7 @@ class TestPython:
         assert done.stderr.count("\n") == 1
         assert "Python 3.11 or newer, python3 is 3.9" in done.stderr
 
-    def test_without_the_venv_module_one_line_says_what_to_install(self, checkout: Path, tmp_path: Path) -> None:
+    def test_without_the_venv_module_one_line_names_what_to_install(self, checkout: Path, tmp_path: Path) -> None:
         script = """
             have() { [ "$1" = apt-get ]; }
             may_install_system() { return 1; }
@@ -180,7 +180,7 @@ class TestEnvironment:
         set_up(tmp_path / "copy")
         assert calls(tmp_path / "copy") == 2
 
-    def test_one_whose_python_is_gone_is_made_again(self, checkout: Path) -> None:
+    def test_a_venv_whose_python_is_gone_is_made_again(self, checkout: Path) -> None:
         set_up(checkout)
         (checkout / ".venv/bin/python").unlink()
         set_up(checkout)
@@ -246,17 +246,17 @@ class TestSystemPackages:
         ("in_container() { false; }; is_root() { true; }", {"CI": "true"}),
         ("in_container() { false; }; install_system=yes", {}),
     ])
-    def test_where_it_may_it_installs(self, checkout: Path, where: str, env: dict[str, str]) -> None:
+    def test_packages_are_installed_where_allowed(self, checkout: Path, where: str, env: dict[str, str]) -> None:
         out, err = self.run(checkout, where, **env)
         assert out.splitlines() == ["apt-get update", "apt-get install -y --no-install-recommends tmux"]
         assert "installing tmux" in err
 
-    def test_a_failing_apt_get_is_said_and_survived(self, checkout: Path) -> None:
+    def test_a_failing_apt_get_is_reported_and_survived(self, checkout: Path) -> None:
         _, err = self.run(checkout, "install_system=yes; apt_get() { return 100; }")
         assert "could not install tmux" in err
         assert "plain processes serve" in err
 
-    def test_no_apt_get_is_said_and_survived(self, checkout: Path) -> None:
+    def test_a_missing_apt_get_is_reported_and_survived(self, checkout: Path) -> None:
         _, err = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = dnf ]; }')
         assert "no apt-get on this machine" in err
         assert err.endswith("sudo dnf install -y tmux\n")
@@ -283,7 +283,7 @@ class TestTestPackages:
         assert done.stdout == "on\n"
         assert done.stderr.endswith("to run them too: sudo apt-get install -y --no-install-recommends graphviz\n")
 
-    def test_with_both_nothing_is_said(self, checkout: Path) -> None:
+    def test_with_both_nothing_is_printed(self, checkout: Path) -> None:
         done = shell(checkout, "have() { true; }; test_packages", {"PATH": "/usr/bin:/bin"})
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

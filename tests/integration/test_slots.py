@@ -89,7 +89,7 @@ def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Pat
     slot.release()
 
 
-def test_what_a_wrapper_wrote_counts_once_it_is_complete(tmp_path: Path) -> None:
+def test_a_wrappers_output_counts_once_it_is_complete(tmp_path: Path) -> None:
     for torn in ("", "123", "123 45"):
         (tmp_path / "pid").write_text(torn)
         assert read_pid(tmp_path) is None

@@ -127,7 +127,7 @@ def on_disk(home: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.smoke
-def test_a_life_from_lease_to_end(scene: Scene) -> None:
+def test_an_incarnation_from_lease_to_end(scene: Scene) -> None:
     seen: list[tuple[Identity | None, Hook | None, str]] = []
 
     def spawn(leased: Identity, marker: str) -> None:
@@ -148,7 +148,7 @@ def test_a_life_from_lease_to_end(scene: Scene) -> None:
         scene.start()
 
 
-def test_a_life_writes_while_it_is_the_current_one(scene: Scene) -> None:
+def test_an_incarnation_writes_while_it_is_the_current_one(scene: Scene) -> None:
     leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     assert (life.token, life.marker) == ("runner-a@r1#1", f"{scene.home}:r1:runner-a#1")
@@ -163,7 +163,7 @@ def test_a_life_writes_while_it_is_the_current_one(scene: Scene) -> None:
     assert scene.start().incarnation == 2
 
 
-def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
+def test_the_hook_is_linked_by_spawner_or_child(scene: Scene) -> None:
     """A spawner may die as soon as the process is there; the process links the hook then, before it acts."""
     class Killed(BaseException):
         pass
@@ -191,7 +191,7 @@ def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("status", ["crashed", "parked"])
-def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
+def test_a_fenced_incarnation_writes_nothing(scene: Scene, status: str) -> None:
     """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""
     start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
@@ -206,7 +206,7 @@ def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
     life.lock.release()
 
 
-def test_a_superseded_life_writes_nothing_more(scene: Scene) -> None:
+def test_a_superseded_incarnation_writes_nothing(scene: Scene) -> None:
     start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, incarnation=2))
@@ -413,7 +413,7 @@ class Crowd:
 
 
 @pytest.mark.untraced
-def test_two_hundred_starts_at_once_while_spawners_are_killed_never_make_two_lives(scene: Scene) -> None:
+def test_two_hundred_concurrent_starts_with_killed_spawners_never_make_two_incarnations(scene: Scene) -> None:
     crowd, path, most = Crowd(scene), scene.store.life_path(KEY), 0
     gc.freeze()  # forks are cheaper
     try:
@@ -449,7 +449,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_lives_are_counted_on_over_many_kills(scene: Scene) -> None:
+def test_incarnations_are_numbered_on_over_many_kills(scene: Scene) -> None:
     """Twelve deaths in a row: each life is replaced, its successor links to it, the hook goes on."""
     last = None
     for number in range(1, 13):

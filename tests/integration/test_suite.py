@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from suite import FAST, MOST_UNSTEADY, UNSTEADY, entry_of, environment, read_unsteady, smoke_files
-from support import DEADLINE, look, processes, stat, wait_for
+from support import DEADLINE, processes, read_process, stat, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = date(2026, 3, 20)
@@ -147,7 +147,7 @@ class TestChecks:
         assert done.stdout.endswith("scripts/test: failed\n")
         assert len(calls(checkout)) == 6
 
-    def test_what_runs_beside_the_others_is_printed_whole(self, checkout: Path) -> None:
+    def test_the_output_of_a_parallel_check_is_printed_whole(self, checkout: Path) -> None:
         stand_in(checkout, "mypy", "print('a type is wrong'); print('and another', file=sys.stderr); sys.exit(3)")
         done = run(checkout)
         assert done.returncode == 1
@@ -155,7 +155,7 @@ class TestChecks:
         assert {"a type is wrong", "and another"} <= set(done.stdout.splitlines())
         assert re.search(r"mypy +\d+ s  FAILED \(3\)", done.stdout)
 
-    def test_what_cannot_be_isolated_is_skipped(self, checkout: Path) -> None:
+    def test_a_check_that_cannot_be_isolated_is_skipped(self, checkout: Path) -> None:
         stand_in(checkout, "python", "sys.exit(77 * ('garrison.testing.isolation' in words))")
         done = run(checkout)
         assert done.returncode == 0, done.stdout
@@ -267,7 +267,7 @@ if any(word.endswith("/claude.json") for word in words):
         ("2026-03-20 a.py it is slow", "line 1: write DATE TEST REASON"),
         ("\n".join(f"2026-03-20 a.py::b{number} it is slow" for number in range(6)), "6 tests are listed, at most 5"),
     ])
-    def test_what_may_not_be_listed_is_refused(self, text: str, complaint: str) -> None:
+    def test_invalid_entries_of_the_unsteady_list_are_refused(self, text: str, complaint: str) -> None:
         with pytest.raises(ValueError, match=re.escape(complaint)):
             read_unsteady(text, TODAY)
 
@@ -333,12 +333,12 @@ class Supervised:
     def living(self) -> list[int]:
         """Those of the test's processes that live."""
         pids = [int(path.read_text()) for path in self.pids.iterdir() if path.name != "ready"]
-        return [pid for pid in pids if (found := look(pid)) is not None and "sleep 987" in found.argv]
+        return [pid for pid in pids if (found := read_process(pid)) is not None and "sleep 987" in found.argv]
 
     def worker(self) -> int:
         """The worker's pid: a fork of the supervisor, and its child."""
         assert self.process is not None
-        program = look(self.process.pid)
+        program = read_process(self.process.pid)
         [pid] = [one.pid for one in processes("supervise") if one.ppid == self.process.pid and program
                  and one.argv == program.argv]
         return pid
@@ -357,7 +357,7 @@ def supervised(tmp_path: Path) -> Iterator[Supervised]:
 class TestProcesses:
     @pytest.mark.parametrize(("number", "code"), [
         (signal.SIGTERM, 143), (signal.SIGINT, 143), (signal.SIGHUP, 143), (signal.SIGKILL, -9)])
-    def test_whatever_ends_the_supervisor_ends_all(self, supervised: Supervised, number: int, code: int) -> None:
+    def test_the_end_of_the_supervisor_ends_all(self, supervised: Supervised, number: int, code: int) -> None:
         process = supervised.start()
         assert len(supervised.living()) == 3
         process.send_signal(number)
@@ -365,7 +365,7 @@ class TestProcesses:
         wait_for("everything is ended", lambda: not supervised.living())
         wait_for("its files are removed", lambda: not list(supervised.folder.glob("gt-*")))
 
-    def test_whatever_kills_the_worker_ends_all(self, supervised: Supervised) -> None:
+    def test_the_end_of_the_worker_ends_all(self, supervised: Supervised) -> None:
         process = supervised.start()
         orphans = [pid for pid in supervised.living() if stat(pid)[2] == process.pid]  # type: ignore[index]
         assert len(orphans) == 2, "daemons are the supervisor's to reap"
@@ -373,7 +373,7 @@ class TestProcesses:
         assert process.wait(DEADLINE) == 137
         assert not supervised.living()
 
-    def test_what_a_passing_run_leaves_behind_is_named_and_fails_it(self, tmp_path: Path) -> None:
+    def test_leftovers_of_a_passing_run_are_named_and_fail_it(self, tmp_path: Path) -> None:
         made = Supervised(tmp_path, "pass")
         output, _ = made.start().communicate(timeout=DEADLINE)
         assert made.process is not None

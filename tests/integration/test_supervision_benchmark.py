@@ -33,7 +33,7 @@ def test_the_mechanism_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_guardian_killed_under_working_agents_doubles_nobody_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_guardian_killed_under_working_agents_doubles_and_loses_nothing(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     program = str(PROGRAM.with_name("guardian_kills.py"))
     done = subprocess.run([sys.executable, program, "--kills", "2", "--agents", "2"], env=env,

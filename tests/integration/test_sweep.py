@@ -66,7 +66,7 @@ def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, life: s
     assert until(processes.reap)[child.pid] == -signal.SIGKILL
 
 
-def test_a_stopped_one_hears_the_term(tmp_path: Path, life: str) -> None:
+def test_a_stopped_process_receives_sigterm(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
     said(tmp_path, "ready")
     processes.send(child.pid, child.ticks, signal.SIGSTOP)
@@ -122,7 +122,7 @@ def test_term_is_sent_once(tmp_path: Path, life: str) -> None:
     assert (tmp_path / "heard").read_text() == "."
 
 
-def test_other_lives_below_it_live_on_with_their_children(tmp_path: Path, life: str) -> None:
+def test_other_incarnations_below_it_survive_with_their_children(tmp_path: Path, life: str) -> None:
     other = life + "0"
     child = start(tmp_path, life, f"GARRISON_LIFE='{other}' setsid sh -c 'echo $$ > other; sleep 60; :' & sleep 60")
     pid = said(tmp_path, "other")
@@ -190,8 +190,8 @@ def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
     assert not processes.send(child.pid, child.ticks, signal.SIGTERM)
 
 
-def test_what_does_not_die_is_named_within_the_limit(tmp_path: Path, life: str,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_die_is_named_within_the_limit(tmp_path: Path, life: str,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
     said(tmp_path, "ready")
     with monkeypatch.context() as patched:
@@ -249,7 +249,7 @@ def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_pa
     until(lambda: gone(server))
 
 
-def test_a_recycled_pid_is_nobody(tmp_path: Path, life: str) -> None:
+def test_a_recycled_pid_is_not_killed(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
     said(tmp_path, "ready")
     assert kill_tree(ProcessId(child.pid, child.ticks - 1), "", grace=0) == []

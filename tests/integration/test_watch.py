@@ -113,7 +113,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 @pytest.mark.smoke
-def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> None:
+def test_a_silent_process_hangs_at_its_timeout_and_not_before(scene: Scene) -> None:
     assert hangs(scene.pass_(39, beats=False)) == []
     found = scene.pass_(2, beats=False)
     assert hangs(found)[0] == 1
@@ -123,7 +123,7 @@ def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> Non
     assert found[-1].verdict.needs_replacement
 
 
-def test_nothing_is_looked_at_while_beats_come(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_tree_is_read_while_heartbeats_are_in_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene.processes, "descendants", None)
     assert {looked.evidence is None for looked in scene.pass_(100)} == {True}
 
@@ -133,7 +133,7 @@ def test_a_child_that_computes_is_a_sign(scene: Scene) -> None:
     assert hangs(scene.pass_(60, beats=False)) != []
 
 
-def test_a_stopped_layer_hangs_though_its_child_computes(scene: Scene) -> None:
+def test_a_stopped_process_hangs_though_its_child_computes(scene: Scene) -> None:
     scene.stop(scene.layer)
     found = scene.pass_(41, beats=False, computes=1)
     assert hangs(found)[0] == 40
@@ -143,7 +143,7 @@ def test_a_stopped_layer_hangs_though_its_child_computes(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("gap", [60.0, 1e5])
-def test_a_watcher_that_did_not_watch_blames_nobody(scene: Scene, gap: float) -> None:
+def test_a_watcher_that_was_held_up_itself_calls_nothing_hung(scene: Scene, gap: float) -> None:
     """It was stopped, the machine suspended, a container paused: the gap counts as two rescans."""
     for _ in range(5):
         scene.clock.advance(gap)
@@ -155,13 +155,13 @@ def test_a_watcher_that_did_not_watch_blames_nobody(scene: Scene, gap: float) ->
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
-def test_a_clock_that_is_set_ages_nobody(scene: Scene, step: float) -> None:
+def test_a_step_of_the_clock_ages_no_heartbeat(scene: Scene, step: float) -> None:
     assert hangs(scene.pass_(100, step=step)) == []
     assert hangs(scene.pass_(35, beats=False, step=step)) == []
     assert hangs(scene.pass_(6, beats=False, step=step)) != []
 
 
-def test_a_new_life_has_its_whole_time(scene: Scene) -> None:
+def test_a_new_incarnation_has_its_whole_timeout(scene: Scene) -> None:
     """The life file's last beat is its predecessor's."""
     scene.processes.exit(scene.tool.pid)
     scene.tool = scene.layer
@@ -177,7 +177,7 @@ def test_a_new_watcher_has_to_watch_first(scene: Scene) -> None:
     assert hangs(scene.pass_(39, beats=False)) == []
 
 
-def test_who_is_held_or_gone_is_not_judged(scene: Scene) -> None:
+def test_a_held_or_ended_process_is_not_judged(scene: Scene) -> None:
     scene.identity = replace(scene.identity, status="held")
     assert hangs(scene.pass_(100, beats=False)) == []
     scene.identity = replace(scene.identity, status="active")
@@ -196,7 +196,7 @@ def test_a_stopped_agent_under_a_beating_orchestrator_hangs(tmp_path: Path) -> N
     assert hangs(scene.pass_(50)) == []
 
 
-def test_a_silent_agent_hangs_only_if_its_node_says_so(tmp_path: Path) -> None:
+def test_a_silent_agent_hangs_only_if_its_node_limits_silence(tmp_path: Path) -> None:
     scene = Scene(tmp_path, Agent())
     assert hangs(scene.pass_(500)) == []
     assert scene.agent is not None
@@ -235,8 +235,8 @@ def tree(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.parametrize("by_kernel", [True, False])
-def test_the_tree_below_ends_at_other_lives(tree: Callable[..., subprocess.Popen[bytes]], by_kernel: bool,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tree_below_ends_at_other_incarnations(tree: Callable[..., subprocess.Popen[bytes]], by_kernel: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     if not by_kernel:
         monkeypatch.setattr(os, "access", lambda *_: False)
     elif not os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK):
@@ -266,7 +266,7 @@ def test_whether_a_tree_has_run_at_all_shows_however_little_it_did(tree: Callabl
     assert cpu_fingerprint(2**22 + 1, "") == frozenset()
 
 
-def test_cpu_and_state_are_read_as_the_kernel_tells_them() -> None:
+def test_cpu_and_state_are_read_from_the_kernel() -> None:
     before = probe(os.getpid())
     spin = time.process_time()
     while time.process_time() - spin < 0.05:
@@ -277,7 +277,7 @@ def test_cpu_and_state_are_read_as_the_kernel_tells_them() -> None:
     assert (after.state, after.cpu > before.cpu) == ("R", True)
 
 
-def test_who_looks_once_looks_twice(tmp_path: Path, tree: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[..., subprocess.Popen[bytes]]) -> None:
     """`garrison up` watches nobody for long: a late life that beats or computes meanwhile was only held up."""
     clock, store = FakeClock(monotonic=5000.0), Store(tmp_path)
     observer = Observer(store, RealProcesses(), clock)

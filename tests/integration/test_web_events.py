@@ -204,7 +204,7 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                           capfd: pytest.CaptureFixture[str]) -> None:
+                                         capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
     real, fails = broadcaster.MachineObserver.observe, [True]
 
@@ -400,8 +400,8 @@ def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pyte
     assert not looks
 
 
-def test_without_inotify_a_beat_finds_what_was_written(tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_a_heartbeat_finds_new_records(tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(builder: HomeBuilder, guardian: Writer) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")

@@ -150,7 +150,7 @@ def write(path: Path, **body: Any) -> Path:
 
 @pytest.mark.smoke
 def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path / "w.yaml", name="w", inputs={"who": "nobody"}, steps=[
@@ -174,7 +174,7 @@ def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest
     assert "no workflow sessions" in capsys.readouterr().err
 
 
-def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_a_tool_is_no_part_of_the_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loud.py").write_text("import os\nprint('loaded')\ndef f():\n    print('said')\n"
                                       "    os.system('echo echoed')\n    return 1\n")
     file = write(tmp_path / "w.yaml", name="w", steps=[{"name": "a", "tool": "loud.py:f"}])
@@ -191,7 +191,7 @@ def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pyt
     ("name: w\nservers: {n: {}}\nsteps: []", "either"),
     ("name: w\nsteps: [{name: a, tool: files.read, arguments: {path: '${b.c}'}}]", "names no step")])
 def test_a_file_that_cannot_be_meant_is_one_line(tmp_path: Path, text: str, why: str,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(text)
     assert main(["workflow", "validate", str(file), "--home", str(tmp_path)]) == 1

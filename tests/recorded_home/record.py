@@ -88,7 +88,7 @@ class Recorder:
             "plan -> exit;", 'write [shape=box, agent=claude, prompt="Do write."]; plan -> write -> exit;'))
         launcher = self.place.launch(graph, "finished", gate=GATE)
         self.place.kill("orchestrator-plan", run="finished")
-        assert self.place.finish(launcher, "finished") == 0, self.place.told()
+        assert self.place.finish(launcher, "finished") == 0, self.place.logs()
 
     def failed_run(self) -> None:
         """A node that leaves work and fails."""
@@ -184,7 +184,7 @@ class Recorder:
         time.sleep(1)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        for process in self.place.mine():
+        for process in self.place.living_processes():
             os.kill(process.pid, signal.SIGKILL)
         journal = self.place.home / "pipelines/build/journal.jsonl"
         assert journal.read_bytes().endswith(b"\0")
@@ -207,7 +207,7 @@ class Recorder:
         self.session_and_conversation()
         self.engine()
         self.engine_gate()
-        left = self.place.leave()
+        left = self.place.kill_rest()
         assert not left, left
         self.scene.server.close()
 

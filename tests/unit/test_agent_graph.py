@@ -130,7 +130,7 @@ def test_ten_thousand_nodes_start_no_session_and_answer_queries_at_once() -> Non
     play(scene)
 
 
-def test_a_session_is_made_once_and_lives_in_one_task() -> None:
+def test_a_session_is_made_once_and_runs_in_one_task() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         await graph.start_agent("analyst")
         await graph.send_message("lead", "analyst", "one")

@@ -71,7 +71,7 @@ def test_every_module_and_function_on_the_page_exists() -> None:
     ("`records/hook.py`: `Hook.no_such()`", ["Hook.no_such() in src/garrison/records/hook.py"]),
     ("`records/hook.py`: `Hook`, `NoSuch`", ["NoSuch in src/garrison/records/hook.py"]),
 ])
-def test_what_does_not_exist_is_found(text: str, missing: list[str]) -> None:
+def test_names_that_do_not_exist_are_found(text: str, missing: list[str]) -> None:
     assert find_missing(text) == missing
 
 

@@ -63,6 +63,6 @@ def test_a_limit_of_the_first_version(tmp_path: Path) -> None:
     assert available_memory(proc, groups) == 0
 
 
-def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_information(tmp_path: Path) -> None:
     assert available_memory(tmp_path, tmp_path) is None
     assert cores() >= 1

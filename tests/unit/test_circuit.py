@@ -29,14 +29,14 @@ POLICY = Policy()
     ("churn", "start", NOW), ("order", "start", NOW), ("reboot", "start", NOW), ("stop", "start", NOW),
     ("rate_limit", "start", NOW + 50), ("authentication", "park", None), ("billing", "park", None),
     ("budget", "park", None), ("clean", "rest", None)])
-def test_what_follows_a_class_however_often(kind: str, kinds: str, at: float | None) -> None:
+def test_the_decision_for_each_death_class(kind: str, kinds: str, at: float | None) -> None:
     many = [Death(number, NOW, BOOT, "why", kind, NOW + 50) for number in range(1, 40)]
     decision = apply_policy(many, NOW, BOOT, POLICY)
     assert (decision.kind, decision.at) == (kinds, at)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, ruling in CLASSES.items() if not ruling.counts])
-def test_what_is_no_fault_counts_neither_in_the_window_nor_in_the_total(kind: str) -> None:
+def test_deaths_without_fault_count_neither_in_the_window_nor_in_the_total(kind: str) -> None:
     many = [Death(number, NOW, BOOT, "", kind) for number in range(1, 40)]
     decision = apply_policy([*many, Death(40, NOW, BOOT)], NOW, BOOT, Policy(total=1))
     assert (decision.kind, decision.at) == ("start", NOW)
@@ -91,7 +91,7 @@ def test_names_that_died_together_do_not_come_back_together() -> None:
 
 
 @pytest.mark.parametrize(("lived", "running"), [(59.0, 4), (61.0, 1)])
-def test_a_healthy_stretch_begins_the_backoff_anew(lived: float, running: int) -> None:
+def test_a_healthy_period_resets_the_backoff(lived: float, running: int) -> None:
     deaths = [Death(number, NOW - lived - 3 + number, BOOT) for number in (1, 2, 3)]
     restarted = deaths[-1].monotonic + backoff_delay(3, POLICY, "", 3)
     at = apply_policy([*deaths, Death(4, restarted + lived, BOOT)], restarted + lived, BOOT, POLICY).at
@@ -100,8 +100,8 @@ def test_a_healthy_stretch_begins_the_backoff_anew(lived: float, running: int) -
 
 @given(st.lists(st.tuples(st.floats(0, 90), st.sampled_from(["crash", *CLASSES]), st.sampled_from(["b0", "b1"])),
                 max_size=14), st.integers(0, 10**6), st.integers(0, 14))
-def test_the_order_in_which_deaths_are_told_does_not_matter(told: list[tuple[float, str, str]], seed: int,
-                                                            forgiven: int) -> None:
+def test_the_order_of_deaths_does_not_matter(told: list[tuple[float, str, str]], seed: int,
+                                             forgiven: int) -> None:
     deaths = [Death(number, NOW - age, boot, "", kind) for number, (age, kind, boot) in enumerate(told, 1)]
     mixed = deaths.copy()
     random.Random(seed).shuffle(mixed)
@@ -162,7 +162,7 @@ def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
     assert [POLICY.cool_down(parks) for parks in (1, 2, 3, 4, 5, 100)] == [600, 1200, 2400, 4800, 7200, 7200]
 
 
-def test_a_probe_whose_beginning_the_journal_lost_is_recorded_and_has_failed() -> None:
+def test_a_probe_whose_start_the_journal_lost_is_recorded_and_has_failed() -> None:
     """Its supervisor, or the machine, died between the lease and the record of it."""
     parked, dead = park(), Death(7, NOW + 630, BOOT, "again")
     for boot in (BOOT, "b2"):
@@ -185,7 +185,7 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     assert kind(seen("crashed", 7), late, NOW + 661, probing)[0] == "start", "nobody was there to say that it healed"
 
 
-def test_what_is_no_fault_of_a_probe_does_not_park_it_again() -> None:
+def test_a_death_without_fault_of_a_probe_does_not_park_it_again() -> None:
     probing = probe(park(), NOW + 600)
     for reason in ("stop", "reboot", "order"):
         assert kind(seen("crashed", 7), [*SIX, Death(7, NOW + 601, BOOT, "", reason)], NOW + 601, probing)[0] == "start"

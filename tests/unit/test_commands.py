@@ -93,7 +93,7 @@ def test_click_commands_give_their_code(capsys: pytest.CaptureFixture[str]) -> N
     assert "garrison: refused" in capsys.readouterr().err
 
 
-def test_every_command_of_the_table_exists_and_says_what_it_does() -> None:
+def test_every_command_of_the_table_exists_and_has_help() -> None:
     for name in cli.COMMANDS:
         command = cli.garrison.get_command(click.Context(cli.garrison), name)
         assert isinstance(command, click.Command), name

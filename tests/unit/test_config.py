@@ -30,7 +30,7 @@ def test_no_number_of_seconds(text: str) -> None:
         Timing.read({"GARRISON_RESCAN": text})
 
 
-def test_a_layer_stops_before_its_parent_gives_up() -> None:
+def test_a_process_stops_before_its_parents_deadline() -> None:
     timing = Timing()
     assert timing.stop_orchestrator < timing.stop_runner < timing.stop_guardian < timing.stop_launcher
 

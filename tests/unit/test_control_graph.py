@@ -26,7 +26,7 @@ CREW = (identity(Key("launch", "launch", "r1")), identity(GUARDIAN, Key("launch"
         identity(RUNNER, GUARDIAN), identity(ORCHESTRATOR, RUNNER), identity(Key("processor", "crew", "r1"), GUARDIAN))
 
 
-def test_each_layer_is_directed_by_its_parent_and_an_orchestrator_by_the_guardian_too() -> None:
+def test_each_process_is_directed_by_its_parent_and_an_orchestrator_by_the_guardian_too() -> None:
     graph = control_graph(CREW)
     assert graph.relationships() == {
         "launch@r1": ["guardian-crew@r1"],
@@ -36,7 +36,7 @@ def test_each_layer_is_directed_by_its_parent_and_an_orchestrator_by_the_guardia
         ("guardian-crew@r1", "coordinates the run"), ("runner-a@r1", "supervises this node")]
 
 
-def test_a_parent_that_is_not_there_directs_nobody() -> None:
+def test_a_missing_parent_directs_no_process() -> None:
     assert control_graph([identity(RUNNER, GUARDIAN), identity(ORCHESTRATOR, RUNNER)]).relationships() == {
         "runner-a@r1": ["orchestrator-a@r1"]}
 

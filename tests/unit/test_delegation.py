@@ -53,7 +53,7 @@ def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: s
     assert f"{agent} says so" in scripted.prompts[-1][1], "the butler folds the result in"
 
 
-def test_a_message_that_needs_nobody_is_answered_by_the_butler() -> None:
+def test_a_message_that_needs_no_specialist_is_answered_by_the_butler() -> None:
     scripted = ScriptedCrew()
     [events] = scripted.run("Hello")
     assert summarize(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
@@ -94,7 +94,7 @@ def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
     assert given["delegationReasoning"] == "triage knows"
 
 
-def test_each_specialist_is_told_who_directs_it() -> None:
+def test_each_specialist_is_told_its_director() -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
     prompts: dict[str, str] = {}
 
@@ -120,18 +120,18 @@ def test_each_specialist_is_told_who_directs_it() -> None:
     ("in the next 2 hours", "in the next 2 hours", "2026-01-15T10:00", "2026-01-15T12:00"),
     ("the merge on 2026-01-20 at 14:30", "on 2026-01-20 at 14:30", "2026-01-20T14:30", "2026-01-20T15:30"),
 ])
-def test_times_keep_the_words_and_mean_an_interval(text: str, words: str, start: str, end: str) -> None:
+def test_times_keep_their_text_and_mean_an_interval(text: str, words: str, start: str, end: str) -> None:
     [found] = intervals(text, NOW)
     assert found.words == words
     assert [found.start, found.end] == [datetime.fromisoformat(moment + "+00:00") for moment in (start, end)]
 
 
 @pytest.mark.parametrize("text", ["How is run r1 doing?", "stop demo-2", "retry node build_3"])
-def test_what_is_no_time_is_none(text: str) -> None:
+def test_text_that_is_no_time_gives_none(text: str) -> None:
     assert intervals(text, NOW) == ()
 
 
-def test_a_context_that_is_too_large_loses_its_oldest_history_and_says_so() -> None:
+def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> None:
     history = [Turn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
                                time_constraints="today")
@@ -159,7 +159,7 @@ def test_message_entities_and_times_are_never_cut() -> None:
 # ---- 2.3.5: the conversation is kept
 
 
-def test_2_3_5_two_turns_are_four_entries_and_the_delegation_stands_inside(tmp_path: Path) -> None:
+def test_2_3_5_two_turns_are_four_entries_with_the_delegation_between(tmp_path: Path) -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
     scripted.classified.insert(0, delegations())
     scripted.run("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
@@ -213,14 +213,14 @@ def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
     assert ("triage" in scripted.sessions) is True
 
 
-def test_a_butler_that_never_says_json_answers_itself_and_that_is_noted() -> None:
+def test_a_butler_that_never_answers_in_json_answers_itself_with_a_note() -> None:
     scripted = ScriptedCrew("I would rather talk.")
     [events] = scripted.run("What died?")
     assert summarize(events)[-1] == "done()"
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
-def test_a_butler_that_fails_tells_what_was_found() -> None:
+def test_a_butler_that_fails_reports_the_results() -> None:
     def butler(prompt: str) -> Any:
         return delegations(delegation("triage")) if prompt.startswith("CLASSIFY") else AgentFailure("no credit", 402)
     scripted = ScriptedCrew(butler=butler)
@@ -253,7 +253,7 @@ def test_messages_of_one_conversation_wait_for_one_another() -> None:
     asyncio.run(scene())
 
 
-def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
+def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
     scripted = ScriptedCrew()
 
     async def scene() -> None:
@@ -267,7 +267,7 @@ def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_nobody_is_begun_at_a_desk_that_is_left_in_the_middle_of_a_message() -> None:
+def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
 
     async def scene() -> list[str]:
@@ -329,12 +329,12 @@ def test_a_classification_is_checked(said: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["Sure:\n```json\n{}\n```", "As {you} said {}, so {be it}.", "{ {} }", '{"a": 1} {}'])
-def test_words_around_the_object_do_no_harm(form: str) -> None:
+def test_text_around_the_object_does_no_harm(form: str) -> None:
     found = classify.parse_classification(form.replace("{}", delegations(delegation("draft"))), CREW)
     assert [one.intent for one in found.delegations] == ["delegate_draft"]
 
 
-def test_what_is_null_was_left_out() -> None:
+def test_null_counts_as_missing() -> None:
     found = classify.parse_classification('{"reasoning": null, "delegations": [{"intent": "delegate_triage", '
                                           '"reasoning": "r", '
                           '"relevantEntities": null, "timeConstraints": null}]}', CREW)
@@ -344,7 +344,7 @@ def test_what_is_null_was_left_out() -> None:
 @pytest.mark.parametrize(("said", "found"), [
     ("", None), ("[1]", None), ("{" * 100_000, None), ('{"a": ' * 100_000, None), ('x {y} {"a": {"b": "}"}} z', {
         "a": {"b": "}"}})])
-def test_an_object_is_found_in_any_words(said: str, found: Any) -> None:
+def test_an_object_is_found_in_any_text(said: str, found: Any) -> None:
     assert extract_object(said) == found
 
 
@@ -386,7 +386,7 @@ def test_the_interval_of_so_many_hours_from_now_is_short() -> None:
 
 
 @pytest.mark.parametrize("hangs", ["triage", "butler"])
-def test_a_message_that_is_given_up_ends_in_order_and_the_next_is_answered(hangs: str, tmp_path: Path) -> None:
+def test_an_abandoned_message_ends_gracefully_and_the_next_is_answered(hangs: str, tmp_path: Path) -> None:
     """2.3.5 besides: the conversation says so, and goes on."""
     first = [True]
 

@@ -58,7 +58,7 @@ def test_an_argument_that_could_be_an_option_is_refused(tmp_path: Path, given: d
     assert typed == []
 
 
-def test_a_long_answer_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_a_long_answer_is_truncated_with_a_note(tmp_path: Path) -> None:
     made, _ = desk(tmp_path, "x" * (MAX_ANSWER + 7))
     assert call(made, "runs").endswith("… 7 characters left out")
 

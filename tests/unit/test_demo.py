@@ -73,7 +73,7 @@ def test_only_a_later_incarnation_resumes_a_session():
     assert is_resumed([begin, {**begin, "resumed": True, "life": 2}], 1)
 
 
-def test_what_the_script_did_not_show_is_listed():
+def test_steps_that_the_script_did_not_show_are_listed():
     assert list_unseen([REFUSED], ["date_order"], []) == []
     assert len(list_unseen([], [], ["payees", "account_tree"])) == 4
 

@@ -29,7 +29,7 @@ def test_a_disk_is_full_of_bytes_or_of_files(found: dict[str, int], full: bool,
     assert disk_space.is_full(Path("/anywhere")) is full
 
 
-def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
+def test_a_write_without_space_is_retried_until_the_deadline() -> None:
     tries: list[int] = []
     waits: list[float] = []
 
@@ -47,7 +47,7 @@ def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
     assert len(tries) == 1
 
 
-def test_any_other_refusal_is_told_at_once() -> None:
+def test_any_other_error_is_raised_at_once() -> None:
     def step() -> None:
         raise OSError(errno.EACCES, "Permission denied")
 

@@ -93,7 +93,7 @@ def test_run_works_within_a_running_loop_and_run_async_beside_others() -> None:
     assert [result.status for result in asyncio.run(main())] == ["success"] * 3
 
 
-def test_a_handler_sees_what_earlier_ones_wrote_and_cannot_write_it() -> None:
+def test_a_handler_reads_what_earlier_ones_wrote_and_cannot_write_it() -> None:
     def reader(call: Call) -> Outcome:
         with pytest.raises(TypeError):
             call.context["mine"] = 1  # type: ignore[index]

@@ -16,7 +16,7 @@ SECRETS = {
 }
 
 
-def test_what_is_on_the_list_passes_and_nothing_else_does() -> None:
+def test_only_listed_variables_pass() -> None:
     assert child_environment({**SOURCE, **SECRETS}) == SOURCE
 
 

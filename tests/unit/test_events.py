@@ -103,7 +103,7 @@ def test_every_event_has_its_form_on_disk_checked() -> None:
     assert {type(event) for event, _ in ON_DISK} == set(get_args(events.Event))
 
 
-def test_a_closed_gate_and_a_closed_manager_say_so() -> None:
+def test_a_closed_gate_and_a_closed_manager_are_recorded_as_closed() -> None:
     assert encode(GateChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
     closed = decode_data("gate", {"place": "g#1", "node": "g", "closed": True})
     assert isinstance(closed, GateChanged) and closed.closed
@@ -111,14 +111,14 @@ def test_a_closed_gate_and_a_closed_manager_say_so() -> None:
     assert isinstance(manager, ManagerCycled) and manager.closed
 
 
-def test_what_an_older_writer_left_out_is_filled_in() -> None:
+def test_fields_that_an_older_writer_left_out_are_filled_in() -> None:
     died = decode_data("death", {"full": "guardian-p@r", "incarnation": 1, "monotonic": 1.0, "boot_id": "b"})
     assert isinstance(died, ChildDied) and (died.attempt, died.death_class) == (1, "crash")
     spawned = decode_data("spawn", {"full": "guardian-p@r", "incarnation": 1, "why": "started"})
     assert isinstance(spawned, ChildSpawned) and spawned.attempt == 1
 
 
-def test_what_a_newer_writer_added_is_passed_over() -> None:
+def test_fields_that_a_newer_writer_added_are_ignored() -> None:
     assert decode_data("run", {"status": "done", "reason": "", "colour": "blue"}) == events.RunChanged("done")
     assert decode_data("aurora", {"brightness": 3}) is None
 

@@ -183,6 +183,6 @@ def test_the_subject_of_a_record(journal: str, data: dict[str, object], about: s
                                                    "'incarnation'"),
     ("of a later version", "guardian", {}, None),
 ])
-def test_a_record_in_words(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:
+def test_the_description_of_a_record(kind: str, journal: str, data: dict[str, object], text: str | None) -> None:
     line = describe(_event(kind, data, journal=journal))
     assert (line.text if line else None) == text

@@ -38,7 +38,7 @@ def results(run: FlowRun) -> list[tuple[str, str]]:
     ("p -> {a b} -> {d c} -> exit", "c", "a b d exit"),
     ("p -> {a b} -> f; a -> exit [condition=\"fail\"]; f -> exit", "f", "a b exit"),
 ])
-def test_where_branches_meet(edges: str, join: str, region: str) -> None:
+def test_joins_of_branches(edges: str, join: str, region: str) -> None:
     shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
     fan_out = program_of(f"{shapes} start -> p; {edges}").units["p"].fan_out
     assert fan_out is not None

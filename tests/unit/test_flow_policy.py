@@ -111,7 +111,7 @@ def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[st
     return {name: ChildState(identity, Verdict("ended" if status != "active" else "alive", "seen"))}
 
 
-def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
+def test_a_loop_restarts_a_landed_node_with_the_reason() -> None:
     story = Story(LOOP)
     assert story.begin() == ["work"]
     assert story.land("work").begin() == ["test"]
@@ -138,7 +138,7 @@ def test_a_node_is_not_begun_again_before_its_tree_is_gone(runner: dict[str, Chi
     assert story.state.nodes["work"].status == ("validated" if waits else "pending")
 
 
-def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
+def test_a_retry_waits_for_its_delay_and_gets_the_reason() -> None:
     story = Story(RETRY)
     story.begin()
     story.fail("a", "no network")
@@ -156,7 +156,7 @@ def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
 @pytest.mark.parametrize(("kind", "said", "again"), [
     ("", {}, True), (flow_policy.RESTARTS_EXHAUSTED, {}, False), ("", {"failure_class": "deterministic"}, False),
     ("gate", {"status": "retry"}, True)])
-def test_what_cannot_help_is_not_tried_again(kind: str, said: dict[str, Any], again: bool) -> None:
+def test_a_failure_that_a_retry_cannot_fix_is_not_retried(kind: str, said: dict[str, Any], again: bool) -> None:
     story = Story(RETRY)
     story.begin()
     story.node("a", "failed", reason="red", kind=kind)
@@ -164,7 +164,7 @@ def test_what_cannot_help_is_not_tried_again(kind: str, said: dict[str, Any], ag
     assert (story.state.flow.over == "") is again
 
 
-def test_what_an_agent_says_reaches_the_flow() -> None:
+def test_an_agents_result_reaches_the_flow() -> None:
     story = Story(LOOP)
     story.begin()
     said = {"status": "partial_success", "preferred_label": "x", "context_updates": {"k": 1}, "notes": "n"}
@@ -183,7 +183,7 @@ THREAD = plan_run(parse(f"""digraph {{ {ENDS} goal=Greet; talk [thread_id=t, pro
     start -> talk -> plain -> on -> again -> exit }}"""))
 
 
-def test_a_session_goes_on_in_its_thread_or_from_the_node_before_and_others_are_told_what_happened() -> None:
+def test_a_session_continues_in_its_thread_or_from_the_node_before_and_others_get_a_summary() -> None:
     """What the runner's task says of the run before it: a session to go on from, or the preamble of the fidelity."""
     story = Story(THREAD)
     told = {}
@@ -202,7 +202,7 @@ def test_a_session_goes_on_in_its_thread_or_from_the_node_before_and_others_are_
     assert story.state.flow.over == "done"
 
 
-def test_a_retry_goes_on_from_where_the_first_attempt_did_and_a_tool_is_told_nothing() -> None:
+def test_a_retry_continues_from_the_same_session_as_the_first_attempt_and_a_tool_gets_no_context() -> None:
     plan = plan_run(parse(f"""digraph {{ {ENDS} node [fidelity=full]; a; b [max_retries=1]
         start -> a -> b -> exit }}"""))
     story = Story(plan)
@@ -269,13 +269,13 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
     assert (late.kind, late.why) == ("take", "")  # the same signal again is recognised
 
 
-def test_what_is_no_answer_is_refused_with_the_options() -> None:
+def test_an_invalid_answer_is_refused_with_the_options() -> None:
     assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
     assert "is not waiting for an answer" in answer(asked(), "Yes", "ask#2").why
     assert "waits for the signal" in replace(asked().state.gates["ask#1"], kind="signal", signal="x").rejection("y")
 
 
-def test_a_gate_that_nobody_can_answer_fails_at_once() -> None:
+def test_a_gate_without_options_fails_at_once() -> None:
     plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
     story = Story(plan).settle()
     assert story.state.outcomes["a"].reason == "gate a has no edges to choose from; add some"
@@ -298,7 +298,7 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
     assert with_default("").auto_approved().preferred_label == "Yes"
 
 
-def test_a_signal_is_kept_for_the_first_who_waits_for_it() -> None:
+def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
     story = asked()
     story.record(flow_policy.apply_flow_guidance(SendPipelineSignal("ready", 7), GUIDANCE))
     story.record(answer(story, "Yes").expect(ApplySignal).event).settle()
@@ -405,7 +405,7 @@ def managed(attributes: str = "") -> RunPlan:
             start -> t -> u -> v -> exit }}""", named))
 
 
-def test_a_manager_looks_at_its_child_once_a_cycle_and_ends_with_it() -> None:
+def test_a_manager_observes_its_child_once_a_cycle_and_ends_with_it() -> None:
     plan = managed()
     story = Story(plan).settle()
     assert story.state.managers["m#1"].cycle == 1
@@ -445,7 +445,7 @@ def test_a_manager_ends_its_child_in_the_middle(attributes: str, ends: tuple[str
     assert story.state.cancelled == {"m__u"} and story.state.managers == {}
 
 
-def test_a_managers_word_goes_to_the_next_agent_of_its_child_once() -> None:
+def test_a_managers_guidance_goes_to_the_next_agent_of_its_child_once() -> None:
     plan = managed(", manager.actions=steer, manager.steer_cooldown=1h")
     story = Story(plan).settle()
     told = []

@@ -31,7 +31,7 @@ def test_among_matching_conditions_weight_then_id_decides() -> None:
     assert drive(edges % "").path == "a b"
 
 
-def test_a_condition_sees_what_the_node_wrote() -> None:
+def test_a_condition_reads_what_the_node_wrote() -> None:
     done = drive("""start -> a; a -> b [condition="context.x=1"]; a -> c [condition="context.x!=1"]; {b c} -> exit""",
                 {"a": Outcome(SUCCESS, context_updates={"x": 1})})
     assert done.path == "a b"
@@ -162,7 +162,7 @@ def test_a_conditional_passes_status_and_label_through() -> None:
     assert done.state.outcomes["d"].preferred_label == "More"
 
 
-def test_what_the_engine_writes_into_the_context() -> None:
+def test_the_context_that_the_engine_writes() -> None:
     done = drive("""goal="g w"; color=red; start -> a; a -> b [condition="fail"]; b -> exit""",
                 {"a": fail("why", "flaky"), "b": Outcome(SUCCESS, "L")}, context={"mine": 1})
     context = done.state.context()

@@ -81,7 +81,7 @@ def test_no_more_nodes_are_begun_than_agents_are_free(active: tuple[str, ...], l
     assert [act.target for act in guard(state, WIDE, limit, runners=runners).actions] == begun
 
 
-def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
+def test_a_node_that_waits_for_its_merge_uses_no_agent_slot() -> None:
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), node("c", "pending"),
                     RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
@@ -98,13 +98,13 @@ def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
     (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
     (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
 ])
-def test_what_becomes_of_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
+def test_decisions_about_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
     known = [death("runner-a@r1", number + 1) for number in range(deaths)]
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING, *known)
     assert [act.kind for act in guard(state, runners={"a": view}).actions] == expected
 
 
-def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -> None:
+def test_a_run_whose_runners_were_stopped_by_others_names_them_and_how_to_continue() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
     gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
     acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
@@ -112,7 +112,7 @@ def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -
     assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
 
 
-def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
+def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
@@ -140,12 +140,12 @@ def test_a_runner_whose_total_is_used_up_fails_its_node() -> None:
     assert effect(acts[0])["status"] == "failed" and "failed too often: 11 deaths" in effect(acts[0])["reason"]
 
 
-def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_rests() -> None:
+def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_waits() -> None:
     state, runners = six_deaths("active")
     assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
-def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
+def test_a_landed_node_stays_landed_when_its_runner_is_parked_for_good() -> None:
     # Found by seed 105: the journal got `validated → failed`, and no guardian could read it again.
     state, runners = six_deaths("validated")
     assert shown(guard(state, runners=runners)) == [("park", "a")]
@@ -176,7 +176,7 @@ def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_on
     assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
 
 
-def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_moves() -> None:
+def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_else_runs() -> None:
     # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p", "parked", reason="six deaths")}
@@ -194,7 +194,7 @@ def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_
                        processor=seen["processor"])) == [("record", "b")]
 
 
-def test_a_queue_given_up_does_not_keep_runners_from_being_replaced() -> None:
+def test_a_parked_processor_does_not_keep_runners_from_being_replaced() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a", state="dead")}, "processor": life("processor", "p", "parked")}
     assert shown(guard(state, **seen)) == [("replace", "a")]
@@ -231,8 +231,8 @@ IN_QUEUE = (node("a", "pending"), node("a", "active"), node("a", "impl_complete"
 
 @pytest.mark.parametrize(("status", "kind"), [("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")])
 @pytest.mark.parametrize("max_rework", [0, 1])
-def test_an_entry_that_did_not_land_is_reworked_or_fails_when_no_runner_will_say_so(status: str, kind: str,
-                                                                                    max_rework: int) -> None:
+def test_an_entry_that_did_not_land_is_reworked_or_fails_without_a_runner_to_report_it(status: str, kind: str,
+                                                                                       max_rework: int) -> None:
     state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
             "merges": {"a": MergeStatus(1, status, "why")}}
@@ -242,7 +242,7 @@ def test_an_entry_that_did_not_land_is_reworked_or_fails_when_no_runner_will_say
         again if kind and max_rework else over]
 
 
-def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
+def test_a_node_in_the_queue_lands_though_its_runner_is_parked() -> None:
     state = journal(*IN_QUEUE, parked("runner-a@r1"))
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p")}
     assert guard(state, max_agents=0, **seen).actions == []
@@ -313,7 +313,7 @@ def test_a_run_fails_when_nothing_but_parked_nodes_is_left(of_b: str, of_c: str,
         assert "a: parked: its agent keeps failing: 6 deaths" in over.actions[0].why
 
 
-def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_lifted() -> None:
+def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_unparked() -> None:
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6),
                     ("run", {"status": "failed"}))
     seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
@@ -326,7 +326,7 @@ def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_lifted() ->
     assert journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"})).over
 
 
-def test_who_dies_right_after_taking_the_word_to_resume_leaves_a_run_that_goes_on() -> None:
+def test_a_guardian_that_dies_right_after_a_request_to_resume_leaves_a_run_that_continues() -> None:
     # Journaled as taken in one record and as running in the next, the word was lost by who died between them: the
     # next guardian found a stopped run and ended, and its launcher began another, for ever.
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": "stopped"}))
@@ -339,13 +339,13 @@ def test_who_dies_right_after_taking_the_word_to_resume_leaves_a_run_that_goes_o
     assert effect(guard(failed, inbox=[guidance("resume")]).actions[0]) == {"resume": {}}
 
 
-def test_a_run_that_goes_on_by_itself_lifts_nobody() -> None:
+def test_a_run_that_continues_by_itself_unparks_no_node() -> None:
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6))
     seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
     assert effect(guard(state, inbox=[guidance("resume")], **seen).actions[0]) == {"resume": {}}
 
 
-def test_whom_a_person_parks_is_sent_home_and_waits_for_them_though_the_run_is_resumed() -> None:
+def test_a_node_parked_by_a_person_is_stopped_and_stays_parked_though_the_run_is_resumed() -> None:
     state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
     runner = {"a": life("runner", "a", incarnation=2)}
     applied(state, guidance("park"), runners=runner)
@@ -405,8 +405,8 @@ def exited(kind: str, attempt: int) -> PostedSignal:
     ("gate", 3, 2, "failed", 3), ("acceptance", 1, 0, "failed", 1), ("", 1, 2, "failed", 1),
     ("setup", 1, 2, "failed", 1),
 ])
-def test_what_an_agent_may_mend_is_reworked_within_the_limit(kind: str, attempt: int, limit: int, status: str,
-                                                             following: int) -> None:
+def test_failures_that_an_agent_may_fix_are_reworked_within_the_limit(kind: str, attempt: int, limit: int, status: str,
+                                                                      following: int) -> None:
     state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
     view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
     (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).actions
@@ -434,7 +434,7 @@ def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own(
     (posted("GUIDANCE", payload={"action": "stop"}), "take", {"stop": True}),
     (PostedSignal("x.json", None, "not JSON"), "refuse", {}),  # type: ignore[arg-type]
 ])
-def test_what_a_signal_does_to_the_run(said: PostedSignal, act: str, data: dict[str, Any]) -> None:
+def test_effects_of_signals_on_the_run(said: PostedSignal, act: str, data: dict[str, Any]) -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
                     signal("known", type="NODE_COMPLETE"))
     acts = guard(state, runners={"a": life("runner", "a")}, inbox=[said]).actions
@@ -465,7 +465,7 @@ def test_a_stop_goes_down_in_order() -> None:
 
 
 @pytest.mark.parametrize("status", ["done", "failed"])
-def test_after_the_end_nobody_is_restarted(status: str) -> None:
+def test_after_the_end_nothing_is_restarted(status: str) -> None:
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": status}))
     assert shown(guard(state, processor=life("processor", "p"))) == [("term", "processor")]
     assert shown(guard(state)) == [("end", "")]
@@ -483,7 +483,7 @@ def test_the_end_of_a_run() -> None:
     assert [(act.target, act.why) for act in guard(lost).actions] == [("failed", "a: red")]
 
 
-def test_a_stopped_run_waits_for_the_word() -> None:
+def test_a_stopped_run_waits_for_a_request_to_resume() -> None:
     assert shown(guard(journal(RUNNING, ("run", {"status": "stopped"})))) == [("end", "")]
 
 

@@ -107,14 +107,14 @@ def test_a_hang_stays_one_as_time_goes_by(seen: Evidence, timeout: float, silenc
 
 
 @given(evidences, limits, st.none() | limits, st.floats(0, 0.49))
-def test_nobody_hangs_while_all_signs_are_fresh(seen: Evidence, timeout: float, silence: float | None,
-                                               age: float) -> None:
+def test_nothing_hangs_while_all_evidence_is_fresh(seen: Evidence, timeout: float, silence: float | None,
+                                                   age: float) -> None:
     fresh = replace(seen, ages=dict.fromkeys(seen.ages, age))
     assert find_hang(fresh, timeout, silence) is None
 
 
 @given(evidences, limits, st.none() | limits, st.sampled_from(["beat", "work", "output", "head"]))
-def test_a_layer_that_beats_hangs_only_with_an_agent_that_shows_nothing(
+def test_a_process_that_beats_hangs_only_with_an_agent_without_evidence(
         seen: Evidence, timeout: float, silence: float | None, sign: str) -> None:
     beating = replace(seen, ages=seen.ages | {"beat": 0.0, sign: 0.0})
     hang = find_hang(beating, timeout, silence)
@@ -127,7 +127,7 @@ def test_patience_only_helps(seen: Evidence, timeout: float, silence: float, mor
 
 
 @given(st.lists(st.floats(-10, 1e6), max_size=30), st.floats(0.1, 5))
-def test_a_gap_between_looks_counts_as_no_more_than_the_cap(gaps: list[float], cap: float) -> None:
+def test_a_gap_between_scans_counts_as_no_more_than_the_cap(gaps: list[float], cap: float) -> None:
     clock, now = WatchClock(cap), 1000.0
     before = clock.advance(now)
     assert before == 0.0
@@ -156,7 +156,7 @@ def test_signs_date_from_what_changed() -> None:
     assert signs.ages(20.0)["running"] == 2.0
 
 
-def test_a_sign_that_went_between_two_looks_counts_until_the_look_that_missed_it() -> None:
+def test_evidence_that_ended_between_two_scans_counts_until_the_scan_that_missed_it() -> None:
     """An agent that was stopped a moment after it began was called hung before it had been stopped for the timeout."""
     signs = EvidenceTimes(5.0)
     signs.hold_until_missed("unstopped", False, 9.0)

@@ -38,7 +38,7 @@ def test_every_pair_of_phases(old: str, new: str) -> None:
             hook.change_phase(before, new, NOW)
 
 
-def test_rework_is_said_in_the_history() -> None:
+def test_rework_is_in_the_history() -> None:
     first = hook.change_phase(at("planning"), "executing", NOW)
     assert "rework" not in first.phase_history[-1]
     for phase in ("impl_complete", "validating"):

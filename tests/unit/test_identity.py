@@ -39,7 +39,7 @@ def test_every_pair_of_statuses(old: str, new: str) -> None:
             identity.change_status(before, new)
 
 
-def test_an_ending_is_stamped_and_says_why() -> None:
+def test_an_end_is_stamped_with_its_reason() -> None:
     crashed = identity.mark_ended(at("active"), "crashed", NOW, "process 7 is gone")
     assert (crashed.crashed_at, crashed.terminated_at, crashed.reason) == (NOW, None, "process 7 is gone")
     assert crashed.metadata["attempt"] == 2
@@ -48,11 +48,11 @@ def test_an_ending_is_stamped_and_says_why() -> None:
     assert at("active").reason == ""
 
 
-def test_who_claims_a_life() -> None:
+def test_the_claim_of_an_incarnation() -> None:
     assert {"starting", "active", "held"} == ALIVE
 
 
-def test_a_beat_changes_nothing_else() -> None:
+def test_a_heartbeat_changes_nothing_else() -> None:
     assert identity.record_heartbeat(at("active"), NOW) == identity.replace(at("active"), last_heartbeat=NOW)
 
 

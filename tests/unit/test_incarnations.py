@@ -19,7 +19,7 @@ from policy_support import AT, BOOT, NOW, RUN, life
 KNOWN = [Death(1, NOW - 100, BOOT)]
 
 
-def test_a_spawner_that_was_held_up_does_not_take_the_hook_back_from_a_later_life() -> None:
+def test_a_spawner_that_was_held_up_does_not_take_the_hook_back_from_a_later_incarnation() -> None:
     # Found by seed 330: its lease had lapsed and been given to another; then it linked the hook to its own life.
     hook = Hook("h2", "runner", "a", RUN, AT, AT, phase="executing", incarnation=2)
     with pytest.raises(Fenced, match=r"has a later incarnation \(2 > 1\)"):
@@ -29,7 +29,7 @@ def test_a_spawner_that_was_held_up_does_not_take_the_hook_back_from_a_later_lif
 
 
 @pytest.mark.parametrize("status", ["crashed", "parked"])
-def test_a_life_that_was_declared_over_writes_nothing_more(status: str) -> None:
+def test_an_incarnation_that_was_declared_over_writes_nothing(status: str) -> None:
     # Found by seed 2691: told to be killed, its agent swept first, an orchestrator said that its agent had failed.
     identity = Identity("i", "orchestrator", "a", RUN, AT, status=status)
     with pytest.raises(Fenced, match=f"was declared {status}"):
@@ -43,7 +43,7 @@ def test_a_life_that_was_declared_over_writes_nothing_more(status: str) -> None:
     (ChildState(), [], None), (life("runner", "a"), [], None), (life("runner", "a", "terminated"), [], None),
     (life("runner", "a", state="dead"), [], "replace"), (life("runner", "a", "starting", "lapsed"), [], "replace"),
     (life("runner", "a", "crashed"), [], "record"), (life("runner", "a", "crashed"), KNOWN, None)])
-def test_the_dead_are_buried_though_nobody_follows(view: ChildState, deaths: list[Death], kind: str | None) -> None:
+def test_deaths_are_recorded_without_a_successor(view: ChildState, deaths: list[Death], kind: str | None) -> None:
     step = decide_cleanup(view, deaths)
     assert (step.kind if step else None) == kind
 

@@ -39,7 +39,7 @@ def test_undecodable_bytes_survive() -> None:
     assert decode_line(encode_line(entry)) == entry
 
 
-def test_every_flipped_bit_is_seen() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     line = encode_line(ONE)
     for place in range(len(line)):
         for bit in range(8):
@@ -52,7 +52,7 @@ def test_every_flipped_bit_is_seen() -> None:
             assert found == ONE, (place, bit)  # only the case of a checksum digit may differ
 
 
-def test_every_cut_and_every_doubling_is_seen() -> None:
+def test_every_cut_and_every_repetition_is_detected() -> None:
     line = encode_line(ONE)
     for place in range(len(line)):
         for damaged in (line[:place], line[:place] + b"\n", line[place + 1:], line + line[place:]):

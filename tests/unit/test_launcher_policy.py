@@ -71,7 +71,7 @@ MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
     *[({"guardian": LEAVING, "run_status": status, "stopping": stopping}, [])
       for status in ("running", "stopped", "done") for stopping in (False, True)],
 ])
-def test_what_a_launcher_does(seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_decisions_of_a_launcher(seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert launch(**seen) == expected
 
 
@@ -87,7 +87,7 @@ def test_what_a_launcher_does(seen: dict[str, Any], expected: list[tuple[str, st
     # thought it lifted then began one guardian after the other.
     ("failed", True, False, True, ("failed", False)),
 ])
-def test_a_word_to_resume_lifts_a_run_until_it_is_taken(
+def test_a_request_to_resume_keeps_a_run_open_until_it_is_applied(
         status: str, taken: bool, said: bool, asked: bool, expected: tuple[str, bool]) -> None:
     state = RunState(status, applied={"r1-resume-2"} if taken else set())
     assert launcher_policy.resume_status(state, "r1-resume-2", sent=said, wanted=asked) == expected

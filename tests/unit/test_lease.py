@@ -31,7 +31,7 @@ def next_life(old: Identity | None, state: str = "ended", wish: SpawnRequest = W
     return grant_lease(old, Verdict(state, "because"), wish, BY, now=NOW, deadline=LATER, fresh_id="new")
 
 
-def test_the_first_life() -> None:
+def test_the_first_incarnation() -> None:
     first = grant_lease(None, None, WISH, BY, now=NOW, deadline=LATER, fresh_id="new")
     assert first == Identity(
         "new", "runner", "a", "r1", NOW, "runner-a", 1, 7, 70, "pid:[1]", "b1", "h", {"role": "guardian", "name": "p"},
@@ -40,13 +40,13 @@ def test_the_first_life() -> None:
 
 
 @pytest.mark.parametrize("state", ["alive", "starting", "elsewhere"])
-def test_nobody_is_started_over_a_living_life(state: str) -> None:
+def test_nothing_is_started_over_a_living_incarnation(state: str) -> None:
     with pytest.raises(AlreadyAlive, match="runner-a@r1 is alive"):
         next_life(next_life(None), state)
 
 
 @pytest.mark.parametrize("state", ["dead", "lapsed"])
-def test_a_dead_life_must_be_replaced_first(state: str) -> None:
+def test_a_dead_incarnation_must_be_replaced_first(state: str) -> None:
     with pytest.raises(Refused, match=f"runner-a@r1 is {state} and must be replaced first"):
         next_life(next_life(None), state)
 
@@ -81,7 +81,7 @@ def test_becoming_active_needs_a_lease() -> None:
     assert (mine.spawn_deadline, mine.last_heartbeat, mine.created_at) == (None, LATER, NOW)
 
 
-def test_hooks_of_a_line_of_lives() -> None:
+def test_hooks_of_successive_incarnations() -> None:
     first = next_hook(None, KEY, 1, THEN, "h1")
     assert (first.phase, first.hook_id, first.incarnation, first.key) == ("planning", "h1", 1, KEY)
     worked = replace(first, phase="executing", last_committed_node="c", resumption_instructions="n")
@@ -94,7 +94,7 @@ def test_hooks_of_a_line_of_lives() -> None:
     assert isinstance(third, Hook)
 
 
-def test_the_marker_names_one_life_of_one_home() -> None:
+def test_the_marker_names_one_incarnation_of_one_home() -> None:
     assert format_marker("/home/x", KEY, 3) == "/home/x:r1:runner-a#3"
     assert format_marker("/home/x", Key("launch", "launch", "r1"), 1) == "/home/x:r1:launch#1"
     assert format_marker("/home/x", Key("runner", "a"), 1) == "/home/x::runner-a#1"
@@ -129,14 +129,14 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def test_age_without_a_life_file_is_the_records(scene: Scene) -> None:
+def test_without_a_life_file_the_record_gives_the_age(scene: Scene) -> None:
     scene.clock.advance(20)
     assert scene.age() == pytest.approx(20)
     scene.identity = replace(scene.identity, last_heartbeat="")
     assert scene.age() is None
 
 
-def test_suspend_and_clock_steps_age_nobody(scene: Scene) -> None:
+def test_suspend_and_clock_steps_age_no_heartbeat(scene: Scene) -> None:
     scene.clock.advance(100)
     scene.beat(scene.clock.monotonic(), scene.clock.time())
     scene.clock.advance(5)
@@ -152,7 +152,7 @@ def test_a_clock_set_back_hides_no_silence(scene: Scene) -> None:
     assert scene.age() == pytest.approx(400)
 
 
-def test_the_doors_heartbeat_counts_beside_the_life_files(scene: Scene) -> None:
+def test_the_scripts_heartbeat_counts_beside_the_life_files(scene: Scene) -> None:
     scene.beat(scene.clock.monotonic(), scene.clock.time())
     scene.clock.advance(400)
     scene.identity = replace(scene.identity, last_heartbeat=scene.clock.utc())
@@ -160,14 +160,14 @@ def test_the_doors_heartbeat_counts_beside_the_life_files(scene: Scene) -> None:
     assert scene.age() == pytest.approx(3)
 
 
-def test_a_predecessors_beat_of_another_boot_does_not_age_a_new_life(scene: Scene) -> None:
+def test_a_predecessors_heartbeat_of_another_boot_does_not_age_a_new_incarnation(scene: Scene) -> None:
     scene.beat(scene.clock.monotonic() - 900, scene.clock.time() - 86400)
     scene.identity = replace(scene.identity, last_heartbeat=scene.clock.utc())
     scene.clock.advance(2)
     assert scene.age() == pytest.approx(2)
 
 
-def test_beats_of_another_boot_are_told_by_the_wall_clock(scene: Scene) -> None:
+def test_heartbeats_of_another_boot_are_dated_by_the_wall_clock(scene: Scene) -> None:
     scene.beat(scene.clock.monotonic() - 1, scene.clock.time() + 30)
     scene.clock.advance(50)
     scene.identity = replace(scene.identity, boot_id="another")
@@ -180,7 +180,7 @@ def test_a_new_life_file_holds_wall_times(scene: Scene) -> None:
     assert scene.age() == pytest.approx(5)
 
 
-def test_what_is_seen_of_a_lease(scene: Scene) -> None:
+def test_the_observation_of_a_lease(scene: Scene) -> None:
     child = scene.processes.add(marker=None, ppid=1)
     scene.identity = replace(scene.identity, status="starting", pid=child.pid, start_ticks=child.ticks,
                              spawn_deadline=iso(scene.clock.time() + 30))

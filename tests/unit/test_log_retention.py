@@ -39,7 +39,7 @@ def test_a_log_of_one_endless_line_is_shortened_too(tmp_path: Path) -> None:
     assert log.read_bytes() == b"x" * 100 + b"\n[garrison left out 9600 bytes here]\n" + b"x" * 300
 
 
-def test_what_cannot_be_shortened_harms_nobody(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_shortened_does_no_harm(tmp_path: Path) -> None:
     log_retention.shorten_log(tmp_path / "none.log")
     (tmp_path / "folder.log").mkdir()
     log_retention.shorten_log(tmp_path / "folder.log")

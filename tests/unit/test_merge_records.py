@@ -101,7 +101,7 @@ def test_every_kind_has_its_record():
 
 
 @pytest.mark.parametrize(("kind", "data", "record"), OF_0_1)
-def test_what_earlier_versions_stored_is_read(kind, data, record):
+def test_records_of_earlier_versions_are_read(kind, data, record):
     assert records.decode(kind, data) == record
 
 

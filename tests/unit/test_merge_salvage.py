@@ -52,7 +52,7 @@ def test_a_pinned_entry_of_this_queue_is_enqueued_again():
     assert list(found.state.positions.values()) == [0, 1, 2]
 
 
-def test_the_history_says_what_landed_and_signals_what_failed():
+def test_the_history_shows_what_landed_and_the_signals_what_failed():
     known, unknown = trace("a", 1, "1" * 40, commit="x" * 40), trace("b", 1, "2" * 40, commit="y" * 40)
     records = [record for record in RECORDS if record.kind in ("config", "lease")]
     begun = RECORDS[1]

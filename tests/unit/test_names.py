@@ -70,7 +70,7 @@ def test_full_names_there_and_back(key: Key) -> None:
     assert str(key) == key.full
 
 
-def test_how_full_names_read() -> None:
+def test_the_form_of_full_names() -> None:
     assert Key("runner", "a-b", "r-1").full == "runner-a-b@r-1"
     assert Key("orchestrator", "a").full == "orchestrator-a"
     assert names.launcher_key("r1").full == "launch@r1"
@@ -90,7 +90,7 @@ def test_not_a_full_name(text: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_what_parses_is_spelt_one_way_only(text: str) -> None:
+def test_names_that_parse_have_one_spelling(text: str) -> None:
     try:
         key = Key.parse(text)
     except UsageError:

@@ -69,7 +69,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("facts", "words"), WORDS)
-def test_a_node_in_words(facts: NodeFacts, words: str) -> None:
+def test_the_description_of_a_node(facts: NodeFacts, words: str) -> None:
     assert describe_activity(facts) == words
 
 
@@ -117,7 +117,7 @@ WORKING, DEAD = layer("active", living=True), layer("active", living=False)
     ("working", False, WORKING, layer("parked", living=False), "parked"),
     ("landed", False, layer("parked", living=False), None, "landed"),
     ("landing", False, None, None, "landing")])
-def test_the_state_of_a_node_in_one_word(place: str, asks: bool, runner: ProcessView | None, agent: ProcessView | None,
+def test_the_state_of_a_node_is_one_word(place: str, asks: bool, runner: ProcessView | None, agent: ProcessView | None,
                                          state: str) -> None:
     assert state_word(place, runner, agent, asks=asks) == state
     assert state in SYMBOLS

@@ -81,6 +81,6 @@ def test_a_payload_is_written_as_in_the_first_edition_and_read_back(payload: Pay
     ("GUIDANCE", {"text": "carry on"}, None),
     ("MERGE_COMPLETE", {"commit": "c"}, None),
 ])
-def test_what_was_written_by_hand_is_read_as_far_as_it_can_be_meant(type_: str, data: dict[str, Any],
-                                                                    meant: Payload | None) -> None:
+def test_payloads_written_by_hand_are_read_as_far_as_possible(type_: str, data: dict[str, Any],
+                                                              meant: Payload | None) -> None:
     assert parse(signal(type_, data)) == meant

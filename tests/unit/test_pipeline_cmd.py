@@ -70,7 +70,7 @@ def test_a_text_that_is_no_graph(unreadable: Path) -> None:
     assert isinstance(call("validate", unreadable.with_name("absent.dot"), "--json").exception, NotFound)
 
 
-def test_warnings_alone_are_no_error_but_the_refusal_is_said(tmp_path: Path) -> None:
+def test_warnings_alone_are_no_error_but_a_refusal_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "warn.dot"
     path.write_text("digraph { start; a [type=magic]; exit; start -> a -> exit }", encoding="utf-8")
     result = call("validate", path)
@@ -98,7 +98,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "━" in capsys.readouterr().out
 
 
-def test_status_tells_each_node_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+def test_status_shows_each_node_and_leaves_the_file_unchanged(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "r1")
     files.root.mkdir(parents=True)
     files.graph.write_text(LINE)

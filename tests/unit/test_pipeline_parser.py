@@ -328,6 +328,6 @@ def test_handlers(attributes: str, handler: str) -> None:
     assert parse(f"digraph {{ a [{attributes}] }}").nodes["a"].handler == handler
 
 
-def test_start_and_exit_by_id_when_no_shape_says_otherwise() -> None:
+def test_start_and_exit_are_found_by_id_without_a_shape() -> None:
     graph = parse("digraph { start -> a -> end; exit [shape=box] }")
     assert [node.handler for node in graph.nodes.values()] == ["start", "codergen", "exit", "codergen"]

@@ -22,7 +22,7 @@ TEXT = """digraph work { goal="Make it"; rankdir=LR
 }"""
 
 
-def test_a_drawing_is_a_graph_that_says_the_same_ways() -> None:
+def test_a_drawing_has_the_edges_of_its_graph() -> None:
     graph, drawn = parse(TEXT), parse(to_drawing(parse(TEXT)))
     assert list(drawn.nodes) == list(graph.nodes)
     assert [str(edge) for edge in drawn.edges] == [*map(str, graph.edges), "plan -> plan"]
@@ -43,7 +43,7 @@ def test_only_what_is_drawn_is_written() -> None:
     assert r"\\N" in to_drawing(parse(TEXT))  # \N alone would be the node's name to Graphviz
 
 
-def test_a_status_is_said_and_painted() -> None:
+def test_a_status_is_named_and_coloured() -> None:
     drawn = parse(to_drawing(parse(TEXT), {"plan": "success", "gate": "active", "end": "odd"}))
     assert drawn.nodes["plan"].attrs["label"].endswith("\n(success)")
     assert [drawn.nodes[name].attrs["fillcolor"] for name in ("start", "plan", "gate", "end")] == [
@@ -109,8 +109,8 @@ def test_a_dot_that_fails(file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert not said.out
 
 
-def test_without_graphviz_one_line_says_so(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                           capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_graphviz_one_line_says_what_to_install(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["pipeline", "render", str(file), "--svg"]) == 1
     assert "install it" in capfd.readouterr().err

@@ -320,7 +320,7 @@ def test_a_process_that_was_left_is_caught(forgery):
         child.communicate(b"\n")
 
 
-def test_what_was_compacted_is_read_too(forgery):
+def test_compacted_records_are_read_too(forgery):
     forgery.write()
     path = forgery.folder / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -335,7 +335,7 @@ def test_what_was_compacted_is_read_too(forgery):
     assert any(line.startswith("journal:") for line in forgery.findings())
 
 
-def test_what_was_asked_for_afterwards_counts(forgery):
+def test_later_requests_count(forgery):
     data = forgery.find("enq", "two")
     data["oid"] = forgery.commits["old"]
     assert any("is not a merge of what two enqueued" in line for line in forgery.findings())

@@ -56,7 +56,7 @@ def test_there_and_back(value: Any) -> None:
     assert record.decode(type(value), record.encode(value), WHERE) == value
 
 
-def test_what_a_person_reads() -> None:
+def test_the_text_for_people() -> None:
     text = record.encode(Signal("1", {"role": "runner"}, {}, "GUIDANCE", "r", AT,
                                 payload={"text": "größer 🦀"})).decode()
     assert text.startswith('{\n  "schema": 1,\n  "id": "1",') and text.endswith("}\n")
@@ -158,7 +158,7 @@ def test_times_are_what_the_clock_can_read(text: str) -> None:
 
 
 @given(TIMES, st.integers(16, 27), st.sampled_from(["", *"0126789-:TZ.", "\u0663", "\x001", "12"]))
-def test_a_time_of_a_minute_that_is_known_is_looked_at_all_the_same(time: str, at: int, text: str) -> None:
+def test_a_cached_minute_is_still_validated(time: str, at: int, text: str) -> None:
     assert record.is_timestamp(time)
     assert record.is_timestamp(time)
     assert record.is_timestamp(mangled(time, at, text)) == readable(mangled(time, at, text))

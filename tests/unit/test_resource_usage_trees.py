@@ -45,18 +45,18 @@ def test_a_pid_that_is_another_process_now_is_a_new_one() -> None:
     assert worked == {10: 0.5}
 
 
-def test_children_that_came_and_went_between_two_looks_count_for_who_collected_them() -> None:
+def test_children_that_lived_between_two_samples_count_for_the_process_that_reaped_them() -> None:
     """And of one seen before, only what it did since."""
     old = by_id(proc(10), proc(11, 10, cpu=60))
     assert cpu_seconds(old, by_id(proc(10, waited=60.5 + 0.25)), 1, 2) == {10: 0.75}
 
 
-def test_what_went_up_through_a_parent_that_ended_too_is_not_counted_again() -> None:
+def test_usage_passed_up_by_a_parent_that_ended_is_not_counted_again() -> None:
     old = by_id(proc(10), proc(11, 10, cpu=0.5), proc(12, 11, cpu=0.5))
     assert cpu_seconds(old, by_id(proc(10, waited=1.25)), 1, 2) == {10: 0.25}
 
 
-def test_what_the_machine_cannot_have_done_in_the_time_is_old() -> None:
+def test_usage_beyond_what_the_machine_can_do_is_older() -> None:
     """A subreaper collects an orphan's hour; a look that comes first to a long-lived process sees all its past."""
     old = by_id(proc(10), proc(11, 99, cpu=3600))
     assert cpu_seconds(old, by_id(proc(10, waited=3600.1), proc(12, 10, cpu=500)), 1, 2) == {10: 0, 12: 0}

@@ -49,7 +49,7 @@ def view(verdict: str, status: str = "active", why: str = "process 7 is running"
     ("done", view("elsewhere", why="alive on h in another pid namespace"), "terminated", "over", "done"),
     ("failed", ChildState(), "parked", "over", "failed"),
 ])
-def test_who_is_brought_up(status: str, launched: ChildState, guardian: str, wanted: str, said: str) -> None:
+def test_which_runs_get_a_launcher(status: str, launched: ChildState, guardian: str, wanted: str, said: str) -> None:
     word = decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
     assert (word.state if isinstance(word, ResumeResult) else "") == wanted
     assert said in (word.line if isinstance(word, ResumeResult) else "")
@@ -61,8 +61,8 @@ def test_who_is_brought_up(status: str, launched: ChildState, guardian: str, wan
     ("stopped", view("dead"), "terminated"), ("stopped", view("lapsed", "starting"), "terminated"),
     ("running", view("dead"), "parked"), ("failed", view("hung"), "terminated"),
 ])
-def test_a_launcher_that_died_before_it_had_said_the_end_has_one_that_says_it(status: str, launched: ChildState,
-                                                                               guardian: str) -> None:
+def test_a_launcher_that_died_before_reporting_the_end_has_a_successor(status: str, launched: ChildState,
+                                                                       guardian: str) -> None:
     assert decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
 
 
@@ -74,7 +74,7 @@ def resume(id_: str = "r1-resume-1", **more: Any) -> PostedSignal:
 
 @pytest.mark.parametrize(("status", "guardian"), [
     ("stopped", "terminated"), ("running", "parked"), ("running", "active"), ("failed", "terminated")])
-def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_died(status: str, guardian: str) -> None:
+def test_a_request_to_resume_survives_its_launcher(status: str, guardian: str) -> None:
     above = replace(GUARDIAN, status=guardian)
     for died in (view("dead"), view("lapsed", "starting"), view("ended", "crashed")):
         assert decide_resume("r1", state(status), died, above, [resume()]) == ["--resume"]
@@ -98,7 +98,7 @@ def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
 
 
-def test_a_word_to_a_person() -> None:
+def test_the_line_for_a_person() -> None:
     assert ResumeResult("r1", "refused",
                         "its repository is gone").line == "run r1 is not resumed: its repository is gone"
     assert ResumeResult("r1", "started").line == "run r1: started"

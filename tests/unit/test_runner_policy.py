@@ -78,7 +78,7 @@ def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
         ("fact", "failed")]
 
 
-def test_an_orchestrator_given_up_is_a_fact_before_it_is_parked() -> None:
+def test_the_failure_is_recorded_before_the_orchestrator_is_parked_for_good() -> None:
     # Found by seed 277: a runner killed between the two left a successor that waited for a person for ever.
     facts = RunnerFacts(deaths=[Death(number, NOW - 1, BOOT) for number in range(1, 7)])
     view = life("orchestrator", "a", "crashed", incarnation=6)
@@ -94,7 +94,7 @@ SIX = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 PARKED = Circuit("parked", "6 deaths", NOW - 1, BOOT, 1, life=6)
 
 
-def test_an_orchestrator_that_dies_too_often_is_parked_and_the_guardian_is_told_first() -> None:
+def test_an_orchestrator_that_dies_too_often_is_parked_after_the_report_to_the_guardian() -> None:
     view = life("orchestrator", "a", "crashed", incarnation=6)
     decision = run(RunnerFacts(deaths=SIX), orchestrator=view)
     assert shown(decision) == [("say", "ORCHESTRATOR_STUCK"), ("park", "")]
@@ -103,7 +103,7 @@ def test_an_orchestrator_that_dies_too_often_is_parked_and_the_guardian_is_told_
     assert decision.actions[0].expect(SendSignal).suffix == "parked-6"
 
 
-def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begins() -> None:
+def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_before_it_starts() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED)
     waits = run(facts, orchestrator=view)
@@ -119,7 +119,7 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begin
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("validator-trouble-2", ["trouble-2"]), ("q1", ["orchestrator"])])
-def test_what_a_validator_asked_is_never_answered_to_the_orchestrator(asked: str, expected: list[str]) -> None:
+def test_an_answer_for_a_validator_never_reaches_the_orchestrator(asked: str, expected: list[str]) -> None:
     """A validator that was begun anew does not know the question any more: the answer went to the node's agent."""
     told: list[str] = []
     of = SimpleNamespace(jobs=SimpleNamespace(answer=lambda question, _text: told.append(question)),
@@ -131,7 +131,7 @@ def test_what_a_validator_asked_is_never_answered_to_the_orchestrator(asked: str
     assert told == expected
 
 
-def test_what_failed_just_before_it_was_cancelled_gets_no_other_attempt() -> None:
+def test_a_node_that_failed_just_before_its_cancellation_gets_no_new_attempt() -> None:
     facts = RunnerFacts()
     facts.apply(Entry(1, 1, "t", AT, "fact", {"name": "failed", "value": "red", "kind": "acceptance", "attempt": 1}), 1)
     said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "cancel", "text": "enough"})
@@ -155,7 +155,7 @@ def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
     assert shown(run(facts, orchestrator=view)) == [("start", "")]
 
 
-def test_what_a_parked_orchestrator_left_is_kept_when_its_runner_stops() -> None:
+def test_work_of_a_parked_orchestrator_is_saved_when_its_runner_stops() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     stopping = RunnerView(TASK, "executing", NOW, BOOT, worktree_ready=True, stopping=True, orchestrator=view)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED)
@@ -188,7 +188,7 @@ def test_an_orphan_begins_nothing_after_the_grace(alone: float | None, expected:
     assert [act.kind for act in run(facts, orchestrator=view, orphaned_for=alone).actions] == [expected]
 
 
-def test_an_order_to_kill_counts_for_the_life_it_was_aimed_at() -> None:
+def test_a_kill_order_counts_for_the_incarnation_that_it_names() -> None:
     aimed = posted("KILL_ORCHESTRATOR", target={"role": "runner", "name": "a"}, payload={"incarnation": 2})
     now, later = (life("orchestrator", "a", incarnation=number) for number in (2, 3))
     assert [(act.kind, effect(act)) for act in run(inbox=[aimed], orchestrator=now).actions] == [("take", {"kill": 2})]
@@ -248,7 +248,7 @@ def test_a_rework_has_an_orchestrator_of_its_own_and_no_death_is_counted() -> No
     assert again("executing", RunnerFacts(has_begun=True), worktree_ready=True, orchestrator=old) == [("start", "")]
 
 
-def test_a_failure_says_what_may_be_mended() -> None:
+def test_a_failure_names_its_kind() -> None:
     facts = RunnerFacts(acceptance="acceptance ended with exit code 1")
     result = Result(RUN, "a", 1, 1, "success", AT)
     acts = run(facts, "executing", replace(TASK, acceptance="true"), worktree_ready=True, result=result).actions

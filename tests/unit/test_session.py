@@ -220,7 +220,7 @@ def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass(
     assert session.state.messages == []
 
 
-def test_a_model_that_gives_neither_text_nor_calls_is_told_so() -> None:
+def test_a_model_that_gives_neither_text_nor_calls_is_asked_again() -> None:
     with pytest.raises(RunFailed, match="it must return content or tool_calls"):
         play(World({"odd": 1}).session(), "Hello")
 
@@ -274,7 +274,7 @@ def test_tiers_come_from_a_file(tmp_path: Path) -> None:
 # ---- phase 2: queueing, restore, replaced graphs, signals
 
 
-def test_a_message_during_a_heartbeat_is_answered_after_it_and_beats_do_not_stack() -> None:
+def test_a_message_during_a_heartbeat_is_answered_after_it_and_heartbeats_do_not_accumulate() -> None:
     async def scene() -> None:
         world, gate = World({"content": "{}"}), asyncio.Event()
 
@@ -406,6 +406,6 @@ def test_goals_change_by_id() -> None:
 @pytest.mark.parametrize("data", [{}, {"session_id": "s", "agent_id": "a", "odd": 1},
                                   {"session_id": "s", "agent_id": "a", "turn_count": "1"},
                                   {"session_id": "s", "agent_id": "a", "messages": [{"role": "king"}]}])
-def test_what_is_no_state_is_refused(data: Any) -> None:
+def test_an_invalid_state_is_refused(data: Any) -> None:
     with pytest.raises(UsageError, match="not the state of a session"):
         SessionState.from_data(data)

@@ -120,7 +120,7 @@ def test_a_result_during_a_takeover_counts(tmp_path: Path) -> None:
     there.release()
 
 
-def test_the_model_is_told_of_a_takeover_until_another_ending(tmp_path: Path) -> None:
+def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     files.make()
@@ -228,7 +228,7 @@ def test_questions_of_a_batch_are_answered_in_turn_and_its_other_calls_run_once(
 
 @pytest.mark.parametrize("ending", [failures.BUDGET, failures.AUTHENTICATION, failures.OVERLOADED])
 def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path: Path,
-                                                                                         ending: str) -> None:
+                                                                        ending: str) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     status = {failures.AUTHENTICATION: 401, failures.OVERLOADED: 529}.get(ending)

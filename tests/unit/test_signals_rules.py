@@ -37,7 +37,7 @@ def ask(kind: str, **changes: Any) -> str | None:
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
-def test_a_signal_of_this_run_attempt_and_life_is_obeyed(kind: str) -> None:
+def test_a_signal_of_this_run_attempt_and_incarnation_is_applied(kind: str) -> None:
     assert ask(kind, target={"role": "runner", "name": "a"}) is None
 
 
@@ -62,7 +62,7 @@ def test_another_runs_node(kind: str, node: str | None) -> None:
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
 @pytest.mark.parametrize(("life", "older"), [(3, True), (4, False), (5, False), (None, True), (0, True), ("3", True)])
-def test_an_older_life(kind: str, life: Any, older: bool) -> None:
+def test_an_older_incarnation(kind: str, life: Any, older: bool) -> None:
     why = ask(kind, source={"role": "runner", "name": "a", "incarnation": life})
     assert why == ("runner-a@r1 has a later incarnation (4)" if older and kind in BY_INCARNATION else None)
 
@@ -79,7 +79,7 @@ def test_death_does_not_unsay() -> None:
                                                ({"incarnation": 4}, "incarnation 4"),
                                                ({"incarnation": "3"}, "incarnation 3"),
                                                ({"incarnation": None}, "incarnation None")])
-def test_commands_aimed_at_a_life(kind: str, payload: dict[str, Any], over: str | None) -> None:
+def test_commands_for_one_incarnation(kind: str, payload: dict[str, Any], over: str | None) -> None:
     why = ask(kind, target={"role": "runner", "name": "a"}, payload=payload)
     if over and kind in TO_INCARNATION:
         assert why == f"it was meant for {over} of orchestrator-a@r1, which is over"
@@ -95,7 +95,7 @@ def test_the_tables_name_only_known_types() -> None:
     assert {"KILL_ORCHESTRATOR", "INPUT_RESPONSE"} == TO_INCARNATION
 
 
-def test_how_a_file_is_called() -> None:
+def test_the_name_of_a_signal_file() -> None:
     name = file_name(signal("NODE_COMPLETE"), 12)
     assert name == "20260131T120000000001-000012Z-runner-guardian-NODE_COMPLETE-i.json"
 
@@ -108,7 +108,7 @@ def test_files_sort_in_the_order_of_writing(first: int, second: int) -> None:
     assert later > names[1]
 
 
-def test_who_it_is_from_and_for() -> None:
+def test_sender_and_recipient() -> None:
     sent = signal("GUIDANCE")
     assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
     stamped = signals.with_sender(sent, Key("processor", "p", "r1"), 7)

@@ -49,13 +49,13 @@ def test_a_worktree_in_which_nothing_changed_is_saved_once() -> None:
     assert turns(snapshotter, 75, 95, "awake") == []
 
 
-def test_where_changes_cannot_be_seen_it_is_saved_each_time() -> None:
+def test_without_change_detection_work_is_saved_each_time() -> None:
     snapshotter = ScriptedSnapshotter()
     snapshotter.ends = 0
     assert turns(snapshotter, 0, 35, None) == [10.0, 20.0, 30.0]
 
 
-def test_what_changes_during_a_snapshot_and_what_could_not_be_saved_is_saved_the_next_time() -> None:
+def test_changes_during_a_snapshot_and_unsaved_ones_are_saved_the_next_time() -> None:
     snapshotter = ScriptedSnapshotter()
     assert turns(snapshotter, 0, 12, "first") == [10.0]
     snapshotter.ends = 1

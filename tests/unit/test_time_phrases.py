@@ -38,7 +38,7 @@ NOW = datetime(2026, 1, 14, 10, 30, tzinfo=BERLIN)
     ("from Monday to Wednesday", "from Monday to Wednesday", "19 00:00", "22 00:00"),
     ("schedule it for 3pm UTC", "3pm UTC", "14 16:00", "14 17:00"),
     ("on 2026-01-20T14:00:00+05:00", "on 2026-01-20T14:00:00+05:00", "20 10:00", "20 11:00")])
-def test_words_mean_what_people_mean(text: str, words: str, start: str, end: str) -> None:
+def test_phrases_mean_what_people_mean(text: str, words: str, start: str, end: str) -> None:
     [found] = intervals(text, NOW)
     assert found.words == words
     assert found.start is not None
@@ -77,7 +77,7 @@ def test_an_hour_that_is_left_out_is_the_one_after_it() -> None:
     "May I go on?", "I may march on", "the march release", "sun is down", "the last three runs", "the last minutes",
     "run r1 node a2 port 8080", "version 1.2.3", "between run a and run b", "from main to release", "next node",
     "the past 999999 years", "second attempt"])
-def test_what_is_no_time_is_none(text: str) -> None:
+def test_text_that_is_no_time_gives_none(text: str) -> None:
     assert intervals(text, NOW) == ()
 
 

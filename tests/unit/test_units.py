@@ -73,7 +73,7 @@ def test_nothing_follows_a_value_on_its_line(name: str) -> None:
     assert not [value for value in values if "#" in value or ";" in value]
 
 
-def test_the_launcher_says_ready_and_is_given_time_to_stop() -> None:
+def test_the_launcher_reports_ready_and_is_given_time_to_stop() -> None:
     unit = load("garrison@.service")
     assert unit["Service"]["Type"] == ["notify"]
     assert seconds(unit, "Service", "TimeoutStopSec") > LAUNCHER_DEADLINE_S

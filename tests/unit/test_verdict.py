@@ -74,19 +74,19 @@ def test_judge(life: Identity, what: Observation, state: str, why: str) -> None:
 
 @pytest.mark.parametrize("status", ["crashed", "terminated", "parked"])
 @pytest.mark.parametrize("what", [seen(pid_ticks=70), seen(), seen(boot_id="b2"), seen(host="g", life_held=True)])
-def test_an_ended_life_is_ended_whatever_runs(status: str, what: Observation) -> None:
+def test_an_ended_incarnation_is_ended_whatever_runs(status: str, what: Observation) -> None:
     assert judge(replace(LIFE, status=status), what) == Verdict("ended", f"status {status}")
     assert judge(replace(HAND, status=status), what).state == "ended"
 
 
-def test_who_counts_as_living() -> None:
+def test_which_verdicts_count_as_living() -> None:
     living = {state: Verdict(state, "").living for state in ("alive", "starting", "elsewhere", "dead", "lapsed",
                                                              "ended")}
     assert living == {"alive": True, "starting": True, "elsewhere": True, "dead": False, "lapsed": False,
                       "ended": False}
 
 
-def test_every_combination_has_a_verdict_and_only_a_process_or_a_beat_makes_it_alive() -> None:
+def test_every_combination_has_a_verdict_and_only_a_process_or_a_heartbeat_makes_it_alive() -> None:
     flags = product([LIFE, LEASE, HAND], STATUSES, [70, 71, None], [True, False], [True, False], [None, 1.0, 1e4],
                     [True, False], [True, False], ["b1", "b2"], ["pid:[1]", "pid:[2]"], ["h", "g"])
     for base, status, ticks, held, borne, age, late, due, boot, namespace, host in flags:

@@ -66,5 +66,5 @@ def found() -> Counter[str]:
     return places
 
 
-def test_nobody_else_signals_a_process() -> None:
+def test_no_other_module_signals_a_process() -> None:
     assert found() == {place: number for place, (number, _) in ALLOWED.items()}

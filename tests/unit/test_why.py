@@ -59,7 +59,7 @@ def test_a_runs_name_means_the_whole_run(tmp_path: Path) -> None:
     (("runner-a", None, "r2"), ("runner", "a", "r2")),
     (("launch@r1", None, None), ("launch", "launch", "r1"))])
 def test_an_identity_may_be_named_as_agents_list_shows_it(words: tuple[str, str | None, str | None],
-                                                   meant: tuple[str, str, str | None]) -> None:
+                                                          meant: tuple[str, str, str | None]) -> None:
     assert parse_name(*words) == meant
 
 
@@ -98,7 +98,7 @@ def test_only_deaths_that_count_are_counted() -> None:
     ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
     ({"hold": "processor", "text": ""}, "processor parked by a person"),
     ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
-def test_what_a_person_requested_is_explained(effect: dict[str, object], text: str) -> None:
+def test_a_persons_request_is_explained(effect: dict[str, object], text: str) -> None:
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
     event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)

@@ -105,7 +105,7 @@ def test_ac_004_independent_steps_run_at_the_same_time(bench: Bench) -> None:
     assert bench.calls[3] == "d"
 
 
-def test_ac_004_plain_functions_block_nobody(bench: Bench) -> None:
+def test_ac_004_plain_functions_do_not_block_others(bench: Bench) -> None:
     meeting = __import__("threading").Barrier(2, timeout=DEADLINE)
 
     def meet() -> str:
@@ -207,7 +207,7 @@ def test_ac_003_the_state_round_trips(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_ac_003_what_cannot_be_read_is_told_and_left(bench: Bench) -> None:
+def test_ac_003_an_unreadable_file_is_reported_and_kept(bench: Bench) -> None:
     bench.manager.state_dir.mkdir(exist_ok=True)
     path = bench.manager.state_dir / "s1.json"
     path.write_text("{")
@@ -301,7 +301,7 @@ def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:
     assert bench.calls == ["a", None]
 
 
-def test_a_result_that_cannot_be_kept_says_what_to_return(bench: Bench) -> None:
+def test_a_result_that_cannot_be_stored_is_refused_with_what_to_return(bench: Bench) -> None:
     bench.agent.tools = {"odd": object}
     result = bench.run(step("a", "odd", arguments={}))
     assert "return text, numbers, lists and mappings" in result.errors[0]
@@ -325,7 +325,7 @@ def test_references(value: Any, means: Any) -> None:
     ("${a.y}", "a has no y; it has x"), ("${a.x[3]}", "a.x has no 3; it is a list of 1"),
     ("${a.x[0].n.z}", "which has no parts"), ("${lost.x}", "lost failed: why"), ("${no.x}", "names no step"),
     ("${a[b]}", "cannot be parsed")])
-def test_a_reference_that_is_not_there_is_told_before_the_tool_is_called(value: str, why: str) -> None:
+def test_a_missing_reference_is_reported_before_the_tool_is_called(value: str, why: str) -> None:
     with pytest.raises(Exception, match=__import__("re").escape(why)):
         resolve(value, {"a": {"x": [{"n": 1}]}}, {"lost": "failed: why"})
 
@@ -354,8 +354,8 @@ def test_a_step_that_was_made_of_wrong_types_is_refused(bench: Bench, change: di
         bench.run(dataclasses.replace(step("a"), **change))
 
 
-def test_what_is_no_workflow_no_tool_and_no_level_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+def test_invalid_workflows_tools_and_levels_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
+                                                        tmp_path: Path) -> None:
     with pytest.raises(WorkflowValidationError, match="not NoneType"):
         asyncio.run(bench.agent.execute_workflow(None))  # type: ignore[arg-type]
     with pytest.raises(WorkflowValidationError, match="step 1 must be a WorkflowStep, not dict"):
@@ -381,7 +381,7 @@ ROUND.append(ROUND)
     ([step("a", timeout=0)], "above 0"), ([step("a", retry_count=-1)], "from 0 to 100"),
     ([step("a", arguments={"v": "${inputs.q}"})], "--set q=VALUE"),
     ([step("a", arguments={"v": {1, 2}})], "arguments"), ([step("a", arguments={"v": ROUND})], "arguments")])
-def test_what_cannot_be_meant_is_refused_before_anything_runs(bench: Bench, steps: list[Any], why: str) -> None:
+def test_an_impossible_workflow_is_refused_before_anything_runs(bench: Bench, steps: list[Any], why: str) -> None:
     with pytest.raises(Exception, match=why) as caught:
         bench.run(*steps)
     assert "\n" not in str(caught.value)
@@ -432,7 +432,7 @@ from os.path import basename as not_a_tool_of_this_file
 '''
 
 
-def test_ac_002_a_python_function_is_a_tool_by_where_it_stands(tmp_path: Path) -> None:
+def test_ac_002_a_python_function_is_a_tool_by_its_import_path(tmp_path: Path) -> None:
     (tmp_path / "wf_tools_here.py").write_text(TOOLS)
     slug = load_tool("wf_tools_here:slug", tmp_path)
     assert slug("a b") == "a-b"
@@ -477,14 +477,14 @@ def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
     ([step("a", arguments={"value": ["${b.x"]})], r"'\$\{b.x' is an unclosed reference"),
     ([step("a", "ecko")], "did you mean echo"),
     ([step("a", arguments={"valu": 1})], "has no parameter valu; did you mean value")])
-def test_a_slip_is_told_with_what_was_meant(bench: Bench, steps: list[Any], why: str) -> None:
+def test_a_typo_is_reported_with_a_suggestion(bench: Bench, steps: list[Any], why: str) -> None:
     with pytest.raises(Exception, match=why):
         bench.run(*steps)
     assert bench.calls == []
     assert not list(bench.manager.state_dir.glob("*.lock")), "nothing is left of a refused one"
 
 
-def test_ac_006_what_a_resume_would_meet_again_says_so(bench: Bench) -> None:
+def test_ac_006_a_failure_that_a_resume_would_repeat_says_so(bench: Bench) -> None:
     result = bench.run(step("a"), step("b", arguments={"value": "${a.other}"}))
     assert result.message == "Critical step failed: b; correct the workflow, then run it again"
     bench.agent.tools = {"odd": object}

@@ -102,12 +102,12 @@ def test_models_and_tuples_are_kept_however_deep(given: Any, kept: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [{1: 2}, {1, 2}, float("nan"), object(), [object()], Paper("x", (1, object()))])  # type: ignore[arg-type]
-def test_what_would_come_back_as_something_else_is_refused(given: Any) -> None:
+def test_values_that_would_change_in_storage_are_refused(given: Any) -> None:
     with pytest.raises(UnserializableResult, match="the tool t returned a value of type"):
         to_json(given, "t")
 
 
-def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused_with_its_place_and_merged_keys_are_not(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text("name: w\nsteps:\n  - &a {name: a, tool: t}\n  - {<<: *a, name: b}\n")
     assert [step.name for step in read_workflow(file)[0].steps] == ["a", "b"]
@@ -118,7 +118,7 @@ def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_
 
 @pytest.mark.parametrize("value", ["$WF_UNSET", "${WF_UNSET}"])
 def test_a_server_is_not_given_the_name_of_a_variable_for_its_value(monkeypatch: pytest.MonkeyPatch,
-                                                                   value: str) -> None:
+                                                                    value: str) -> None:
     monkeypatch.delenv("WF_UNSET", raising=False)
     with pytest.raises(WorkflowValidationError, match=r"n uses \$.*WF_UNSET.*, which is not set; export"):
         ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value}})
@@ -134,7 +134,7 @@ def test_a_server_works_where_the_tools_do_wherever_the_workflow_is_resumed_from
     assert ServerSpec("n", url="http://127.0.0.1:1/mcp").below(tmp_path).cwd is None
 
 
-def test_a_value_for_an_input_that_nobody_asks_for_is_refused(tmp_path: Path) -> None:
+def test_a_value_for_an_unknown_input_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text("name: w\ninputs: {folder: a}\nsteps:\n"
                     "  - {name: a, tool: t, arguments: {x: '${inputs.folder}', y: '${inputs.many[0].k}'}}\n")

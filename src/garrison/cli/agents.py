@@ -223,16 +223,18 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 
 def objection_to_cancel(state: RunState, node: str) -> str:
     """Return why a node cannot be cancelled, '' if it can; NotFound if the run's guardian has no such node."""
-    found = state.nodes.get(node)
-    if found is None:
+    node_state = state.nodes.get(node)
+    if node_state is None:
         raise NotFound(f"no guardian leads a node {node}; `garrison stop` stops an ad-hoc run")
     if state.over:
         return f"the run is {state.status}"
-    if found.status in ENDED:
-        return f"it {ENDED[found.status]}"
+    if node_state.status in ENDED:
+        return f"it {ENDED[node_state.status]}"
     if node in state.held:
         return f"you parked it; `garrison agents unpark {node}` first"
-    return "" if found.status == "active" else f"it is {found.status}; `garrison agents park {node}` keeps it back"
+    if node_state.status == "active":
+        return ""
+    return f"it is {node_state.status}; `garrison agents park {node}` keeps it back"
 
 
 def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:

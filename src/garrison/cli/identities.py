@@ -69,10 +69,10 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
 def _next_incarnation(observer: Observer, old: Identity | None, request: SpawnRequest,
                       process: ProcessOrigin | None) -> Identity:
     """Return the next incarnation, active at once: started by hand, it has no child process to wait for."""
-    now, me = observer.clock.utc(), observer.origin(os.getpid())
+    now, this_process = observer.clock.utc(), observer.origin(os.getpid())
     verdict = observer.judge(old) if old else None
-    leased = grant_lease(old, verdict, request, me, now=now, deadline=now, fresh_id=new_id())
-    identity = activate(leased, process or me, now)
+    leased = grant_lease(old, verdict, request, this_process, now=now, deadline=now, fresh_id=new_id())
+    identity = activate(leased, process or this_process, now)
     return identity if process else replace(identity, pid=None, start_ticks=None)
 
 

@@ -87,7 +87,7 @@ OPTION_GROUPS = {
 @click.option("--max-steps", type=click.IntRange(1), metavar="N",
               help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
 @click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports from another checkout.")
-@click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher lives.")
+@click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None,
            env: tuple[str, ...], setup_key: tuple[str, ...], *, detach: bool, dry_run: bool,
@@ -248,22 +248,22 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
 
 
 class _GracefulStop:
-    """Stop of a run: the highest living process is asked; if it dies before all have ended, the next one is asked."""
+    """Stop of a run: the highest living process is told to stop; if it dies before all have ended, the next one."""
 
     def __init__(self, runtime: Runtime, launch_: Launch) -> None:
         self.runtime, self.launch = runtime, launch_
-        self.asked = self._ask()
+        self.target = self._terminate()
 
     def is_over(self) -> bool:
         """Return whether every process of the run has ended."""
         living = _living(self.runtime, self.launch.run_id)
-        if living and self.asked not in {identity.agent_id for identity in living}:
-            with contextlib.suppress(AlreadyAlive):  # a process is just starting; the next poll asks it
-                self.asked = self._ask()
+        if living and self.target not in {identity.agent_id for identity in living}:
+            with contextlib.suppress(AlreadyAlive):  # a process is just starting; the next poll retries
+                self.target = self._terminate()
         return not living
 
-    def _ask(self) -> str:
-        """Send TERM to launcher or guardian; if neither lives, start a launcher that only stops. Returns its id."""
+    def _terminate(self) -> str:
+        """Send TERM to launcher or guardian; if neither is alive, start a launcher that only stops. Return its id."""
         runtime, run = self.runtime, self.launch.run_id
         for key in (launcher_key(run), Key("guardian", self.launch.pipeline_id, run)):
             identity = runtime.store.read(Identity, key)

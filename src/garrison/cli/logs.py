@@ -194,6 +194,6 @@ def _follow(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Call
         elif ended:
             return
         else:
-            ended = has_ended()  # read once more after the end: the last output may have come in between
+            ended = has_ended()  # read again after the end, for output written in between
             if not ended:
                 time.sleep(_POLL)

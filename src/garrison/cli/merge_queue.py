@@ -1,6 +1,6 @@
 """`garrison merge-queue`: inspect, control and configure the queue of branches that wait to land.
 
-`merge.commands` defines what the controls do; the effect is the same whether or not a processor is at work.
+`merge.commands` defines what the controls do; the effect is the same whether or not a processor is running.
 `merge_queue_process` has `enqueue` and `process`.
 """
 
@@ -117,10 +117,10 @@ for _command in (merge_queue_process.enqueue_command, merge_queue_process.proces
 @home_option
 def show_command(entry: str, as_json: bool, home: str | None) -> None:
     """Show one entry as JSON."""
-    queue, found = find_entry(entry, home)
-    body = found.to_dict()
-    if not found.is_final:
-        body["waits_for"] = [other.id for other in queue.state.unmet_dependencies(found)]
+    queue, merge_entry = find_entry(entry, home)
+    body = merge_entry.to_dict()
+    if not merge_entry.is_final:
+        body["waits_for"] = [other.id for other in queue.state.unmet_dependencies(merge_entry)]
     print_json(body)
 
 
@@ -190,8 +190,8 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
 
     A running gate is ended. Refused for an entry that is landing or finished.
     """
-    queue, found = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.cancel(queue, found.id, "withdrawn by a person").to_dict()})
+    queue, merge_entry = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": commands.cancel(queue, merge_entry.id, "withdrawn by a person").to_dict()})
 
 
 @merge_queue.command("hold", examples=(
@@ -207,8 +207,8 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 
     A running gate is ended. An entry that replaces it meanwhile is held too.
     """
-    queue, found = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.hold(queue, found.id, " ".join(reason.split())).to_dict()})
+    queue, merge_entry = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": commands.hold(queue, merge_entry.id, " ".join(reason.split())).to_dict()})
 
 
 @merge_queue.command("release", examples=(
@@ -220,8 +220,8 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 @home_option
 def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Release a held entry; it keeps its place in the queue."""
-    queue, found = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": commands.release(queue, found.id).to_dict()})
+    queue, merge_entry = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": commands.release(queue, merge_entry.id).to_dict()})
 
 
 @merge_queue.command("retry", examples=(
@@ -236,14 +236,15 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
     For a branch with new commits use `enqueue`. Refused while the entry's run is active, which decides by itself.
     """
-    queue, found = find_entry_for_change(entry, repo_root, home)
-    if found.recipient and found.run in _running_runs(home):
-        raise Refused(f"{found.id} is of run {found.run}, which is active and decides itself about {found.node}; "
-                      f"`garrison why {found.node} --run {found.run}` explains what it does")
-    retried = commands.retry(queue, found.id)
-    tip = queue.git.branch_tip(found.branch)
+    queue, merge_entry = find_entry_for_change(entry, repo_root, home)
+    if merge_entry.recipient and merge_entry.run in _running_runs(home):
+        node, run = merge_entry.node, merge_entry.run
+        raise Refused(f"{merge_entry.id} is of run {run}, which is active and decides itself about {node}; "
+                      f"`garrison why {node} --run {run}` explains what it does")
+    retried = commands.retry(queue, merge_entry.id)
+    tip = queue.git.branch_tip(merge_entry.branch)
     if tip and tip != retried.oid:
-        print_message(f"note: {found.branch} is at {tip[:10]} now and {retried.id} at {retried.oid[:10]}; "
+        print_message(f"note: {merge_entry.branch} is at {tip[:10]} now and {retried.id} at {retried.oid[:10]}; "
                       "`enqueue` takes the branch's commit")
     print_json({"status": "ok", "entry": retried.to_dict()})
 

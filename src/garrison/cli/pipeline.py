@@ -279,7 +279,7 @@ def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool
     questions = open_questions(folder)
     if as_json:
         print_json({**checkpoint, "running": folder.is_running(),
-                    "questions": {gate: asked.data for gate, asked in questions.items()}})
+                    "questions": {gate: gate_question.data for gate, gate_question in questions.items()}})
         return
     statuses = _engine_statuses(folder)
     if dot:
@@ -292,8 +292,8 @@ def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool
     print_message(f"{checkpoint['run']}: {checkpoint['status']}"
                   + (f", {checkpoint['reason']}" if checkpoint["reason"] else "")
                   + f", {checkpoint['steps']} steps" + (", running now" if folder.is_running() else ""))
-    for gate, asked in questions.items():
-        print_message(f"{gate} asks: {asked.question.text} ({asked.question.listed_options()}); "
+    for gate, gate_question in questions.items():
+        print_message(f"{gate} asks: {gate_question.question.text} ({gate_question.question.listed_options()}); "
                       f"garrison pipeline answer {folder.root} {gate} LABEL")
 
 
@@ -316,14 +316,14 @@ def answer(run: str, node: str, label: str, home: str | None) -> None:
 
     folder = find_run_directory(run, home)
     questions = open_questions(folder)
-    asked = questions.get(node)
-    if asked is None:
+    gate_question = questions.get(node)
+    if gate_question is None:
         gates = sorted(questions)
         raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
             f"open gates: {', '.join(gates)}" if gates else f"`garrison pipeline status {run}` shows what it does"))
-    if rejection := asked.question.rejection(label):
+    if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
-    GateFiles(asked.run.root).write_answer(asked.question.id, label)
+    GateFiles(gate_question.run.root).write_answer(gate_question.question.id, label)
     _print_recorded(folder, "answer recorded")
 
 

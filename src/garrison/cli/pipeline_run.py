@@ -114,7 +114,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
 @click.argument("run")
 @click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started, although its file has changed.")
-@click.option("--retry-failed", is_flag=True, help="Visit the node at which the run failed once more.")
+@click.option("--retry-failed", is_flag=True, help="Visit the node at which the run failed again.")
 @_run_options
 def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
            changed_graph: bool, original_graph: bool, retry_failed: bool, auto_approve: bool, stay: bool,
@@ -207,7 +207,7 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, RunResult]) -> RunResu
 
 def _workers(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,
              auto_approve: bool, as_json: bool) -> dict[str, Any]:
-    """Return the arguments of `run_async` that say what runs the nodes and what answers the gates."""
+    """Return the arguments of `run_async` for what runs the nodes and what answers the gates."""
     from garrison.pipeline import simulation
     from garrison.pipeline.questions import AutoApprove, Console, Prepared
 
@@ -234,7 +234,7 @@ def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
     for gate in answers:
         if gate not in graph.nodes:
             gates = ", ".join(node.id for node in graph.nodes_of("wait.human")) or "none"
-            raise UsageError(f"--answer names {gate!r:.40}, which is no node of the graph; its gates: {gates}")
+            raise UsageError(f"--answer names {gate!r:.40}, which is not a node of the graph; its gates: {gates}")
 
 
 def _changed_text(start: RunStart, *, use_changed: bool, use_original: bool) -> str | None:
@@ -277,7 +277,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool)
         if result.detail and result.detail != result.reason:
             print_message(result.detail)
         more_steps = f" --max-steps {result.steps * 2}" if result.reason == "max_steps_exceeded" else ""
-        hints = {"again": f"to visit the failed node once more: {resume_command} --retry-failed",
+        hints = {"again": f"to visit the failed node again: {resume_command} --retry-failed",
                  "budget": f"to continue: {resume_command}{more_steps}"}
         print_message(hints.get(result.resumable, f"its files: {directory}"))
     sys.exit(_EXIT_CODES[result.status])
@@ -353,5 +353,5 @@ def parse_context(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reject_constant(word: str) -> Any:
-    """Refuse NaN and Infinity, which are no JSON."""
+    """Refuse NaN and Infinity, which are not JSON."""
     raise ValueError(word)

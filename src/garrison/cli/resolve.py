@@ -196,9 +196,9 @@ def latest_attempt(home: Path, run: str, node: str) -> int:
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:
-    """Return the run in which `node` is meant.
+    """Return the run of `node`.
 
-    That is `run` if given; else the only run with such a node; else the only one in which its runner or agent lives;
+    That is `run` if given; else the only run with such a node; else the only one in which its runner or agent is alive;
     else (the node is parked or pending) the only one that is supervised.
 
     Raises:
@@ -230,7 +230,7 @@ def is_run_supervised(store: Store, run: str) -> bool:
 
 
 def supervised_run(store: Store, run: str | None) -> str:
-    """Return `run` if given, else the only run whose guardian lives, else the only run.
+    """Return `run` if given, else the only run whose guardian is alive, else the only run.
 
     Raises:
         NotFound: there is no run.

@@ -35,7 +35,7 @@ FINISHED = 8
 
 
 @click.command(cls=Command, examples=(
-    ("garrison status", "all runs, and those under way in full"),
+    ("garrison status", "all runs, and the unfinished ones in full"),
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
 ))
@@ -168,6 +168,8 @@ def _exit_code(view: RunView) -> int | None:
     return EXIT[view.status]
 
 
+# ---- rendering --------------------------------------------------------------------------------------------------
+
 STYLES: Mapping[str, str] = {
     "landed": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
@@ -240,14 +242,14 @@ def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, in
     """Return how many of `room` columns each place takes: all are used, and every place with nodes gets one if there
     is room.
     """
-    found = {place: count * room // total for place, count in counts.items()}
+    cells = {place: count * room // total for place, count in counts.items()}
     for place, count in counts.items():
-        if count and not found[place]:
-            found[place] = 1
-    while (over := sum(found.values()) - room) != 0:
-        most = max(found, key=lambda place: (found[place], place == "landed"))
-        found[most] -= 1 if over > 0 else -1
-    return found
+        if count and not cells[place]:
+            cells[place] = 1
+    while (over := sum(cells.values()) - room) != 0:
+        most = max(cells, key=lambda place: (cells[place], place == "landed"))
+        cells[most] -= 1 if over > 0 else -1
+    return cells
 
 
 def _nodes(nodes: Sequence[NodeView], columns: int | None) -> list[Line]:
@@ -270,8 +272,8 @@ def _doing(node: NodeView) -> str:
 
 def _starts(node: NodeView) -> str:
     """Return how often a node's runner and agent were started, `1+2`; '' before the first start."""
-    found = node.incarnations
-    return f"{found['runner']}+{found['agent']}" if any(found.values()) else ""
+    incarnations = node.incarnations
+    return f"{incarnations['runner']}+{incarnations['agent']}" if any(incarnations.values()) else ""
 
 
 def _layers(view: RunView, columns: int | None) -> list[Line]:

@@ -25,13 +25,13 @@ BETWEEN = 0.25
 
 
 @click.command(cls=Command, examples=(
-    ("garrison top", "the runs under way; the last line lists the keys"),
+    ("garrison top", "the active runs; the last line lists the keys"),
     ("garrison top --run crew-1 --interval 5", "one run, refreshed every five seconds"),
     ("garrison top --once | grep -v landed", "one frame as text"),
     ("garrison top --json | jq '.rows[] | select(.state == \"asks\") | .name'", "for programs"),
 ))
 @click.option("--run", metavar="RUN", shell_complete=completion.runs,
-              help="Only this run (default: those under way, else the last).")
+              help="Only this run (default: the active ones, else the last).")
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
               help="Time between two refreshes; longer where refreshing costs more than 3 % of a core.")
 @click.option("--once", is_flag=True, help="Print one frame as text and exit; this is the default without a terminal.")

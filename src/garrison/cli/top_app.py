@@ -110,7 +110,7 @@ class Top(App[None]):
         self.run_worker(self._refresh, thread=True, group="refresh", exclusive=False)
 
     def _refresh(self) -> None:
-        """Read a frame, in a thread: a disk may take long."""
+        """Read a frame, in a thread because the disk may be slow."""
         before, frame, failure = time.thread_time(), None, ""
         try:
             frame = self.reader.read()
@@ -136,7 +136,7 @@ class Top(App[None]):
         self.query_one(Screenful).draw(shown)
 
     def select(self, selection: Selection) -> None:
-        """Take another selection and draw it."""
+        """Set and draw another selection."""
         self.selection = selection
         self.draw()
 
@@ -232,7 +232,7 @@ class Top(App[None]):
         self.call_from_thread(self.show_note, note, bad=done.returncode != 0)
 
     def _hand_over(self, action: Action, argv: Sequence[str]) -> None:
-        """Hand the terminal to a command until it ends; Ctrl-C is meant for that. Show why it failed."""
+        """Give the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
         try:
             with self.suspend(), _ctrl_c_ignored():
                 if action.waits:
@@ -269,13 +269,15 @@ def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tupl
 
 @contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C, by a handler: SIG_IGN would be inherited by the child."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    """Ignore Ctrl-C with a handler, since a child would inherit SIG_IGN."""
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
+
+# ---- keys -----------------------------------------------------------------------------------------------------------
 
 PAGE = 10
 

@@ -80,7 +80,7 @@ class Selection:
 
 
 def visible(frame: Frame, selection: Selection) -> Sequence[Row]:
-    """Return the rows that match the filter, by name, state, run or what they are doing, with their runs' own rows."""
+    """Return the rows that match the filter by name, state, run or activity, and the rows of their runs."""
     words = selection.filter.lower().split()
     rows = frame.rows
     if not words:
@@ -108,7 +108,7 @@ def selected(frame: Frame, selection: Selection) -> Row | None:
 
 
 def scrolled_to(first: int, index: int, room: int, count: int) -> int:
-    """Return the first row to show, so that row `index` is among `room` rows and no room is wasted."""
+    """Return the first row to show, so that row `index` is among `room` rows and no line is wasted."""
     first = min(max(first, index - room + 1), index)
     return max(0, min(first, count - room))
 
@@ -118,7 +118,7 @@ def scrolled_to(first: int, index: int, room: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: its lines, which of them is the selected row (None: none), and the first row shown."""
+    """A screen: its lines, the line of the selected row (None: none), and the first row shown."""
 
     lines: list[Line]
     marked: int | None
@@ -154,7 +154,7 @@ def _filled(lines: list[Line], room: int) -> list[Line]:
 
 
 def header(frame: Frame, columns: int) -> list[Line]:
-    """Render the home and its runs, then the machine and what all of garrison's processes use of it."""
+    """Render the home and its runs, then the machine and its use by all garrison processes."""
     machine, used, agents = frame.machine, frame.used, frame.agents
     runs = [row for row in frame.rows if row.kind == "run"]
     words = f"{len(runs)} run{'s' if len(runs) != 1 else ''}: " + ", ".join(row.run for row in runs) if runs else ""
@@ -182,7 +182,7 @@ def header(frame: Frame, columns: int) -> list[Line]:
 
 
 def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
-    """Join the parts, each with its rank: as many as fit, those of the lowest rank first."""
+    """Join as many parts as fit, those with the lowest rank first."""
     kept = list(parts)
     while len(kept) > 1 and sum(width(part) + 3 for _, part in kept) - 3 > columns:
         kept.remove(max(kept, key=lambda part: part[0]))
@@ -193,7 +193,7 @@ def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
 
 
 def _end_of(text: str, columns: int) -> str:
-    """Return the end of a path that is too long: it says more than its beginning."""
+    """Return the end of a path that is too long, which tells more than its beginning."""
     if terminal_text.width(text) <= columns:
         return text
     while terminal_text.width(text) > columns - 1:
@@ -256,7 +256,7 @@ def _cpu(percent: float | None) -> str:
 
 
 def _below(frame: Frame, columns: int, most: int) -> list[Line]:
-    """Render queue and deaths below the table, in at most so many lines; side by side where there is room."""
+    """Render queue and deaths below the table, in at most `most` lines; side by side if there is room."""
     if most < 3:
         return []
     if columns >= WIDE:
@@ -275,7 +275,7 @@ def _padded(line: Line, columns: int) -> Line:
 
 
 def landing(frame: Frame, columns: int, most: int) -> list[Line]:
-    """Render the merge queue: its title, then entries, first in first."""
+    """Render the merge queue: its title, then its entries in order."""
     entries = frame.landing
     title: Line = [Span("merge queue", "head"), Span(f"  {len(entries)}" if entries else "  empty", "dim")]
     if frame.paused:

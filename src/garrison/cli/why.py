@@ -142,9 +142,9 @@ def state_words(place: str, doing: str) -> str:
 def _show_current_state(home: Path, run: str, node: str) -> None:
     """Print the state of the node, or of the run, now: the last line of the explanation."""
     view = RunReader(home, os.environ).read(run)
-    found = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
-    if found is not None:
-        click.echo(f"now: {node} is {state_words(found.place, found.doing)}")
+    node_view = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
+    if node_view is not None:
+        click.echo(f"now: {node} is {state_words(node_view.place, node_view.doing)}")
     else:
         click.echo(f"now: run {run} is {view.status}, {view.progress}")
     for problem in view.problems:

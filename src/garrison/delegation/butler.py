@@ -139,7 +139,7 @@ class AgentOrchestrator:
     # ---- one message
 
     async def _process(self, message: str, put: Callable[[Event], None]) -> None:
-        """Handle a message; end it in order if it is cancelled."""
+        """Handle a message; end it gracefully if it is cancelled."""
         def emit(kind: str, **fields: Any) -> None:
             event = self._numbers.event(kind, self._clock(), **fields)
             for listener in (*self._listeners, put):

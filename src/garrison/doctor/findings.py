@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def wrong(self) -> bool:
-        """Whether a problem remains."""
+        """Return whether a problem remains."""
         return self.severity is not Severity.NOTE and self.outcome != "fixed"
 
     @property
@@ -93,7 +93,7 @@ class IdentityFact:
     by_hand: bool = False
     """Whether it was registered by a person, without a process."""
     supervised: bool = False
-    """Whether any process above it lives."""
+    """Whether any process above it is alive."""
 
 
 def judge_identity(fact: IdentityFact) -> Finding | None:
@@ -128,7 +128,7 @@ class ProcessFact:
     is_current: bool
     """Whether the record is of the same incarnation."""
     is_alive: bool
-    """Whether the record's incarnation lives."""
+    """Whether the record's incarnation is alive."""
     run_over: bool
     exempt: bool = False
     """Whether it must not be judged."""
@@ -152,9 +152,9 @@ class SessionFact:
     session: Session
     has_run: bool
     is_alive: bool
-    """Whether the incarnation it was opened for lives."""
+    """Whether the incarnation it was opened for is alive."""
     supervised: bool
-    """Whether a process lives that will close it."""
+    """Whether a living process will close it."""
 
 
 def judge_session(fact: SessionFact) -> Finding | None:
@@ -199,7 +199,7 @@ class FileFact:
     state: FileState
     why: str
     held: bool = False
-    """Whether its owner lives."""
+    """Whether its owner is alive."""
     movable: bool = True
     """Whether its owner can continue without it."""
     advice: str = "restore it from a copy; without it the run cannot continue"

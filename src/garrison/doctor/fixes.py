@@ -55,7 +55,7 @@ class FenceIncarnation(Fix):
     identity: Identity
 
     def apply(self, runtime: Runtime) -> None:
-        """Fence it and end its processes, unless it lives again."""
+        """Fence it and end its processes, unless it is alive again."""
         if runtime.observer.judge(self.identity).state in ("dead", "lapsed"):
             replace_incarnation(runtime.observer, self.identity, "found dead by doctor", runtime.timing.sweep_grace)
 

@@ -59,7 +59,7 @@ def _identities(runtime: Runtime) -> dict[Key, Identity]:
 
 
 def _is_supervised(runtime: Runtime, identities: Mapping[Key, Identity], identity: Identity) -> bool:
-    """Return whether any process above this one lives, from its parent by name up to the launcher."""
+    """Return whether any process above this one is alive, from its parent by name up to the launcher."""
     parent, seen = identity.parent, set()
     while parent is not None and (key := Key(parent["role"], parent["name"], identity.run_id)) not in seen:
         seen.add(key)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
 
 _STALE_LOCK_AGE = 60.0
-"""Seconds after which the git process that made a lock file cannot be at work any more."""
+"""Seconds after which the git process that made a lock file must have ended."""
 
 
 def examine_worktrees(scope: Scope) -> Iterator[Finding]:

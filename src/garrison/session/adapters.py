@@ -81,10 +81,10 @@ def check_adapters(adapters: Adapters) -> None:
         raise UsageError("a session needs the adapter llm_call: a function of (messages, mode, options)")
 
 
-def missing_adapters(adapters: Adapters, wanted: Container[str]) -> list[str]:
-    """Return the adapters among `wanted` that are missing, so that their nodes will be skipped."""
+def missing_adapters(adapters: Adapters, used: Container[str]) -> list[str]:
+    """Return the adapters among `used` that are missing, so that their nodes will be skipped."""
     return [name for name in (*NAMES, *DATA_ADAPTERS)
-            if name in wanted and adapters.get(name) is None and name not in OPTIONAL]
+            if name in used and adapters.get(name) is None and name not in OPTIONAL]
 
 
 async def call_adapter(function: Callable[..., Any], *arguments: Any) -> Any:

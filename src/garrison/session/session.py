@@ -122,8 +122,8 @@ class Session:
         self._busy = asyncio.Lock()
         self._heartbeats: asyncio.Task[None] | None = None
         self._lock: LifeLock | None = None
-        wanted = adapters_of(self._graphs.turn) | adapters_of(self._graphs.heartbeat)
-        self.missing = adapting.missing_adapters(adapters, wanted)
+        used = adapters_of(self._graphs.turn) | adapters_of(self._graphs.heartbeat)
+        self.missing = adapting.missing_adapters(adapters, used)
         self.nodes = SessionNodes(adapters, self.tier, self.emit, self._may_spend)
 
     @classmethod

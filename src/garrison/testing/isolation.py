@@ -115,10 +115,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _wait([*enter, *command, *given.command], environment(folder) | _passed_variables(given.env))
 
 
-def _choose_isolation(wanted: str | None) -> tuple[str, str]:
+def _choose_isolation(requested: str | None) -> tuple[str, str]:
     """Return the way to isolate ('' for none) and a message about it ('' for none)."""
     reasons = {"namespace": namespace_refusal(), "landlock": landlock.refusal()}
-    ways = [wanted] if wanted else list(reasons)
+    ways = [requested] if requested else list(reasons)
     possible = [way for way in ways if reasons[way] is None]
     refusals = "; ".join(str(reasons[way]) for way in ways if reasons[way])
     if not possible:
@@ -157,12 +157,12 @@ def _folder(given: Path | None) -> Iterator[Path]:
     if given is not None:
         yield given.absolute()
         return
-    with tempfile.TemporaryDirectory(prefix="garrison-", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="garrison-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
-def _passed_variables(wanted: list[str]) -> dict[str, str]:
-    pairs = (text.partition("=") for text in wanted)
+def _passed_variables(requested: list[str]) -> dict[str, str]:
+    pairs = (text.partition("=") for text in requested)
     return {name: value if sign else os.environ[name] for name, sign, value in pairs if sign or name in os.environ}
 
 

@@ -125,6 +125,8 @@ def _filled(value: Any, key: str) -> Any:
     return [_filled(item, key) for item in value] if isinstance(value, list) else value
 
 
+# ---- scripts from files -----------------------------------------------------------------------------------------
+
 _TURN_KEYS = {"thinking", "text", "tool", "tools", "stop", "usage", "model", "piece", "delay", "faults", "fault",
               "empty"}
 _FAULT_KEYS = {*KINDS, "times", "seconds", "retry_after", "type", "message", "headers"}

@@ -61,9 +61,9 @@ class Record:
 
     @cached_property
     def event(self) -> JournalEvent | None:
-        """The typed record of a run's or a process's journal; None for a merge queue's, and for an unknown kind.
+        """Return the typed record of a run's or a process's journal; None for a merge queue's, and for an unknown kind.
 
-        ValueError if it is of a known kind and lacks a field.
+        Raises ValueError if it is of a known kind and lacks a field.
         """
         return None if self.journal == QUEUE else decode(self.entry)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 UNFINISHED = ("new", "running")
-"""Statuses of a run that should have processes at work."""
+"""Statuses of a run that should have living processes."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class NodeView:
 
     @property
     def incarnations(self) -> dict[str, int]:
-        """Incarnations of its runner and of its agent so far."""
+        """Return the number of incarnations of its runner and of its agent so far."""
         return {"runner": self.runner.incarnation if self.runner else 0,
                 "agent": self.agent.incarnation if self.agent else 0}
 
     @property
     def state(self) -> str:
-        """Its state in one word."""
+        """Return its state in one word."""
         return state_word(self.place, self.runner, self.agent, asks=self.asks)
 
     def to_json(self) -> dict[str, Any]:
@@ -127,8 +127,11 @@ class QueueEntryView:
 
 
 class NodeReader:
-    """Reads the nodes of one run at one moment. `status` and `layers` are the run's, `busy` its nodes at work, `plan`
-    parses its graph (slow, so only where it is needed)."""
+    """Read the nodes of one run at one moment.
+
+    `status` and `layers` are the run's, `busy` is the number of nodes being worked on, `plan` parses its graph (slow,
+    so only when needed).
+    """
 
     def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
                  layers: Sequence[ProcessView], busy: int, plan: Callable[[], RunPlan]) -> None:
@@ -266,11 +269,13 @@ class NodeReader:
             return ""
 
 
+# ---- words ----------------------------------------------------------------------------------------------------------
+
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
                              "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Status of a node → its place in the run, in the order of the progress bar."""
 PARKED = "parked"
-"""Place of a node under way that is parked."""
+"""Place of an unfinished node that is parked."""
 HELD = "while it is held"
 """Prefix of the waiting reason of a session that a person has taken over: that person answers its question."""
 
@@ -289,7 +294,7 @@ class NodeFacts:
     phase: str = ""
     """Of its runner's hook."""
     run_over: str = ""
-    """The run's status, if it is not under way."""
+    """The run's status, if it is not active."""
     held: str | None = None
     """Why a person parked it; None if no person did."""
     parked: str = ""
@@ -316,7 +321,7 @@ class NodeFacts:
     blocked_by: Sequence[str] = ()
     """Failed nodes that keep it from ever starting."""
     busy: int = 0
-    """Nodes at work now."""
+    """Number of nodes being worked on."""
     entry: MergeEntry | None = None
     """Its merge entry in this attempt."""
     entries_ahead: int = 0
@@ -326,7 +331,7 @@ class NodeFacts:
 
 
 def place_of(state: RunState, name: str) -> str:
-    """Return a node's place in the run; a parked one is not at work."""
+    """Return a node's place in the run; a parked one is not being worked on."""
     return PARKED if name in state.held or find_parked(state, name) else PLACE_BY_STATUS[state.nodes[name].status]
 
 

@@ -194,7 +194,7 @@ class PageModel:
 
     @property
     def status(self) -> str:
-        """The run's status, as every other view computes it."""
+        """Return the run's status, as every other view computes it."""
         view = self.observation.view if self.observation else None
         return run_status(self.model.state, view.layers if view else (), adhoc=self.adhoc,
                           corrupt=bool(self.model.corrupt or (view and view.corrupt)))
@@ -213,7 +213,7 @@ class PageModel:
 
     @property
     def order(self) -> list[str]:
-        """The nodes in the order in which the guardian's journal named them."""
+        """Return the nodes in the order in which the guardian's journal named them."""
         return list(self.model.state.nodes)
 
     def _parts(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class ProcessView:
 
     @property
     def stem(self) -> str:
-        """Its name within the run: `role-name`, or the launcher's `launch`."""
+        """Return its name within the run: `role-name`, or the launcher's `launch`."""
         return self.agent.partition("@")[0]
 
     @property
@@ -94,7 +94,7 @@ class AgentEvidence:
 
     @property
     def suspended(self) -> bool:
-        """Whether the agent, or a process below it, is suspended (SIGSTOP)."""
+        """Return whether the agent, or a process below it, is suspended (SIGSTOP)."""
         return self.stopped or self.processes_stopped > 0
 
     def words(self) -> str:

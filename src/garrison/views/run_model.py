@@ -126,7 +126,7 @@ class RunModel:
 
     @property
     def queue(self) -> QueueState | None:
-        """The merge queue that holds entries of this run; None before the first."""
+        """Return the merge queue that holds entries of this run; None before the first."""
         return self.queues.get(self.queue_folder)
 
     def job(self, node: str, attempt: int) -> str:

@@ -113,7 +113,7 @@ class RunView:
 
     @property
     def living(self) -> bool:
-        """Whether any of its processes is alive."""
+        """Return whether any of its processes is alive."""
         return any(layer.living for layer in self.layers)
 
     def layer(self, role: str) -> ProcessView | None:
@@ -149,7 +149,7 @@ class _FollowedRun:
 
     @cached_property
     def plan(self) -> RunPlan:
-        """The run's plan; the options of its launch do not matter here."""
+        """Return the run's plan; the options of its launch do not matter here."""
         return read_plan(self.files)
 
 
@@ -281,7 +281,7 @@ def gate_json(gate: OpenGate) -> dict[str, Any]:
 
 
 def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str]:
-    """Return which runs to show in full when none was named: those under way and `also`, else the last. Pure."""
+    """Return the runs to show in full when none was named: unfinished ones and `also`, else the last. Pure."""
     selected = {run.run_id for run in runs if run.status in UNFINISHED or run.run_id in also}
     return selected or {run.run_id for run in runs[-1:]}
 

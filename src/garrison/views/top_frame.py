@@ -84,7 +84,7 @@ class Row:
 
     def details(self) -> list[tuple[str, str]]:
         """Return everything known about it, as (name, text)."""
-        found = [("state", self.state), ("phase", self.phase),
+        fields = [("state", self.state), ("phase", self.phase),
                  ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
                  ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
                  ("uses", describe_usage(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
@@ -96,8 +96,8 @@ class Row:
                 f"for {format_age(process.age_s)}" if process.age_s is not None else "",
                 f"heartbeat {format_age(process.beat_s)} ago" if process.beat_s is not None else "",
                 describe_usage(process.used), process.why) if words)
-            found.append(("agent" if role == "orchestrator" else role, text))
-        return [(name, text) for name, text in found if text]
+            fields.append(("agent" if role == "orchestrator" else role, text))
+        return [(name, text) for name, text in fields if text]
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProce
         runs - len(views), [row for view in views for row in run_rows(view, used, costs)],
         [(run, entry) for run, shown in details for entry in shown.landing],
         [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
-        sorted(((run, event) for run, shown in details for event in shown.events), key=lambda found: found[1].at,
+        sorted(((run, event) for run, shown in details for event in shown.events), key=lambda item: item[1].at,
                reverse=True),
         list(dict.fromkeys(problem for view in views for problem in view.problems)))
 
@@ -206,23 +206,24 @@ def _agents(view: RunView) -> tuple[int, int]:
 
 def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
     """Return a run as rows: itself, launcher, guardian, processor, then its nodes (of an ad-hoc run, its runner)."""
-    mine = {stem: part for (run, stem), part in used.items() if run == view.run_id}
+    usage = {stem: part for (run, stem), part in used.items() if run == view.run_id}
     of_run = costs.of_run(view.run_id)
     nodes = view.details.nodes if view.details else []
     names = {node.node for node in nodes}
     doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
-    return [Row(view.run_id, "run", view.run_id, view.status, total_usage(mine.values()), age_s=view.age_s,
+    return [Row(view.run_id, "run", view.run_id, view.status, total_usage(usage.values()), age_s=view.age_s,
                 usd=of_run.usd, doing=doing),
-            *(_layer_row(view, layer, _layer_usage(layer.stem, mine)) for layer in view.layers
+            *(_layer_row(view, layer, _layer_usage(layer.stem, usage)) for layer in view.layers
               if layer.role not in NODE_ROLES or layer.name not in names),
-            *(_node_row(view.run_id, node, mine, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
+            *(_node_row(view.run_id, node, usage, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
               for node in nodes)]
 
 
-def _layer_usage(stem: str, mine: Mapping[str, Usage]) -> Usage:
-    """Return what a layer's own process tree uses; gates run for the processor."""
-    gates = [used for other, used in mine.items() if other.startswith("gate-")] if stem.startswith("processor-") else []
-    return total_usage([mine.get(stem, NO_USAGE), *gates])
+def _layer_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
+    """Return the usage of a process's own tree; gates run for the merge processor."""
+    gates = [used for other, used in usage.items()
+             if stem.startswith("processor-") and other.startswith("gate-")]
+    return total_usage([usage.get(stem, NO_USAGE), *gates])
 
 
 def _layer_row(view: RunView, layer: ProcessView, used: Usage) -> Row:
@@ -241,8 +242,8 @@ def _layer_doing(layer: ProcessView, view: RunView) -> str:
     return ""
 
 
-def _node_row(run: str, node: NodeView, mine: Mapping[str, Usage], usd: float | None) -> Row:
-    used = {role: mine.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
+def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float | None) -> Row:
+    used = {role: usage.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
     processes = {role: layer for role, layer in (("runner", node.runner), ("orchestrator", node.agent)) if layer}
     beats = [layer.beat_age_s for layer in (node.agent, node.runner) if layer and layer.living]
     incarnations = node.incarnations.values()

@@ -37,19 +37,19 @@ def process_meter(home: Path) -> resource_usage.UsageMeter:
 
 def sum_by_process(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
     """Sum usage by marker into usage by role-name; leftovers of an earlier incarnation count as well."""
-    found: dict[tuple[str, str], Usage] = {}
+    usage: dict[tuple[str, str], Usage] = {}
     for marker, used in trees.items():
         _, run, stem, _ = _parse_marker(marker)
-        found[run, stem] = add_usage(found.get((run, stem), NO_USAGE), used)
-    return found
+        usage[run, stem] = add_usage(usage.get((run, stem), NO_USAGE), used)
+    return usage
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:
     """Return the sum of some process trees."""
-    found = NO_USAGE
+    usage = NO_USAGE
     for part in parts:
-        found = add_usage(found, part)
-    return found
+        usage = add_usage(usage, part)
+    return usage
 
 
 def _parse_marker(marker: str) -> tuple[str, str, str, int]:
@@ -78,7 +78,7 @@ class RunCosts:
 
     @property
     def usd(self) -> float | None:
-        """US dollars in all; None if no session was paid for."""
+        """Return US dollars in total; None if no session was paid for."""
         return add_up(self.nodes.values()).usd if self.nodes else None
 
     def to_json(self) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
     return data, compressed, f'"{hashlib.sha256(data).hexdigest()[:20]}"'
 
 
+# ---- JSON and errors ----------------------------------------------------------------------------------------------
+
 Handler = Callable[[Request], Awaitable[Response]]
 STATUSES = ((NotFound, 404), (UsageError, 400), (Refused, 409))
 """Error → HTTP status of its response; 500 for all others."""

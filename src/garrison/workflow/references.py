@@ -61,7 +61,7 @@ def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
 def _suggest(reference: str, steps: Container[str]) -> str:
     """Return a hint: the step with the most similar name, or the syntax."""
     names = list(steps) if isinstance(steps, Iterable) else []
-    near = get_close_matches(re.split(r"[.\[]", reference)[0], [str(one) for one in names], 1, 0.6)
+    near = get_close_matches(re.split(r"[.\[]", reference)[0], [str(name) for name in names], 1, 0.6)
     return f"did you mean ${{{near[0]}}}?" if near else "write ${STEP.KEY}, ${inputs.NAME} or ${env.NAME}"
 
 
@@ -90,9 +90,9 @@ def resolve(value: Any, results: Mapping[str, Any], unavailable: Mapping[str, st
         return _REFERENCE.sub(lambda match: "${" if match.group(1) else _text(
             resolve_reference(match.group(2).strip(), results, unavailable)), value)
     if isinstance(value, Mapping):
-        return {key: resolve(one, results, unavailable) for key, one in value.items()}
+        return {key: resolve(item, results, unavailable) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [resolve(one, results, unavailable) for one in value]
+        return [resolve(item, results, unavailable) for item in value]
     return value
 
 
@@ -101,25 +101,25 @@ def resolve_reference(reference: str, results: Mapping[str, Any], unavailable: M
     step, path = split(reference, {*results, *unavailable})
     if step in unavailable and step not in results:
         raise UnavailableResult(f"${{{reference}}}: {step} {unavailable[step]}")
-    found = results.get(step, {})
-    done = step
+    value = results.get(step, {})
+    path_so_far = step
     for part in path:
-        found, done = _enter(found, part, reference, done), f"{done}.{part}"
-    return found
+        value, path_so_far = _enter(value, part, reference, path_so_far), f"{path_so_far}.{part}"
+    return value
 
 
-def _enter(found: Any, part: str | int, reference: str, done: str) -> Any:
+def _enter(value: Any, part: str | int, reference: str, path: str) -> Any:
     index = part if isinstance(part, int) else int(part) if part.lstrip("-").isdigit() else None
-    if isinstance(found, Mapping) and str(part) in found:
-        return found[str(part)]
-    if isinstance(found, list) and index is not None and -len(found) <= index < len(found):
-        return found[index]
-    if isinstance(found, Mapping):
-        has = ", ".join(str(key) for key in list(found)[:10]) or "nothing"
-        raise MissingReference(f"${{{reference}}}: {done} has no {part}; it has {has}")
-    if isinstance(found, list):
-        raise MissingReference(f"${{{reference}}}: {done} has no {part}; it is a list of {len(found)}")
-    raise MissingReference(f"${{{reference}}}: {done} is {found!r:.60}, which has no parts")
+    if isinstance(value, Mapping) and str(part) in value:
+        return value[str(part)]
+    if isinstance(value, list) and index is not None and -len(value) <= index < len(value):
+        return value[index]
+    if isinstance(value, Mapping):
+        has = ", ".join(str(key) for key in list(value)[:10]) or "nothing"
+        raise MissingReference(f"${{{reference}}}: {path} has no {part}; it has {has}")
+    if isinstance(value, list):
+        raise MissingReference(f"${{{reference}}}: {path} has no {part}; it is a list of {len(value)}")
+    raise MissingReference(f"${{{reference}}}: {path} is {value!r:.60}, which has no parts")
 
 
 def _text(value: Any) -> str:

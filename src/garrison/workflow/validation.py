@@ -37,10 +37,10 @@ def dependencies(workflow: Workflow) -> dict[str, list[str]]:
 def referenced_steps(step: WorkflowStep, names: Container[str]) -> list[str]:
     """Return the steps that a step's arguments refer to."""
     try:
-        found = [split(one, names)[0] for one in references(step.arguments)]
+        roots = [split(reference, names)[0] for reference in references(step.arguments)]
     except WorkflowValidationError as error:
         raise WorkflowValidationError(f"step {step.name!r}: {error}") from error
-    return [name for name in dict.fromkeys(found) if name in names]
+    return [name for name in dict.fromkeys(roots) if name in names]
 
 
 def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,

@@ -86,7 +86,7 @@ def test_without_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     told = "the program unshare (util-linux) is missing; no Landlock here"
     assert isolation.refusal() == told
     assert isolation.main(["--", "touch", str(tmp_path / "ran")]) == isolation.SKIPPED
-    assert capsys.readouterr().err == f"not run, nothing can be isolated here: {told}\n"
+    assert capsys.readouterr().err == f"not run, isolation is not possible here: {told}\n"
     assert not (tmp_path / "ran").exists()
 
 

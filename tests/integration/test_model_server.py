@@ -295,8 +295,8 @@ def test_a_script_without_an_answer_gives_status_400(playing: Any) -> None:
     spoke = {"role": "assistant", "content": "one"}
     for script, given, words in (
             (answer, body(), "the script failed: KeyError: 'whoops'"),
-            (short, body("else"), "no conversation fits; prompt: 'else'"),
-            (short, body("go", spoke), "conversation 'short' has 1 turns, but the model is asked for number 2"),
+            (short, body("else"), "no conversation matches; prompt: 'else'"),
+            (short, body("go", spoke), "conversation 'short' has 1 turns, but turn 2 was requested"),
             (lambda asked: None, body(), "the script returned None")):
         server = playing(script)
         response, data = call(server, given)
@@ -306,18 +306,18 @@ def test_a_script_without_an_answer_gives_status_400(playing: Any) -> None:
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ([], "[] is not a mapping; it has conversations, key"),
+    ([], "[] is not a mapping with the keys conversations, key"),
     ({"key": "x"}, "a list of `conversations`"),
     ({"conversations": [{"turns": []}]}, "conversation 1: a conversation is a mapping with a list of `turns`"),
-    ({"conversations": [{"turns": ["x", {}]}]}, "conversation 1, turn 2: a turn says something"),
+    ({"conversations": [{"turns": ["x", {}]}]}, "conversation 1, turn 2: a turn needs content"),
     ({"conversations": [{"turns": [{"txt": "x"}]}]}, "unknown txt; known: delay, empty"),
     ({"conversations": [{"turns": [{"fault": {"status": 1, "drop": "before"}}]}]}, "exactly one of"),
-    ({"conversations": [{"turns": [{"fault": {"drop": "nowhere"}}]}]}, "drop: 'nowhere' is not what it takes: the"),
-    ({"conversations": [{"turns": [{"fault": {"status": "many"}}]}]}, "status: 'many' is not what it takes"),
+    ({"conversations": [{"turns": [{"fault": {"drop": "nowhere"}}]}]}, "drop: 'nowhere' is invalid: the"),
+    ({"conversations": [{"turns": [{"fault": {"status": "many"}}]}]}, "status: 'many' is invalid"),
     ({"conversations": [{"turns": [{"text": "x", "usage": {"input": "many"}}]}]}, "whole numbers"),
-    ({"conversations": [{"turns": [{"text": "x", "delay": "long"}]}]}, "turn 1: a turn's delay is a number"),
+    ({"conversations": [{"turns": [{"text": "x", "delay": "long"}]}]}, "turn 1: a turn's delay must be a number"),
     ({"conversations": [{"when": {"promt": "x"}, "turns": ["x"]}]}, "unknown promt"),
-    ({"conversations": [{"when": {"prompt": "("}, "turns": ["x"]}]}, "is no regular expression"),
+    ({"conversations": [{"when": {"prompt": "("}, "turns": ["x"]}]}, "is not a regular expression"),
     ({"conversations": [{"when": "x", "turns": ["x"]}]}, "when: 'x' is not a mapping"),
 ])
 def test_a_script_that_makes_no_sense_is_refused_with_its_place(given: Any, words: str) -> None:
@@ -368,7 +368,7 @@ def test_the_program_prints_its_url_and_ends_by_sigterm(tmp_path: Path) -> None:
         connection.request("POST", "/v1/messages", json.dumps(body()))
         assert said(connection.getresponse().read()) == "hi"
         busy = subprocess.run([*program, script, "--port", str(port)], capture_output=True, text=True, check=False)
-        told = f"port {port}: Address already in use; choose another or --port 0\n"
+        told = f"port {port}: Address already in use; use another port, or --port 0\n"
         assert (busy.returncode, busy.stderr) == (1, told)
         child.send_signal(signal.SIGTERM)
         assert child.wait(DEADLINE) == 0

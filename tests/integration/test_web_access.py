@@ -83,7 +83,7 @@ def test_only_their_owner_can_read_the_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("place", "why"), [
     (Endpoint("0.0.0.0"), "tls-cert"), (Endpoint("192.0.2.7"), "--plain-http"),
-    (Endpoint("example.org"), "no IP address"),
+    (Endpoint("example.org"), "not an IP address"),
     (Endpoint("0.0.0.0", plain=True), "--hostname"), (Endpoint("::", plain=True), "--hostname"),
 ])
 def test_a_public_address_needs_tls_or_plain_http(place: Endpoint, why: str) -> None:

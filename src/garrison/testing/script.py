@@ -247,4 +247,4 @@ def check_keys(given: Any, names: set[str], where: str) -> None:
     if not isinstance(given, dict):
         raise ScriptError(f"{where}: {given!r} is not a mapping with the keys {', '.join(sorted(names))}")
     if unknown := sorted(set(map(str, given)) - names):
-        raise ScriptError(f"{where}: unknown {', '.join(unknown)}; check_keys: {', '.join(sorted(names))}")
+        raise ScriptError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(names))}")

@@ -99,7 +99,7 @@ def main() -> None:
     keeper = ChildKeeper(world, become(world), sys.argv[2])
     with EventLoop((signal.SIGCHLD,)) as waker:
         while True:
-            keeper.supervisor.me.beat()
+            keeper.supervisor.incarnation.beat()
             while keeper.turn():
                 pass
             world.processes.reap()

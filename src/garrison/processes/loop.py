@@ -87,14 +87,14 @@ class Process(Protocol):
         """Return the exit code once the process is done."""
 
 
-def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
+def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
     """Drive `process` to its end; return its exit code."""
     event_loop = event_loop or EventLoop(WAKING_SIGNALS)
     errors = RepeatedErrors()
     try:
         while True:
             fingerprint = process.fingerprint()  # before the turn: a change during it must show afterwards
-            is_busy = _guarded_turn(process, me, runtime, errors)
+            is_busy = _guarded_turn(process, incarnation, runtime, errors)
             if process.exit_code is not None:
                 return process.exit_code
             runtime.processes.reap()
@@ -105,7 +105,7 @@ def run(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLo
                 # The exit of the git that failed must not wake the loop: it would retry without a pause.
                 received = (*event_loop.wait(0.0).signals, *event_loop.wait(_pause(process, runtime)).signals)
             else:
-                received = _wait(process, me, runtime, event_loop, fingerprint)
+                received = _wait(process, incarnation, runtime, event_loop, fingerprint)
             for signum in received:
                 if signum in BLOCKED_SIGNALS:
                     process.stop(signum)
@@ -132,7 +132,7 @@ def _pause(process: Process, runtime: Runtime) -> float:
     return runtime.timing.rescan if due is None else max(0.0, min(due, runtime.timing.rescan))
 
 
-def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: EventLoop,
+def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop,
           fingerprint: Fingerprint | None) -> tuple[int, ...]:
     """Sleep until an event, or until a timer finds that something may be due; return the Unix signals received.
 
@@ -147,7 +147,7 @@ def _wait(process: Process, me: Incarnation, runtime: Runtime, event_loop: Event
         now = runtime.clock.monotonic()
         if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
-        me.beat()
+        incarnation.beat()
         if event_loop.watches_files and process.is_event_driven:
             pause = min(check_interval(runtime.timing), end - now)
 
@@ -176,13 +176,13 @@ class RepeatedErrors:
         return True
 
 
-def _guarded_turn(process: Process, me: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
+def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
     """Take one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
     The error of a damaged record that is not repaired in time is raised: it would keep the process from ending, too.
     """
     now = runtime.clock.monotonic()
-    if not _beat(me, runtime, errors, now):
+    if not _beat(incarnation, runtime, errors, now):
         return False
     try:
         is_busy = process.turn()
@@ -206,7 +206,7 @@ def _guarded_turn(process: Process, me: Incarnation, runtime: Runtime, errors: R
         return False
     errors.clear()
     if process.exit_code is None:
-        _beat(me, runtime, errors, now)
+        _beat(incarnation, runtime, errors, now)
     return is_busy
 
 
@@ -216,10 +216,10 @@ def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:
     return disk_space.reports_no_space(getattr(error, "stderr", "")) or any(map(disk_space.is_full, folders))
 
 
-def _beat(me: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
+def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
     """Return whether a heartbeat was written; LockLost if the home cannot take one any more (read-only, unmounted)."""
     try:
-        me.beat()
+        incarnation.beat()
     except OSError as error:
         if error.errno not in TRANSIENT_ERRNOS:
             raise LockLost(f"no heartbeat can be written to {runtime.home} any more ({error.strerror}); stopping") \
@@ -229,10 +229,10 @@ def _beat(me: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float)
     return True
 
 
-def exit_gracefully(me: Incarnation, reason: str, code: int = 0) -> int:
+def exit_gracefully(incarnation: Incarnation, reason: str, code: int = 0) -> int:
     """Record the end of this incarnation; return `code`. A damaged record is logged and stops nothing."""
     try:
-        me.end(reason, code)
+        incarnation.end(reason, code)
     except RecordError as error:
         log_line(str(error))
     return code

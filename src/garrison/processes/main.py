@@ -67,7 +67,7 @@ def prepare_process(runtime: Runtime, options: argparse.Namespace) -> MakeProces
     except Exception as error:  # its reason belongs in the identity, which is not ours yet
         failure = error
 
-    def fail(_me: Incarnation) -> Process:
+    def fail(_incarnation: Incarnation) -> Process:
         raise failure
 
     return fail
@@ -77,7 +77,7 @@ def _launcher(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     from garrison.processes.launcher.process import Launcher
     from garrison.processes.launcher.progress import Progress
 
-    return lambda me: Launcher(runtime, me, runtime.launch(options.run),
+    return lambda incarnation: Launcher(runtime, incarnation, runtime.launch(options.run),
                                Progress(as_json=options.json, quiet=options.quiet), resume=options.resume,
                                retry_failed=options.again)
 
@@ -91,25 +91,25 @@ def _guardian(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     plan, git = read_plan(runtime.files(options.run), launch), Git(Path(launch.repo))
     with contextlib.suppress(GarrisonError, OSError):  # the guardian reports a repository that is gone
         _ = git.common  # costs a git process
-    return lambda me: Guardian(runtime, me, launch, plan, git)
+    return lambda incarnation: Guardian(runtime, incarnation, launch, plan, git)
 
 
 def _processor(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     from garrison.processes.merge_processor.process import Processor
 
-    return lambda me: Processor(runtime, me, runtime.launch(options.run))
+    return lambda incarnation: Processor(runtime, incarnation, runtime.launch(options.run))
 
 
 def _runner(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     from garrison.processes.runner.process import Runner
 
-    return lambda me: Runner(runtime, me, runtime.launch(options.run), _task(runtime, options))
+    return lambda incarnation: Runner(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
 
 
 def _orchestrator(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     from garrison.processes.orchestrator.process import Orchestrator
 
-    return lambda me: Orchestrator(runtime, me, runtime.launch(options.run), _task(runtime, options))
+    return lambda incarnation: Orchestrator(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
 
 
 _PREPARE = {"launch": _launcher, "guardian": _guardian, "runner": _runner, "orchestrator": _orchestrator,
@@ -135,25 +135,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     event_loop = EventLoop(WAKING_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
-    me = None
+    incarnation = None
     try:
         runtime = Runtime.real(Path(options.home))
         atomic.forbid_recreating(runtime.home)
         make = prepare_process(runtime, options)
-        me = register(runtime.observer, key, options.incarnation, time.sleep)
-        process = recover_process(runtime, me, make)
+        incarnation = register(runtime.observer, key, options.incarnation, time.sleep)
+        process = recover_process(runtime, incarnation, make)
         if options.stop:
             process.stop(signal.SIGTERM)
-        return _exit_code(options.role, run(process, me, runtime, event_loop))
+        return _exit_code(options.role, run(process, incarnation, runtime, event_loop))
     except GarrisonError as error:
-        return report_crash(me, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
+        return report_crash(incarnation, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
     except Exception as error:  # a bug: the log and the identity get one line, the supervisor counts a death
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
-        return report_crash(me, f"{key.full}#{options.incarnation}", describe_fault(error))
+        return report_crash(incarnation, f"{key.full}#{options.incarnation}", describe_fault(error))
 
 
-def recover_process(runtime: Runtime, me: Incarnation, make: MakeProcess) -> Process:
+def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProcess) -> Process:
     """Make the process and record that it is ready.
 
     On a full disk this waits, as the loop does, for as long as a start may take; recovery can be repeated.
@@ -165,11 +165,11 @@ def recover_process(runtime: Runtime, me: Incarnation, make: MakeProcess) -> Pro
 
     def wait(seconds: float) -> None:
         with contextlib.suppress(OSError):  # it waits, it does not hang
-            me.beat()
+            incarnation.beat()
         time.sleep(seconds)
 
-    process = retry_until_space(lambda: make(me), wait, is_over)
-    retry_until_space(me.ready, wait, is_over)
+    process = retry_until_space(lambda: make(incarnation), wait, is_over)
+    retry_until_space(incarnation.ready, wait, is_over)
     return process
 
 
@@ -178,12 +178,12 @@ def _exit_code(role: str, code: int) -> int:
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
-def report_crash(me: Incarnation | None, who: str, why: str, code: int = 1) -> int:
+def report_crash(incarnation: Incarnation | None, who: str, why: str, code: int = 1) -> int:
     """Write to log and identity why a process cannot go on; return the exit code."""
     log_line(f"{who}: {why}")
-    if me is not None:
+    if incarnation is not None:
         with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is damaged
-            me.crash(why, code)
+            incarnation.crash(why, code)
     return code
 
 

@@ -44,8 +44,9 @@ def next_delay(every: float, failures: int) -> float:
 class Snapshotter:
     """Takes the snapshots of one node's worktree."""
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, worktree: Path) -> None:
-        self.runtime, self.me, self.launch, self.task, self.worktree = runtime, me, launch, task, worktree
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, worktree: Path) -> None:
+        self.runtime, self.incarnation = runtime, incarnation
+        self.launch, self.task, self.worktree = launch, task, worktree
         self.every = runtime.timing.rescue_every
         self._log = runtime.files(launch.run_id).attempt(task.node, task.attempt) / "rescue.log"
         self._job: Job | None = None
@@ -89,7 +90,7 @@ class Snapshotter:
         argv = [sys.executable, "-P", "-m", "garrison.processes.snapshots", "--repo", self.launch.repo, "--tree",
                 str(self.worktree), "--stem", rescue_stem(self.launch.run_id, self.task.node, self.task.attempt, LIVE),
                 "--base", self.launch.base, "--limit", str(limit)]
-        env = self.runtime.environment(self.launch, {"GARRISON_LIFE": self.me.marker})
+        env = self.runtime.environment(self.launch, {"GARRISON_LIFE": self.incarnation.marker})
         self._job = Job.start(argv, env=env, cwd=self.runtime.home, log=self._log, now=now, timeout_s=limit * 2)
 
     def _finish(self, now: float) -> tuple[str, str]:

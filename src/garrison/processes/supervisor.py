@@ -77,16 +77,17 @@ START_RACES = (AlreadyAlive, Refused, Fenced)
 
 
 class Supervisor:
-    """Supervising part of a process; `me` is the process's own incarnation, `journal` its own journal."""
+    """Supervising part of a process; `incarnation` and `journal` are the process's own."""
 
-    def __init__(self, runtime: Runtime, me: Incarnation, journal: Writer) -> None:
-        self.runtime, self.me, self.journal = runtime, me, journal
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, journal: Writer) -> None:
+        self.runtime, self.incarnation, self.journal = runtime, incarnation, journal
         # Longer than any sleep of the loop: after a longer gap this process itself was suspended.
         gap = check_interval(runtime.timing) + 2 * runtime.timing.rescan
         self._hang_watcher = HangWatcher(runtime.observer, runtime.timing.beat_timeout, gap)
         self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
-        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only an existing folder can be watched
+        # Only an existing folder can be watched.
+        atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
     def record(self, event: Event, *, sync: bool = False) -> Entry:
         """Append an event to the process's own journal."""
@@ -134,7 +135,7 @@ class Supervisor:
             if identity is not None and records:
                 event_loop.watch_file(self.runtime.store.path(Identity, identity.key))
         self._exits.watch_all(living)
-        inbox = signals.inbox_path(self.runtime.home, self.me.key)
+        inbox = signals.inbox_path(self.runtime.home, self.incarnation.key)
         if inbox.is_dir():
             event_loop.watch_directory(inbox)
 
@@ -263,7 +264,8 @@ class Supervisor:
         self._post(recipient, received.signal_type, received.payload, received.node_id, received.attempt, received.id)
 
     def _post(self, recipient: Key, type_: str, data: dict[str, Any], node: str | None, attempt: int, id_: str) -> None:
-        source = {"role": self.me.key.role, "name": self.me.key.name, "incarnation": self.me.incarnation}
+        key = self.incarnation.key
+        source = {"role": key.role, "name": key.name, "incarnation": self.incarnation.number}
         signals.post(self.runtime.home, Signal(
             id_, source, {"role": recipient.role, "name": recipient.name}, type_, recipient.run,
             self.runtime.clock.utc(), node, attempt, data))
@@ -308,10 +310,10 @@ class Parent:
     has none: it sends nothing, and it is never orphaned.
     """
 
-    def __init__(self, me: Incarnation, supervisor: Supervisor, task: Task) -> None:
+    def __init__(self, incarnation: Incarnation, supervisor: Supervisor, task: Task) -> None:
         self.supervisor, self.task = supervisor, task
-        parent = me.identity.parent
-        self.key = Key(parent["role"], parent["name"], me.key.run) if parent else None
+        parent = incarnation.identity.parent
+        self.key = Key(parent["role"], parent["name"], incarnation.key.run) if parent else None
         self._orphaned_since: float | None = None
 
     @property

@@ -258,14 +258,14 @@ class Incarnation:
 
     def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
         self.store, self.clock, self.lock = store, clock, lock
-        self.key, self.incarnation = identity.key, identity.incarnation
+        self.key, self.number = identity.key, identity.incarnation
         self.identity = identity
-        self.token = f"{self.key.full}#{self.incarnation}"
+        self.token = f"{self.key.full}#{self.number}"
 
     @property
     def marker(self) -> str:
         """Return the GARRISON_LIFE of this incarnation's processes."""
-        return format_marker(str(self.store.home), self.key, self.incarnation)
+        return format_marker(str(self.store.home), self.key, self.number)
 
     def beat(self) -> None:
         """Write a heartbeat; LockLost if the life file was removed or replaced."""
@@ -276,7 +276,7 @@ class Incarnation:
         def unfenced(old: Identity | None) -> Identity:
             return change(require_unfenced(old, self.key))
 
-        self.identity = self.store.update(Identity, self.key, unfenced, incarnation=self.incarnation, named=named)
+        self.identity = self.store.update(Identity, self.key, unfenced, incarnation=self.number, named=named)
         return self.identity
 
     def hook(self, change: Callable[[Hook], Hook]) -> Hook:
@@ -284,7 +284,7 @@ class Incarnation:
         def existing(old: Hook | None) -> Hook:
             return change(_require(old, self.key))
 
-        return self.store.update(Hook, self.key, existing, incarnation=self.incarnation)
+        return self.store.update(Hook, self.key, existing, incarnation=self.number)
 
     def ready(self) -> None:
         """Record that recovery is over and work begins."""

@@ -68,19 +68,19 @@ class Guardian:
 
     is_event_driven = False
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, plan: RunPlan,
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, plan: RunPlan,
                  git: Git | None = None) -> None:
-        self.runtime, self.me, self.launch, self.plan = runtime, me, launch, plan
-        self.run = me.key.run
+        self.runtime, self.incarnation, self.launch, self.plan = runtime, incarnation, launch, plan
+        self.run = incarnation.key.run
         self.files = runtime.files(self.run)
-        journal = Writer(self.files.journal, me.token)
+        journal = Writer(self.files.journal, incarnation.token)
         self.state: RunState = replay_run(journal.entries, plan.program, self.run, plan.children)
         check_journal_present(runtime.store, launch, self.state, self.files.journal)
-        self.supervisor = Supervisor(runtime, me, journal)
-        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=me.token,
-                                git=git)
+        self.supervisor = Supervisor(runtime, incarnation, journal)
+        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock,
+                                token=incarnation.token, git=git)
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
-        self.processor_key = Key("processor", me.key.name, self.run)
+        self.processor_key = Key("processor", incarnation.key.name, self.run)
         self.stopping = False
         self._stop_reason = STOPPED_BY_PERSON
         self._leaving_since: float | None = None
@@ -93,9 +93,9 @@ class Guardian:
         self._heartbeats: dict[Key, str] = {}
         """Life files of the living children; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
-            runtime.store.path(Identity, me.key).parent, signals.inbox_path(runtime.home, me.key), self.queue.path,
-            launch.repo)]
-        self._record(ProcessOpened(me.incarnation, me.identity.pid))
+            runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
+            self.queue.path, launch.repo)]
+        self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
 
     # ---- observe
 
@@ -104,7 +104,7 @@ class Guardian:
         runners = {name: self.supervisor.observe_child(self._runner_key(name)) for name in self.state.nodes}
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
-            signals.list_pending(self.runtime.home, self.me.key), runners,
+            signals.list_pending(self.runtime.home, self.incarnation.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(),
             self.launch.auto_approve)
@@ -324,9 +324,9 @@ class Guardian:
         last = self.state.incarnations.get(self._child_key(name).full, 0)
         if name == "processor":
             return spawn_process(self.runtime, self.launch,
-                                 SpawnRequest(self.processor_key, self.me.key, journal_incarnation=last))
-        return spawn_runner(self.runtime, self.launch, self._task(name, self._attempt(name)), parent=self.me.key,
-                            journal_incarnation=last)
+                                 SpawnRequest(self.processor_key, self.incarnation.key, journal_incarnation=last))
+        return spawn_runner(self.runtime, self.launch, self._task(name, self._attempt(name)),
+                            parent=self.incarnation.key, journal_incarnation=last)
 
     def _task(self, node: str, attempt: int) -> Task:
         """Return the attempt's task; it is built once, so that all incarnations of its runner get the same."""
@@ -374,7 +374,7 @@ class Guardian:
 
     def _end(self, action: Action, view: GuardianView) -> None:
         self._move_hook()
-        self.exit_code = exit_gracefully(self.me, self.state.status)
+        self.exit_code = exit_gracefully(self.incarnation, self.state.status)
         self.supervisor.journal.close()
 
     def _move_hook(self) -> None:
@@ -383,7 +383,7 @@ class Guardian:
         if wanted == self._phase or self.exit_code is not None:
             return
         now = self.runtime.clock.utc()
-        self.me.hook(lambda old: policy.advance_hook(old, wanted, now))
+        self.incarnation.hook(lambda old: policy.advance_hook(old, wanted, now))
         self._phase = wanted
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Guardian, Action, GuardianView], None]]] = {

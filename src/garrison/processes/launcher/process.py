@@ -69,14 +69,14 @@ class Launcher:
 
     is_event_driven = False
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
                  retry_failed: bool = False) -> None:
-        self.runtime, self.me, self.launch, self.progress = runtime, me, launch, progress
-        self.run = me.key.run
+        self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
+        self.run = incarnation.key.run
         self.files = runtime.files(self.run)
         self.guardian_key = Key("guardian", launch.pipeline_id, self.run)
-        journal = Writer(self.files.process_journal("launch"), me.token)
-        self.supervisor = Supervisor(runtime, me, journal)
+        journal = Writer(self.files.process_journal("launch"), incarnation.token)
+        self.supervisor = Supervisor(runtime, incarnation, journal)
         self.facts = LauncherFacts()
         for entry in journal.entries:
             if (event := decode(entry)) is not None:
@@ -97,11 +97,11 @@ class Launcher:
         self._is_ready = self._is_disk_full = False
         self._heartbeat = str(runtime.store.life_path(self.guardian_key))
         self._watched_paths = [str(path) for path in (
-            runtime.store.path(Identity, self.guardian_key), signals.inbox_path(runtime.home, me.key),
+            runtime.store.path(Identity, self.guardian_key), signals.inbox_path(runtime.home, incarnation.key),
             self.files.journal)]
         self._progress_at = runtime.clock.monotonic()
-        self._record(ProcessOpened(me.incarnation, me.identity.pid, resume=resume,
-                                   why=me.identity.metadata.get("succeeds", "")))
+        self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, resume=resume,
+                                   why=incarnation.identity.metadata.get("succeeds", "")))
         remove_temp_files(runtime.home, runtime.clock.time())
         self.progress.begin(self.run)
 
@@ -119,11 +119,11 @@ class Launcher:
             self._is_ready = notify("READY=1")
         is_overdue = self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_guardian
         status, to_resume = policy.resume_status(
-            self.state, resume_id(self.run, self.me.incarnation), sent=self._resume_sent,
+            self.state, resume_id(self.run, self.incarnation.number), sent=self._resume_sent,
             wanted=self._to_resume and (self._retry_failed or not self.state.over))
         return LauncherView(
             now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths,
-            signals.list_pending(self.runtime.home, self.me.key), frozenset(self.facts.applied), self.stopping,
+            signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
             is_overdue, self.stopping and self._others_living(), to_resume)
 
     def _others_living(self) -> bool:
@@ -246,19 +246,19 @@ class Launcher:
             self.supervisor.unpark(self.guardian_key)
         # Idempotent: it was written with the lease already, unless systemd started this launcher.
         self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None),
-                             id_=resume_id(self.run, self.me.incarnation))
+                             id_=resume_id(self.run, self.incarnation.number))
         self._to_resume, self._resume_sent = False, True
 
     def _request_stop(self, action: Action, view: LauncherView) -> None:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
         # Once per guardian incarnation: one that applied it may have died.
-        self.supervisor.send(self.guardian_key, StopRun(), id_=f"{self.run}-stop-{self.me.incarnation}-{last}")
+        self.supervisor.send(self.guardian_key, StopRun(), id_=f"{self.run}-stop-{self.incarnation.number}-{last}")
 
     def _start(self, action: Action, view: LauncherView) -> None:
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
             self.supervisor.sweep(previous)
-        request = SpawnRequest(self.guardian_key, self.me.key, journal_incarnation=self.facts.incarnation)
+        request = SpawnRequest(self.guardian_key, self.incarnation.key, journal_incarnation=self.facts.incarnation)
         try:
             started = spawn_process(self.runtime, self.launch, request)
         except START_RACES as error:
@@ -287,7 +287,7 @@ class Launcher:
         if lock is None:
             return
         try:
-            journal = Writer(self.files.journal, self.me.token)
+            journal = Writer(self.files.journal, self.incarnation.token)
             # Not `self.state.status`: it may count on a resume that no guardian has applied.
             if replay_run(journal.entries).status == "running":
                 event = RunChanged("stopped", STOPPED_BY_PERSON)
@@ -312,7 +312,7 @@ class Launcher:
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
         terminal.shutdown()  # our own server, unless another run has a session in it
         remove_temp_files(self.runtime.home, self.runtime.clock.time())
-        self.exit_code = exit_gracefully(self.me, status, EXIT.get(status, 1))
+        self.exit_code = exit_gracefully(self.incarnation, status, EXIT.get(status, 1))
         self.supervisor.journal.close()
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Launcher, Action, LauncherView], None]]] = {

@@ -42,15 +42,15 @@ class Processor:
 
     is_event_driven = False
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch) -> None:
-        self.runtime, self.me, self.launch = runtime, me, launch
-        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=me.token,
-                                git=Git(Path(launch.repo)))
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
+        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
+        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock,
+                                token=incarnation.token, git=Git(Path(launch.repo)))
         self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                                      held_back=launch.held_back)
-        journal = runtime.files(launch.run_id).process_journal(f"processor-{me.key.name}")
-        self.supervisor = Supervisor(runtime, me, Writer(journal, me.token))
-        self.supervisor.record(ProcessOpened(me.incarnation, me.identity.pid))
+        journal = runtime.files(launch.run_id).process_journal(f"processor-{incarnation.key.name}")
+        self.supervisor = Supervisor(runtime, incarnation, Writer(journal, incarnation.token))
+        self.supervisor.record(ProcessOpened(incarnation.number, incarnation.identity.pid))
         self.exit_code: int | None = None
         self.stopping = False
         self._has_queue = False
@@ -61,7 +61,7 @@ class Processor:
 
     def turn(self) -> bool:
         """Take the queue if it is free, work on it until it must wait, report the outcomes."""
-        for posted in signals.list_pending(self.runtime.home, self.me.key):
+        for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
             signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
         if self.stopping or self._is_orphaned():
             self._end("stopped" if self.stopping else "orphaned")
@@ -100,7 +100,7 @@ class Processor:
         """Return whether it is idle, and neither guardian nor launcher is alive to end it when the run is over."""
         if self._has_queue and (self._wait is None or self._wait.kind != "empty"):
             return False
-        parent = self.me.identity.parent
+        parent = self.incarnation.identity.parent
         parents = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
         return not any(self.supervisor.is_alive(key) for key in [*parents, launcher_key(self.launch.run_id)])
 
@@ -114,7 +114,7 @@ class Processor:
         runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
         if runner is None or runner.status == "terminated":
             return  # a later incarnation reads the queue's journal
-        signal = to_signal(outcome, self.me.key.name, self.me.incarnation)
+        signal = to_signal(outcome, self.incarnation.key.name, self.incarnation.number)
         if signal is not None:
             signals.post(self.runtime.home, signal, outcome.seq)
 
@@ -150,5 +150,5 @@ class Processor:
 
     def _end(self, reason: str) -> None:
         self.worker.close(end_gate=True)
-        self.exit_code = exit_gracefully(self.me, reason)
+        self.exit_code = exit_gracefully(self.incarnation, reason)
         self.supervisor.journal.close()

@@ -61,17 +61,17 @@ class Orchestrator:
 
     is_event_driven = True
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task) -> None:
-        self.runtime, self.me, self.launch, self.task = runtime, me, launch, task
-        assert me.identity.worktree is not None
-        self.worktree = Path(me.identity.worktree)
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
+        self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
+        assert incarnation.identity.worktree is not None
+        self.worktree = Path(incarnation.identity.worktree)
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
-        self.hook = runtime.store.get(Hook, me.key)
+        self.hook = runtime.store.get(Hook, incarnation.key)
         environment = {**runtime.environ, **self.git.author(self.worktree)}  # the agent's own commits need an author
-        self.assignment = Assignment(task, self.worktree, folder, environment, me.incarnation,
-                                     controllers=_controllers(me, launch), attempts=folder.parent.parent)
-        self.mailbox = Mailbox(runtime, me, launch)
+        self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
+                                     controllers=_controllers(incarnation, launch), attempts=folder.parent.parent)
+        self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
         self.stopping = False
         self.exit_code: int | None = None
@@ -84,7 +84,7 @@ class Orchestrator:
         self._progress_stamp: tuple[object, object] | None = None
         self._has_output = True
         self._watched_paths = [str(path) for path in (
-            runtime.store.path(Identity, me.key), signals.inbox_path(runtime.home, me.key), folder,
+            runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
             self.assignment.output, self.assignment.notes, self._reflog)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
         self._output_start = self._shown
@@ -140,7 +140,7 @@ class Orchestrator:
 
     def abandon(self, why: str) -> None:
         """Kill the agent when fenced: a successor works in the same worktree."""
-        self.runtime.processes.kill_tree(None, self.me.marker, grace=self.runtime.timing.sweep_grace)
+        self.runtime.processes.kill_tree(None, self.incarnation.marker, grace=self.runtime.timing.sweep_grace)
 
     def handle_persistent_error(self, why: str) -> None:
         """Fail the attempt with the error."""
@@ -163,7 +163,7 @@ class Orchestrator:
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
-        text = prompt.build(self.task, self.me.identity.branch or "", wisdom, self._conflicts())
+        text = prompt.build(self.task, self.incarnation.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
         self.assignment.write_prompt(text)
         failpoint.here(":prompted")
@@ -197,14 +197,14 @@ class Orchestrator:
         last = self._last_commit() or self.hook.last_committed_node
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.runtime.clock.utc()
-            self.hook = self.me.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
+            self.hook = self.incarnation.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
 
     def _record_session(self, work: Work) -> None:
         """Copy the session's id and the phase that the agent reported to the hook."""
         session = work.session
         if session is not None and session != self.hook.claude_session_id:
             now = self.runtime.clock.utc()
-            self.hook = self.me.hook(lambda old: hooks.remember_session(old, now, session))
+            self.hook = self.incarnation.hook(lambda old: hooks.remember_session(old, now, session))
         phase = work.phase
         if phase == "impl_complete" and self.hook.phase == "executing":
             self._move_hook(phase)
@@ -277,7 +277,7 @@ class Orchestrator:
         if outcome.status == "success":
             self.git.commit_all(self.worktree, _commit_message(self.task))
             failpoint.here(":committed")
-            if reason := adopt_commits(self.git, self.worktree, self.me.identity.branch or ""):
+            if reason := adopt_commits(self.git, self.worktree, self.incarnation.identity.branch or ""):
                 outcome = Outcome("fail", reason, outcome.exit_code)
             self._progress_stamp = None
             self._record_progress()
@@ -289,12 +289,12 @@ class Orchestrator:
 
     def _write_result(self, outcome: Outcome) -> None:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
-        result = Result(self.task.run_id, self.task.node, self.task.attempt, self.me.incarnation, outcome.status,
+        result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         (self.work.session if self.work is not None else None) or "")
-        with self.runtime.store.locked(Identity, self.me.key, incarnation=self.me.incarnation) as identity:
-            require_unfenced(identity, self.me.key)
+        with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
+            require_unfenced(identity, self.incarnation.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))
 
     def _move_hook(self, phase: str) -> None:
@@ -303,21 +303,21 @@ class Orchestrator:
         order = list(hooks.PHASES)
         is_rework = (self.hook.phase, phase) == ("impl_complete", "executing")
         if is_rework or order.index(self.hook.phase) < order.index(phase):
-            self.hook = self.me.hook(lambda old: hooks.change_phase(old, phase, now))
+            self.hook = self.incarnation.hook(lambda old: hooks.change_phase(old, phase, now))
 
     def _end(self, reason: str) -> None:
         self._show_output()
         reaper.kill_leftovers()
-        exit_gracefully(self.me, reason, 0 if reason != "failed" else 1)
+        exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
-        if self.launch.adhoc and self.me.identity.parent is None:
+        if self.launch.adhoc and self.incarnation.identity.parent is None:
             self._close_terminal()
 
     def _close_terminal(self) -> None:
         """Close the session, and with the last one the terminal's server, for an orchestrator that was started by hand
         and has no runner to do it."""
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
-        close_sessions(terminal, self.runtime.store.get(Identity, self.me.key))
+        close_sessions(terminal, self.runtime.store.get(Identity, self.incarnation.key))
         terminal.shutdown()
 
 
@@ -328,17 +328,19 @@ class Mailbox:
     the agent's work, which keeps it in its own files, before it is acknowledged.
     """
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch) -> None:
-        self.runtime, self.me, self.launch = runtime, me, launch
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
+        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
         self._asked = ""
-        atomic.make_directory(signals.inbox_path(runtime.home, me.key))  # only an existing folder can be watched
+        # Only an existing folder can be watched.
+        atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
     def ask(self, work: Work, task: Task) -> None:
         """Send the open question to the runner, once."""
-        question, parent = work.question, self.me.identity.parent
+        question, parent = work.question, self.incarnation.identity.parent
         if question is None or question.id == self._asked or parent is None:
             return
-        source = {"role": self.me.key.role, "name": self.me.key.name, "incarnation": self.me.incarnation}
+        key = self.incarnation.key
+        source = {"role": key.role, "name": key.name, "incarnation": self.incarnation.number}
         payload = NeedsInput(question.text, question.id)
         signals.post(self.runtime.home, Signal(
             f"{self.launch.run_id}-{task.node}-{task.attempt}-{question.id}-asked", source, dict(parent),
@@ -348,8 +350,8 @@ class Mailbox:
     def read(self, work: Work) -> bool:
         """Pass arrived answers to the agent's work; return whether there was one."""
         has_answer = False
-        incarnations = {self.me.key.full: self.me.incarnation}
-        for posted in signals.list_pending(self.runtime.home, self.me.key):
+        incarnations = {self.incarnation.key.full: self.incarnation.number}
+        for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
             received = posted.signal
             why = posted.error if received is None else find_objection(received, self.launch.run_id, {}, incarnations)
             payload = parse(received) if received is not None else None
@@ -363,16 +365,16 @@ class Mailbox:
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake at any answer."""
-        folder = signals.inbox_path(self.runtime.home, self.me.key)
+        folder = signals.inbox_path(self.runtime.home, self.incarnation.key)
         if folder.is_dir():
             event_loop.watch_directory(folder)
 
 
-def _controllers(me: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
+def _controllers(incarnation: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
     """Return the controllers of an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
     by_guardian = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
-    parent = me.identity.parent
+    parent = incarnation.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
     return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *by_guardian) if runner else by_guardian
 

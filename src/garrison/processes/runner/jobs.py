@@ -50,9 +50,9 @@ class JobFact(NamedTuple):
 class RunnerJobs:
     """Runs one job at a time; `name` is that of the job under way, '' if there is none."""
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git,
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  worktree: Path) -> None:
-        self.runtime, self.me, self.launch, self.task = runtime, me, launch, task
+        self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.git, self.worktree = git, worktree
         self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
@@ -69,11 +69,11 @@ class RunnerJobs:
         """Start a job; a validator judges `branch`."""
         self.name = name
         if name == VALIDATOR:
-            self._job = ValidatorJob(self.runtime, self.me, self.launch, self.task, self.git, self.worktree, branch,
-                                     now)
+            self._job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git, self.worktree,
+                                     branch, now)
             return
         timing = self.runtime.timing
-        env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.me.marker)
+        env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
         self._job = Job.start(self.command(name), env=env, cwd=self.worktree, log=self._log(name), now=now,
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
@@ -146,8 +146,8 @@ def validator_agent(attributes: Mapping[str, Any]) -> str:
 class ValidatorJob:
     """One validation; has the interface of `system.jobs.Job`."""
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task, git: Git, node_worktree: Path,
-                 branch: str, now: float) -> None:
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
+                 node_worktree: Path, branch: str, now: float) -> None:
         self._started, self.reason = now, ""
         self._git, self._node_worktree, self._task = git, node_worktree, task
         worktree = validator_worktree(node_worktree)
@@ -157,11 +157,11 @@ class ValidatorJob:
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
-        environment = worktree_environment(runtime, launch, task, worktree, me.marker)
+        environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
-        assignment = Assignment(judged, worktree, folder, environment, me.incarnation,
-                                controllers=((me.key.full, "judges by your verdict"),))
+        assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
+                                controllers=((incarnation.key.full, "judges by your verdict"),))
         self._work = registry.agent(validator_agent(task.attributes), runtime.home, VALIDATOR).start(assignment, now)
 
     @property

@@ -66,31 +66,31 @@ class Runner:
 
     is_event_driven = True
 
-    def __init__(self, runtime: Runtime, me: Incarnation, launch: Launch, task: Task) -> None:
-        self.runtime, self.me, self.launch, self.task = runtime, me, launch, task
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
+        self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)
         self.orchestrator_key = Key("orchestrator", task.node, launch.run_id)
         self.branch = branch_name(launch.run_id, task.node)
         path = worktree_path(launch, task.node)
         self.git = Git(Path(launch.repo))
-        queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=me.token,
+        queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=incarnation.token,
                            git=self.git)
-        self.merge_client = MergeClient(queue, task, self.branch, me.key.full)
-        journal = Writer(self.files.process_journal(f"runner-{task.node}"), me.token)
+        self.merge_client = MergeClient(queue, task, self.branch, incarnation.key.full)
+        journal = Writer(self.files.process_journal(f"runner-{task.node}"), incarnation.token)
         self.facts = RunnerFacts()
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
-        self.supervisor = Supervisor(runtime, me, journal)
-        self.parent = Parent(me, self.supervisor, task)
+        self.supervisor = Supervisor(runtime, incarnation, journal)
+        self.parent = Parent(incarnation, self.supervisor, task)
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
-        self.phase = runtime.store.get(Hook, me.key).phase
+        self.phase = runtime.store.get(Hook, incarnation.key).phase
         self.terminal, note = choose_terminal(launch.terminal, runtime.home)
         if note:
             log_line(note)
         self.activity = AgentActivity(self.folder, path, task)
-        self.jobs = RunnerJobs(runtime, me, launch, task, self.git, path)
-        self.snapshotter = Snapshotter(runtime, me, launch, task, path)
+        self.jobs = RunnerJobs(runtime, incarnation, launch, task, self.git, path)
+        self.snapshotter = Snapshotter(runtime, incarnation, launch, task, path)
         self.worktree = Worktree(self.git, launch, task, path, self.branch, self.folder, self._record_saved)
         self._asked = ""
         self.stopping = False
@@ -103,10 +103,10 @@ class Runner:
         self._heartbeat = str(runtime.store.life_path(self.orchestrator_key))
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, self.orchestrator_key), *self.parent.record_paths,
-            signals.inbox_path(runtime.home, me.key), self.folder, path, launch.repo)]
+            signals.inbox_path(runtime.home, incarnation.key), self.folder, path, launch.repo)]
         self._decision = Decision([])
-        self._record(ProcessOpened(me.incarnation, me.identity.pid, self.phase))
-        write_runner_state(runtime, launch, me.key, "active", me.identity.pid)
+        self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, self.phase))
+        write_runner_state(runtime, launch, incarnation.key, "active", incarnation.identity.pid)
 
     # ---- observe
 
@@ -114,7 +114,7 @@ class Runner:
         """Gather everything the policy decides on; journal the result of a finished job on the way."""
         now = self.runtime.clock.monotonic()
         self._poll_job(now)
-        inbox = signals.list_pending(self.runtime.home, self.me.key)
+        inbox = signals.list_pending(self.runtime.home, self.incarnation.key)
         merge = self.merge_client.read_status(self.phase)
         return RunnerView(
             self.task, self.phase, now, self.runtime.observer.machine.boot_id, inbox=inbox,
@@ -205,7 +205,7 @@ class Runner:
         """Kill the runner's own job when fenced; the successor adopts the orchestrator."""
         self.snapshotter.close()
         if self.jobs.name:
-            self.runtime.processes.kill_tree(None, self.me.marker, grace=self.runtime.timing.sweep_grace)
+            self.runtime.processes.kill_tree(None, self.incarnation.marker, grace=self.runtime.timing.sweep_grace)
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
@@ -233,11 +233,11 @@ class Runner:
 
     def _move_hook(self, action: Action, view: RunnerView) -> None:
         now = self.runtime.clock.utc()
-        self.phase = self.me.hook(lambda old: hooks.change_phase(old, action.target, now)).phase
+        self.phase = self.incarnation.hook(lambda old: hooks.change_phase(old, action.target, now)).phase
 
     def _reopen_hook(self, action: Action, view: RunnerView) -> None:
         now = self.runtime.clock.utc()
-        self.phase = self.me.hook(lambda old: hooks.reopen(old, now)).phase
+        self.phase = self.incarnation.hook(lambda old: hooks.reopen(old, now)).phase
 
     # ---- actions: signals
 
@@ -314,7 +314,7 @@ class Runner:
             self.worktree.clear_locks()
         try:
             started = spawn_orchestrator(self.runtime, self.launch, self.task, self.worktree.path, self.terminal,
-                                         parent=self.me.key, journal_incarnation=self.facts.incarnation)
+                                         parent=self.incarnation.key, journal_incarnation=self.facts.incarnation)
         except START_RACES as error:
             log_line(str(error))
             return
@@ -395,8 +395,8 @@ class Runner:
             self._close_session(view.orchestrator)
         if self.launch.adhoc:
             self.terminal.shutdown()
-        write_runner_state(self.runtime, self.launch, self.me.key, f"terminated ({action.why})", os.getpid())
-        self.exit_code = exit_gracefully(self.me, action.why, 1 if action.why == "failed" else 0)
+        write_runner_state(self.runtime, self.launch, self.incarnation.key, f"terminated ({action.why})", os.getpid())
+        self.exit_code = exit_gracefully(self.incarnation, action.why, 1 if action.why == "failed" else 0)
         self.supervisor.journal.close()
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Runner, Action, RunnerView], None]]] = {

@@ -86,7 +86,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     git.check_branch_space()
     base = git.current_branch()
     if base is None:
-        raise Refused(f"{repo} has a detached HEAD; check out the branch that the work is to land on")
+        raise Refused(f"{repo} has a detached HEAD; check out the branch on which the work should land")
     launch = Launch(
         run_id=str(task.pop("run", "") or ""), pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
         created_at=runtime.clock.utc(), trees=str(trees_root(runtime.environ)),

@@ -217,12 +217,12 @@ def _is_disk_full(error: GarrisonError, runtime: Runtime) -> bool:
 
 
 def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, now: float) -> bool:
-    """Return whether a heartbeat was written; LockLost if the home cannot take one any more (read-only, unmounted)."""
+    """Return whether a heartbeat was written; LockLost if the home is no longer writable (read-only, unmounted)."""
     try:
         incarnation.beat()
     except OSError as error:
         if error.errno not in TRANSIENT_ERRNOS:
-            raise LockLost(f"no heartbeat can be written to {runtime.home} any more ({error.strerror}); stopping") \
+            raise LockLost(f"{runtime.home} is no longer writable ({error.strerror}); stopping") \
                 from error
         errors.add(f"{error.strerror}: {runtime.home}", now)
         return False

@@ -12,7 +12,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  3. decide (pure)       `runner/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
                         START, PROBE, PARK or wait, as `supervise/restart.py` says. One decision a turn; each is
                         journaled with all it was based on (`record_decision`), which `garrison why` replays.
- 4. REPLACE             `replace_child`: fence (the record says `crashed`; the dead can write nothing any more), then
+ 4. REPLACE             `replace_child`: fence (the record says `crashed`, so it can no longer write), then
                         kill what is left of the incarnation (`supervise/incarnation.py`).
  5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
  6. START               `spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next incarnation,
@@ -179,7 +179,7 @@ class Supervisor:
         return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced incarnation; once, since nothing is left then that could fork."""
+        """Kill what is left of a fenced incarnation; once, since afterwards nothing is left that could fork."""
         if (identity.key, identity.incarnation) in self._swept:
             return
         killed = kill_incarnation(self.runtime.observer, identity, self.runtime.timing.sweep_grace)

@@ -43,7 +43,7 @@ def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, w
 
 
 def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
-    """Return whether a worktree holds anything that is in none of the commits `tips`."""
+    """Return whether a worktree holds anything that is missing from all the commits `tips`."""
     head = git.head(worktree)
     return git.is_dirty(worktree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))
 

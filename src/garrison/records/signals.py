@@ -367,7 +367,7 @@ class UnparkNode(Payload):
 
 @dataclass(frozen=True)
 class CancelNode(Payload):
-    """End the node's work: it is not needed any more."""
+    """End the node's work, which is no longer needed."""
 
     action = "cancel"
     text: str = ""

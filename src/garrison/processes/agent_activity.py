@@ -34,10 +34,10 @@ class AgentActivity:
         """Return for each kind of activity the (modification time in ns, size) of its file, None where there is none;
         `deep` includes the worktree."""
         claude = self.folder / "claude"
-        stamps = {"output": stat_stamp(self.folder / "output.log"), "notes": stat_stamp(self.folder / "notes.txt"),
+        stamps = {"output": _stat_stamp(self.folder / "output.log"), "notes": _stat_stamp(self.folder / "notes.txt"),
                   "head": self._head()}
         if claude.is_dir():
-            stamps |= {"stream": stat_stamp(claude / "stream.jsonl"),
+            stamps |= {"stream": _stat_stamp(claude / "stream.jsonl"),
                        "transcript": newest_entry(claude / "transcripts")}
         if deep:
             stamps["worktree"] = newest_entry(self.worktree)
@@ -49,7 +49,7 @@ class AgentActivity:
             git_dir = (self.worktree / ".git").read_text().removeprefix("gitdir:").strip()
         except OSError:
             return None
-        return stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
+        return _stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
 
     def tool(self) -> tuple[str, float] | None:
         """Return the tool of a Claude session that is running, and the seconds it may be silent."""
@@ -63,7 +63,7 @@ class AgentActivity:
             return ""
 
 
-def stat_stamp(path: Path) -> Stamp:
+def _stat_stamp(path: Path) -> Stamp:
     """Return (modification time in ns, size); None while there is no such file."""
     try:
         stat = path.stat()

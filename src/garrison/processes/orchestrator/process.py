@@ -19,7 +19,6 @@ from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.registry import agent
 from garrison.errors import GarrisonError
-from garrison.processes.agent_activity import stat_stamp
 from garrison.processes.control_graph import CONTROL_KINDS
 from garrison.processes.loop import exit_gracefully, fingerprint_of
 from garrison.processes.spawn import close_sessions
@@ -81,7 +80,7 @@ class Orchestrator:
         self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
         self._reflog = self.git.git_dir(self.worktree) / "logs" / "HEAD"
-        self._progress_stamp: tuple[object, object] | None = None
+        self._progress_stamp: Fingerprint | None = None
         self._has_output = True
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
@@ -189,7 +188,7 @@ class Orchestrator:
 
     def _record_progress(self) -> None:
         """Copy the last commit and the agent's notes to the hook, for a successor."""
-        stamp = (stat_stamp(self._reflog), stat_stamp(self.assignment.notes))
+        stamp = fingerprint_of((str(self._reflog), str(self.assignment.notes)))
         if stamp == self._progress_stamp:  # else git would run several times a second
             return
         self._progress_stamp = stamp

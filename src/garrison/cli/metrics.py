@@ -25,7 +25,7 @@ _HOST = "127.0.0.1"
               help="Serve at this port of 127.0.0.1 instead (0: any free one); nothing is read between two scrapes.")
 @home_option
 def metrics(port: int | None, home: str | None) -> None:
-    """Print the home's runs, layers, queues and costs in Prometheus' text format."""
+    """Print the home's runs, processes, queues and costs in Prometheus' text format."""
     from garrison.views.metrics import render_metrics
 
     place = find_home(home)

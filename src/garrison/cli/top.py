@@ -38,7 +38,7 @@ BETWEEN = 0.25
 @json_option
 @home_option
 def top(run: str | None, interval: float, once: bool, as_json: bool, home: str | None) -> int:
-    """Watch the layers of the home's runs: state, ages, CPU and memory of their processes, queue, costs and deaths.
+    """Watch the processes of the home's runs: state, ages, CPU and memory, and the queue, costs and deaths.
 
     BEAT is the time since the last heartbeat, STARTS counts how often a node's runner and agent were started. Keys run
     the commands of the same name: attach, logs, why, agents respawn, park and unpark.

@@ -117,7 +117,7 @@ class RunView:
         return any(layer.living for layer in self.layers)
 
     def layer(self, role: str) -> ProcessView | None:
-        """Return its first layer of a role."""
+        """Return its first process of a role."""
         return next((layer for layer in self.layers if layer.role == role), None)
 
     def to_json(self) -> dict[str, Any]:

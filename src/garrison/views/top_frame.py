@@ -46,7 +46,7 @@ class ProcessRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a run, one of its layers, or one of its nodes (`kind`)."""
+    """One row: a run, one of its processes, or one of its nodes (`kind`)."""
 
     run: str
     kind: str
@@ -59,7 +59,7 @@ class Row:
     attempt: int | None = None
     attempts: int | None = None
     starts: str = ""
-    """How often a layer, or a node's runner and agent (`1+2`), was started."""
+    """How often a process, or a node's runner and agent (`1+2`), was started."""
     age_s: float | None = None
     beat_s: float | None = None
     usd: float | None = None

@@ -206,9 +206,9 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
 def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                          capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
-    real, fails = broadcaster.MachineObserver.observe, [True]
+    real, fails = broadcaster.HomeObserver.observe, [True]
 
-    def look(self: broadcaster.MachineObserver, runs: list[str]) -> dict[str, Observation]:
+    def look(self: broadcaster.HomeObserver, runs: list[str]) -> dict[str, Observation]:
         if fails[0] and real(self, runs)["r1"].layers:
             raise OSError("no /proc today")
         return real(self, runs)
@@ -227,7 +227,7 @@ def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
 
     with home_builder(tmp_path) as builder:
         begun(builder).close()
-        monkeypatch.setattr(broadcaster.MachineObserver, "observe", look)
+        monkeypatch.setattr(broadcaster.HomeObserver, "observe", look)
         asyncio.run(scene(builder))
 
 
@@ -389,7 +389,7 @@ def test_an_action_runs_a_command_and_shows_its_message(tmp_path: Path) -> None:
 
 def test_nothing_is_read_while_no_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(broadcaster.MachineObserver, "observe", lambda self, runs: looks.append(1) or {})
+    monkeypatch.setattr(broadcaster.HomeObserver, "observe", lambda self, runs: looks.append(1) or {})
     monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
 
     async def scene() -> None:

@@ -221,5 +221,5 @@ def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.M
             assert "Traceback" in await ask(here)
 
     monkeypatch.delenv("GARRISON_DEBUG", raising=False)
-    monkeypatch.setattr(routes.chat, "crew", broken)
+    monkeypatch.setattr(routes.chat, "crew_json", broken)
     on(tmp_path, scene)

@@ -1,7 +1,7 @@
-"""Screen of `garrison top`: turn a frame of `views.top_frame` and a selection into exactly so many lines. Pure.
+"""Screen of `garrison top`: render a frame of `views.top_frame` and a selection into lines. Pure.
 
-No terminal and no library: every text goes through `span`, so that nothing an agent wrote reaches the screen as
-anything but words. Each state has its own symbol and word, so that colours are only a help.
+All text is cleaned when it becomes a span, so that nothing an agent wrote can control the terminal. Each state has its
+own symbol and word; colours only help.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ KEYS: Sequence[tuple[str, str]] = (
     ("u", "unpark"), ("/", "filter"), ("q", "quit"))
 """Keys of the last line: (key, what it does)."""
 LEAST_DOING = 24
-"""Columns for what a row is doing, below which other columns give way."""
+"""Least width of the column DOING; other columns give way to it."""
 NO_RUN = "no run yet; `garrison launch` starts one"
 WIDE = 110
-"""Columns from which queue and deaths are side by side."""
+"""Width from which queue and deaths are side by side."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table; `right`: its numbers are aligned to the right."""
+    """A column of the table; `right`: its values are aligned to the right."""
 
     key: str
     title: str
@@ -57,7 +57,7 @@ GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu"
 
 @dataclass(frozen=True)
 class Selection:
-    """What a person has selected: the row (its id), the first row shown, the filter, and the text over the table."""
+    """State of the screen: the selected row (its id), the first row shown, the filter, and the text over the table."""
 
     row: str = ""
     first: int = 0
@@ -65,13 +65,13 @@ class Selection:
     typing: bool = False
     """Whether the filter is being typed."""
     ask: str = ""
-    """A question that `y` answers."""
+    """Question that `y` confirms."""
     note: str = ""
     """The latest message: a command's last line, or why it failed."""
     bad: bool = False
-    """Whether the message is of a failure."""
+    """Whether the message reports a failure."""
     title: str = ""
-    """Of the text over the table, '' if there is none."""
+    """Title of the text over the table, '' if there is none."""
     text: Sequence[str] = field(default_factory=tuple)
     scrolled: int = 0
 

@@ -112,7 +112,7 @@ class Supervisor:
         return ChildState(state.identity, inspection.verdict, state.observation, inspection.evidence)
 
     def note_watching(self) -> None:
-        """Count the time since the last fingerprint as watched, so that a hang is detected in skipped turns' time."""
+        """Count the time since the last fingerprint as watched, so that hangs are detected across skipped turns."""
         self._hang_watcher.clock.advance(self.runtime.clock.monotonic())
 
     def is_alive(self, key: Key) -> bool:

@@ -98,7 +98,7 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     assert child.wait(DEADLINE) == 1, place.logs()
     wait_for("nobody is left, nor the tmux server", lambda: not place.living_processes())
     assert not place.home.exists()
-    assert "was removed or replaced; stopping in order" in (place.root / "out").read_text()
+    assert "was removed or replaced; stopping gracefully" in (place.root / "out").read_text()
     no_traceback(place)
     status = place.command("status")
     assert (status.returncode, status.stdout, status.stderr.count("\n")) == (0, "", 1)

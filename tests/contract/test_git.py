@@ -11,7 +11,7 @@ import pytest
 
 from garrison.errors import Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
-from garrison.system.git.objects import Ident
+from garrison.system.git.commits import Ident
 
 
 def git(path, *arguments):

@@ -32,7 +32,7 @@ from garrison.merge.records import (
 )
 from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
-from garrison.system.git.objects import MergeResult
+from garrison.system.git.commits import MergeResult
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry

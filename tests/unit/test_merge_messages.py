@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.merge.candidates import append_trailers, squash_message
-from garrison.system.git.history import Commit, Ident
+from garrison.system.git.commits import Commit, Ident
 
 ANN, BOB = Ident("Ann", "a@x", "1 +0000"), Ident("Bob", "b@x", "2 +0100")
 

@@ -24,7 +24,7 @@ from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
-from garrison.system.git.objects import MergeResult
+from garrison.system.git.commits import MergeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,7 +207,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.entry import MergeEntry
     from garrison.system.git import Git
-    from garrison.system.git.history import Commit
+    from garrison.system.git.commits import Commit
 
     Trailers = Callable[[str], Sequence[str]]
     """Tree → the lines that end a commit's message."""

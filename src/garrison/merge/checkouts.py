@@ -23,7 +23,7 @@ from garrison.system.git.repository import operation_in_progress
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from garrison.system.git.objects import Change
+    from garrison.system.git.commits import Change
 
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
 _MAX_NAMED = 10

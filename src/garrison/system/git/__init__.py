@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.system.git.history import ABSENT
-from garrison.system.git.objects import MergeResult
+from garrison.system.git.commits import ABSENT, MergeResult
 from garrison.system.git.repository import (
     Answer,
     GitError,

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from garrison.system.git.history import ABSENT
+from garrison.system.git.commits import ABSENT
 from garrison.system.git.repository import GitError, pair
 from garrison.system.git.submodules import PARTS, Submodules
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes
-from garrison.system.git.history import History
-from garrison.system.git.objects import OID
+from garrison.system.git.commits import OID, Commits
 from garrison.system.git.repository import CONTENTION, EMAIL, NAME, GitError, attempts, pair
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Worktree(NamedTuple):
     head: str | None
 
 
-class Worktrees(History):
+class Worktrees(Commits):
     """Worktrees of a repository and what is in them."""
 
     def worktrees(self) -> list[Worktree]:

@@ -1,0 +1,375 @@
+"""Commits: branches, commits, trees and refs of a repository, read, compared, merged and written without a checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.errors import Refused
+from garrison.system import disk_space, processes
+from garrison.system.git.repository import (
+    CONTENTION,
+    EMAIL,
+    NAME,
+    GitError,
+    Repository,
+    attempts,
+    pair,
+    split,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+ABSENT = ""
+"""`old` of `update_ref` for a ref that must not exist yet, whatever the length of object names."""
+_INVALID_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
+"""Characters that no branch name contains."""
+OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Full name of an object."""
+_CACHED_DIFFS = 16
+"""Differences of trees that are cached."""
+_SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
+"""Names in `scratch`, with the pid of their creator."""
+_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+_CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
+_UNRELATED = "unrelated histories"
+
+
+class MergeResult(NamedTuple):
+    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` in words."""
+
+    tree: str | None
+    conflicts: list[str]
+    reason: str = ""
+
+
+class Ident(NamedTuple):
+    """Author of a commit and its time: `date` is git's raw form, `1700000000 +0100`."""
+
+    name: str
+    email: str
+    date: str
+
+
+class Change(NamedTuple):
+    """One path that differs between two trees: its mode and blob in the newer one, and A, M, T or D."""
+
+    name: str
+    mode: str
+    blob: str
+    status: str
+
+
+class Commit(NamedTuple):
+    """One commit: parents' oids, author, whole message."""
+
+    oid: str
+    parents: list[str]
+    author: Ident
+    message: str
+
+
+class Commits(Repository):
+    """Branches, commits, trees and refs of a repository."""
+
+    # --- branches and commits -----------------------------------------------------------------------------------------
+
+    def branch_tip(self, branch: str) -> str | None:
+        """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
+        if _INVALID_NAME.search(branch):
+            return None
+        return self._read_loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
+
+    def branch_exists(self, branch: str) -> bool:
+        """Return whether a local branch of that name exists."""
+        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+
+    def current_branch(self, path: Path | None = None) -> str | None:
+        """Return the short name of the branch checked out at `path`, None when detached."""
+        return self.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=path, check=False).out.strip() or None
+
+    def head(self, path: Path) -> str | None:
+        """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
+        return type(self)(path).rev("HEAD") if path.is_dir() else None
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Return whether `old` is reachable from `new` (itself included)."""
+        answer = self.run("merge-base", "--is-ancestor", old, new, check=False)
+        if answer.code > 1:
+            raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
+        return answer.code == 0
+
+    def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
+        """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
+        return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
+
+    def commits(self, old: str, new: str) -> list[Commit]:
+        """Return the commits reachable from `new` and not from `old`, parents before children."""
+        output = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
+                          "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}",
+                          "--").out
+        parts = output.split("\0")
+        return [Commit(oid, parents.split(), Ident(name, email, date), message) for oid, parents, name, email, date,
+                message in zip(*(parts[at::6] for at in range(6)), strict=False)]
+
+    def check_branch_space(self) -> None:
+        """Raise Refused if a branch named `garrison` makes `garrison/<run>/<node>` impossible."""
+        if self.branch_exists("garrison"):
+            raise Refused("a branch named garrison leaves no room for garrison/<run>/<node>; "
+                          "rename it: git branch -m garrison garrison-old")
+
+    def check_movable(self, branch: str) -> None:
+        """Raise Refused if a hook of the user forbids moving `branch`; git asks the hook, and nothing is moved."""
+        tip = self.branch_tip(branch)
+        commands = f"start\nupdate refs/heads/{branch} {tip} {tip}\nprepare\nabort\n"
+        answer = self.run("update-ref", "--stdin", text=commands, check=False, hooks=True)
+        if answer.code and "hook" in answer.err:
+            raise Refused(f"the reference-transaction hook of {self.root} forbids to move {branch}, so nothing could "
+                          "land there; let it pass update-ref, or take it out of the hooks directory")
+
+    # --- trees --------------------------------------------------------------------------------------------------------
+
+    def has_object(self, oid: str) -> bool:
+        """Return whether the repository has that object; git is only asked about one that has no file of its own."""
+        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
+            self.run("cat-file", "-e", oid, check=False).code == 0
+
+    def tree_of(self, commit: str) -> str:
+        """Return the tree of a commit."""
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not OID.fullmatch(commit):
+                return tree  # a ref: it may name another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
+
+    def changed_paths(self, old: str, new: str) -> list[str]:
+        """Return the paths that differ between two tree-ishes."""
+        return [change.name for change in self.changes(old, new)]
+
+    def changes(self, old: str, new: str) -> list[Change]:
+        """Return what differs between two tree-ishes; the last few answers are cached by their trees."""
+        key = (self._trees.get(old, old), self._trees.get(new, new))
+        if key not in self._changes:
+            parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
+            changes = []
+            for meta, name in zip(parts[::2], parts[1::2], strict=False):
+                _, mode, _, blob, status = meta.split(" ")
+                changes.append(Change(name, mode, blob, status))
+            if not all(map(OID.fullmatch, key)):
+                return changes
+            if len(self._changes) >= _CACHED_DIFFS:
+                self._changes.clear()
+            self._changes[key] = changes
+        return self._changes[key]
+
+    @cached_property
+    def _changes(self) -> dict[tuple[str, str], list[Change]]:
+        return {}
+
+    def merge_tree(self, ours: str, theirs: str) -> MergeResult:
+        """Merge two commits without a checkout."""
+        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
+        if answer.code > 1 and _UNRELATED in answer.err:
+            return _NO_COMMON_COMMIT
+        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
+            raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
+        tree, *conflicts = split(answer.out)
+        return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)
+
+    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
+        """Merge `ours` with each of `theirs`, in one call of git that keeps no object; a `tree` is only a name.
+
+        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        """
+        self.scratch.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
+            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
+            text = "".join(f"{ours} {commit}\n" for commit in theirs)
+            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+        results = [_parse_merge(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(results) == len(theirs):
+            return results
+        if len(theirs) < 2:
+            unmergeable = MergeResult(None, [], "cannot be merged")
+            return [_NO_COMMON_COMMIT if _UNRELATED in answer.err else unmergeable] * len(theirs)
+        half = len(theirs) // 2  # git gave up at one of them: find out which
+        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
+
+    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
+                    author: Ident | None = None) -> str:
+        """Write a commit that depends on nothing but the arguments, durably; return its oid.
+
+        garrison is the committer, and the author unless another is named. Tree and parents need not exist.
+
+        Args:
+            date: seconds since 1970, UTC.
+        """
+        ident = author or Ident(NAME, EMAIL, f"{date} +0000")
+        name = ident.name if any(letter.isalnum() for letter in ident.name) else "unknown"
+        lines = [f"tree {tree}", *(f"parent {parent}" for parent in dict.fromkeys(parents)),
+                 f"author {_strip_forbidden(name)} <{_strip_forbidden(ident.email)}> {ident.date}",
+                 f"committer {NAME} <{EMAIL}> {date} +0000"]
+        text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
+        commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
+        self._trees[commit] = tree
+        return commit
+
+    # --- refs ---------------------------------------------------------------------------------------------------------
+
+    def refs(self, prefix: str) -> dict[str, str]:
+        """Return the refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""
+        lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).out.splitlines()
+        return dict(pair(line) for line in lines)
+
+    def tips_containing(self, commit: str, but: str = "") -> list[str]:
+        """Return up to two commits at the tip of a ref, other than `but`, from which `commit` is reachable."""
+        lines = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains",
+                         commit).out.splitlines()
+        return [oid for oid, ref in map(pair, lines) if ref != but]
+
+    def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
+                   hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
+        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: any value); return False if git refused.
+
+        A full disk is no refusal, but a GitError.
+
+        Args:
+            message: for the reflog.
+            hooks: the user's hooks may run, and refuse.
+            extra: environment variables for those hooks.
+        """
+        values = (ref, new) if old is None else (ref, new, old)
+        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
+                          extra=extra)
+        if answer.code and disk_space.reports_no_space(answer.err):
+            raise GitError(("update-ref", ref), answer.code, answer.err)
+        return answer.code == 0
+
+    def delete_refs(self, refs: Sequence[str]) -> None:
+        """Delete those of `refs` that exist. GitError if one of them is still there."""
+        for last in attempts() if refs else ():
+            answer = self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
+            if answer.code == 0:
+                return
+            if last or not CONTENTION.search(answer.err):
+                raise GitError(("update-ref", "--stdin"), answer.code, answer.err)
+
+    def make_ref(self, ref: str, oid: str) -> bool:
+        """Set a ref that only we write, to an existing commit; return False if git refused.
+
+        The file is renamed into place instead of using git's `<ref>.lock`: a death while holding that would block the
+        ref for ever.
+        """
+        if not self._keeps_refs_in_files:
+            return self.update_ref(ref, oid)
+        path, temporary = f"{self.common}/{ref}", f"{self.scratch}/ref-{os.getpid()}-{threading.get_ident()}"
+        try:
+            os.makedirs(path.rpartition("/")[0], exist_ok=True)  # noqa: PTH103
+            descriptor = self._open_temporary(temporary)
+            try:
+                os.write(descriptor, f"{oid}\n".encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(temporary, path)  # noqa: PTH104
+        except OSError:  # its folder is being removed, or the disk is full; git waits, or says what is wrong
+            with suppress(OSError):
+                os.unlink(temporary)  # noqa: PTH108
+            return self.update_ref(ref, oid)
+        return True
+
+    def _open_temporary(self, path: str) -> int:
+        """Open a file in `scratch` for writing, truncating what a killed process of the same pid left."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self.scratch.mkdir(exist_ok=True)
+            return os.open(path, flags, 0o666)
+
+    def drop_refs(self, refs: Sequence[str]) -> None:
+        """Delete refs that only we write (see `make_ref`); most are files and need no git.
+
+        A ref that git packs at this moment may stay.
+        """
+        packed = b""
+        if self._keeps_refs_in_files:
+            with suppress(FileNotFoundError):
+                packed = (self.common / "packed-refs").read_bytes()
+        self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._keeps_refs_in_files])
+        for ref in refs if self._keeps_refs_in_files else ():
+            (self.common / ref).unlink(missing_ok=True)
+            with suppress(OSError):  # another ref has the same folder
+                (self.common / ref).parent.rmdir()
+
+    def _read_loose(self, ref: str) -> str | None:
+        """Read a ref from its own file; None if git must be asked.
+
+        A step of the merge queue reads five refs, and each call of git costs milliseconds.
+        """
+        if ".." in ref or "//" in ref or ref.endswith("/") or not self._keeps_refs_in_files:
+            return None
+        try:
+            text = (self.common / ref).read_text(errors="replace").strip()
+        except OSError:
+            return None
+        return text if OID.fullmatch(text) and self.has_object(text) else None
+
+    @cached_property
+    def _keeps_refs_in_files(self) -> bool:
+        """Return whether this repository keeps refs in files."""
+        return not (self.common / "reftable").exists()
+
+    # --- scratch files ------------------------------------------------------------------------------------------------
+
+    @property
+    def scratch(self) -> Path:
+        """Return the folder for files that are not, or not yet, part of the repository, on its file system."""
+        return self.common / "garrison"
+
+    def clear_scratch(self) -> None:
+        """Remove what killed processes left in `scratch`."""
+        for left in self.scratch.glob("*"):
+            owner = _SCRATCH.match(left.name)
+            if owner is None or processes.probe(int(owner[1])) is not None:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+_NO_COMMON_COMMIT = MergeResult(None, [], "the branch and the target have no commit in common")
+
+
+def _strip_forbidden(text: str) -> str:
+    """Return the text without characters that git forbids in a name or address."""
+    return re.sub(r"[<>\n\0]", "", text)
+
+
+def conflict_in(paths: Sequence[str]) -> MergeResult:
+    """Return the result of a merge that leaves these paths in conflict.
+
+    A file where the other side has a directory is listed under its own name, without the commit that git appends.
+    """
+    names = sorted({_CONFLICT_SUFFIX.sub("", path) for path in paths})
+    return MergeResult(None, names, "conflict in " + ", ".join(names))
+
+
+def _parse_merge(part: str) -> MergeResult:
+    """Parse one merge of many: `1`, tree; or `0`, tree, paths."""
+    status, tree, *paths = split(part)
+    return MergeResult(tree, []) if status == "1" else conflict_in(paths)

@@ -152,7 +152,7 @@ def test_another_container_leaves_a_run_alone_with_a_message(place: Place) -> No
     for words in (("stop", "r1"), ("launch", "--resume", "r1")):
         refused = there(*words)
         assert refused.returncode == 1
-        assert "in another pid namespace; go there to follow or stop it" in refused.stderr
+        assert "in another pid namespace; follow or stop the run there" in refused.stderr
     assert there("up").stdout == ""
     place.release("a")
     assert place.finish(child) == 0, place.logs()

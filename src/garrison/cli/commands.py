@@ -93,7 +93,7 @@ class Group(click.Group):
 
             close = difflib.get_close_matches(args[0], names, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {close[0]!r}?" if close else
-                                                     f"`{ctx.command_path} --help` lists the commands"))
+                                                         f"`{ctx.command_path} --help` lists the commands"))
         return super().resolve_command(ctx, args)
 
 

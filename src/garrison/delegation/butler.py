@@ -17,8 +17,7 @@ from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.delegation import context, models, prompts, time_phrases
 from garrison.delegation.conversation import Conversation
-from garrison.delegation.events import Event
-from garrison.delegation.events import EventSequence as Numbers
+from garrison.delegation.events import Event, EventSequence
 from garrison.delegation.models import (
     BUTLER,
     AgentResult,
@@ -64,7 +63,7 @@ class AgentOrchestrator:
         self.graph = AgentGraph("crew", connect=connect, sleep=sleep)
         self._tools, self._preferences, self._known = tools, preferences, known
         self._metadata, self._model, self._clock = metadata or {}, model, clock
-        self._numbers = Numbers()
+        self._numbers = EventSequence()
         self._listeners: list[Listener] = []
         self._turn = asyncio.Lock()
         self._is_built = False
@@ -181,7 +180,7 @@ class AgentOrchestrator:
         delegations = await self._delegate(decision, message, turns, emit) if decision.delegations else ()
         answer, problem = await self._answer(message, [delegation.result for delegation in delegations], emit)
         self.conversation.add(Entry(role="assistant", content=answer, at=self._clock(), delegations=delegations,
-                                   note="; ".join(part for part in (note, problem) if part)))
+                                    note="; ".join(part for part in (note, problem) if part)))
         emit("agent_complete", agent=BUTLER, success=not problem)
         emit("done")
 
@@ -209,7 +208,7 @@ class AgentOrchestrator:
         return tuple(delegations)
 
     async def _run_delegation(self, request: DelegationRequest, message: str, turns: Sequence[Any],
-                         emit: Callable[..., None]) -> Delegation:
+                              emit: Callable[..., None]) -> Delegation:
         specialist = self.crew.of_intent(request.intent)
         assert specialist is not None, "parse_classification refuses unknown intents"
         started = self._clock()

@@ -277,7 +277,7 @@ def _interval(text: str, at: int, words: str, moment: datetime, now: datetime) -
 
 
 def _apply_bound(text: str, at: int, words: str, start: datetime, end: datetime, due: datetime, now: datetime, *,
-             lead: str = "") -> Interval:
+                 lead: str = "") -> Interval:
     """Return the interval, bounded by a `since` or `by` (then it ends at `due`) before it or in `lead`."""
     preceding = text[:at] + lead
     for pattern in (_SINCE, _BY):

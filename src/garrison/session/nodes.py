@@ -264,7 +264,7 @@ class SessionNodes:
         if update is None:
             return _skipped("update_goals")
         await call_adapter(update, list(call.context.get("session.goal_updates") or []),
-                     list(call.context.get("session.new_goals") or []), call.context.get("session.agent_id"))
+                           list(call.context.get("session.new_goals") or []), call.context.get("session.agent_id"))
         return ok(session_goals_updated=True)
 
     async def emit_signal(self, call: Call) -> Outcome:

@@ -186,7 +186,7 @@ class Session:
         from garrison.pipeline.open_run import build_program
 
         graphs = {name: _read_graph(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
-                if text is not None}
+                  if text is not None}
         for graph in graphs.values():
             build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
         self._graphs.pending.update(graphs)

@@ -117,7 +117,7 @@ def apply_heartbeat_result(state: SessionState, context: Mapping[str, Any]) -> S
     if mode in MODES:
         new.cognitive_mode = str(mode)
     new.goals = apply_goal_changes(new.goals, context.get("session.goal_updates") or [],
-                              context.get("session.new_goals") or [])
+                                   context.get("session.new_goals") or [])
     _apply_memory(new, context)
     return new
 

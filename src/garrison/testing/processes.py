@@ -68,7 +68,7 @@ class MemoryProcesses:
         if row is None:
             return None
         return ProcessInfo(pid, row.ticks, False, row.ppid, row.comm, state="T" if pid in self._stopped else "S",
-                     cpu=self.cpu.get(pid, 0))
+                           cpu=self.cpu.get(pid, 0))
 
     def is_running(self, pid: int, ticks: int) -> bool:
         """Return whether that very process runs."""

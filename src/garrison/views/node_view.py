@@ -272,7 +272,7 @@ class NodeReader:
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
-                             "failed": "failed", "pending": "waiting", "skipped": "skipped"}
+                                      "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Status of a node → its place in the run, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""

@@ -133,7 +133,7 @@ def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentAc
     if process.get("beat_age_s") is not None:
         ages["beat"] = process["beat_age_s"]
     return AgentEvidence(ages, {"kind": last[0], "age_s": last[1]} if last else None, process.get("stopped", False),
-                       process.get("processes", 0), process.get("processes_stopped", 0), signs.silence)
+                         process.get("processes", 0), process.get("processes_stopped", 0), signs.silence)
 
 
 def _ages(stamps: Mapping[str, tuple[int, int] | None], now: float) -> dict[str, float]:

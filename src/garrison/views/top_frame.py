@@ -85,10 +85,10 @@ class Row:
     def details(self) -> list[tuple[str, str]]:
         """Return everything known about it, as (name, text)."""
         fields = [("state", self.state), ("phase", self.phase),
-                 ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
-                 ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
-                 ("uses", describe_usage(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
-                 ("doing", self.doing)]
+                  ("attempt", f"{self.attempt} of at most {self.attempts}" if self.attempt else ""),
+                  ("starts", self.starts), ("since", format_age(self.age_s)), ("heartbeat", format_age(self.beat_s)),
+                  ("uses", describe_usage(self.used)), ("cost", f"${self.usd:.4f}" if self.usd is not None else ""),
+                  ("doing", self.doing)]
         for role, process in (self.processes or {}).items():
             text = ", ".join(words for words in (
                 process.state, process.phase, f"incarnation {process.incarnation}",
@@ -153,7 +153,7 @@ class FrameReader:
         views = self._views()
         now = self.runs.observer.clock.utc()
         return make_frame(str(self.home), now, views, used, self._costs.read(now[:10]), resource_usage.read_machine(),
-                     len(self.runs.runs()))
+                          len(self.runs.runs()))
 
     def _views(self) -> list[RunView]:
         """Return the run asked for, or those that `status` shows in full."""

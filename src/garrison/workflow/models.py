@@ -79,11 +79,11 @@ def check_types(workflow: Any) -> None:
         if not isinstance(step, WorkflowStep):
             raise WorkflowValidationError(f"step {number} must be a WorkflowStep, not {type(step).__name__}")
         _check_fields({key: getattr(step, key) for key in _STEP}, f"step {number}", _STEP,
-                tuple(key for key in _STEP if key != "description"))
+                      tuple(key for key in _STEP if key != "description"))
 
 
 TYPE_NAMES: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
-                          list: "a list", dict: "a mapping"}
+                               list: "a list", dict: "a mapping"}
 """Types as messages name them."""
 
 

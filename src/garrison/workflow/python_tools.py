@@ -44,7 +44,7 @@ def load_tool(name: str, base: Path) -> Callable[..., Any]:
         function = getattr(function, part, None)
     if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-                and getattr(value, "__module__", None) == module.__name__]
+                 and getattr(value, "__module__", None) == module.__name__]
         near = get_close_matches(attribute, names, 1, 0.6)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8]) or 'none'}"
         raise ToolNotFoundError(f"the tool {name!r:.120}: {location} has no function {attribute!r:.60}; {hint}")

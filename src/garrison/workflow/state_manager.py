@@ -112,8 +112,8 @@ class StateManager:
             try:
                 body = json.loads(path.read_bytes())
                 sessions.append({key: body[key] for key in ("session_id", "workflow_name", "status", "current_step",
-                                                         "started_at", "updated_at")})
+                                                            "started_at", "updated_at")})
             except (OSError, ValueError, KeyError, TypeError):
                 sessions.append({"session_id": path.stem, "workflow_name": "", "status": "corrupt", "current_step": 0,
-                              "started_at": "", "updated_at": ""})
+                                 "started_at": "", "updated_at": ""})
         return sorted(sessions, key=lambda session: (session["updated_at"], session["session_id"]), reverse=True)

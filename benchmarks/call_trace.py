@@ -59,7 +59,7 @@ class Tracer:
                           "function": getattr(code, "co_qualname", code.co_name)})
 
     def is_ours(self, code: CodeType) -> bool:
-        """Whether a function belongs to the package."""
+        """Return whether a function belongs to the package."""
         return code.co_filename.startswith(self.prefix)
 
     def enter(self, code: CodeType, *, main: bool, fresh: bool) -> None:
@@ -118,26 +118,26 @@ class Monitor:
         self.monitoring.set_events(tool, sum(callbacks))
 
     def start(self, code: CodeType, _: int) -> Any:
-        """A function begins."""
+        """Record that a function starts."""
         if not self.tracer.is_ours(code):
             return self.monitoring.DISABLE
         return self.tracer.enter(code, main=sys._getframe(1).f_globals.get("__name__") == "__main__", fresh=True)
 
     def resume(self, code: CodeType, _: int) -> Any:
-        """A generator or coroutine goes on."""
+        """Record that a generator or coroutine continues."""
         return self.throw(code) if self.tracer.is_ours(code) else self.monitoring.DISABLE
 
     def leave(self, code: CodeType, _: int, __: object) -> Any:
-        """A function returns or yields."""
+        """Record that a function returns or yields."""
         return self.tracer.leave() if self.tracer.is_ours(code) else self.monitoring.DISABLE
 
     def throw(self, code: CodeType, *_: object) -> None:
-        """An exception is thrown into a generator; this event cannot be switched off."""
+        """Record an exception thrown into a generator; this event cannot be switched off."""
         if self.tracer.is_ours(code):
             self.tracer.enter(code, main=False, fresh=False)
 
     def unwind(self, code: CodeType, *_: object) -> None:
-        """A function raises; this event cannot be switched off."""
+        """Record that a function raises; this event cannot be switched off."""
         if self.tracer.is_ours(code):
             self.tracer.leave()
 

@@ -1,11 +1,11 @@
-"""What garrison adds to a Claude task, against the SDK called bare with the same scripted turns: wall time and memory;
-how soon a killed session asks the model again; and what a node holds while it works and while it waits for a person.
+"""Claude tasks under garrison against the SDK called bare with the same scripted turns: wall time and memory, the time
+from a death to the resumed request, and the memory of a node while it works and while it waits for a person.
 
     .venv/bin/python benchmarks/claude.py [ROUNDS]
 
-Runs itself inside garrison.testing.isolation: the real CLI, a scripted model, no network. Bare and garrison take turns,
+Runs itself inside garrison.testing.isolation: the real CLI, a scripted model, no network. Bare and garrison alternate,
 so that load hits both alike; it is printed, since starting the CLI is most of a task. Memory is private memory
-(smaps_rollup), the CLI's own told apart.
+(smaps_rollup), with the CLI's own apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONG = 120.0
 
 
 def answer(asked: Request) -> Turn | str:
-    """The model: one commit, a report, a last word; where the prompt says so, a long tool or a question first."""
+    """Play the model: one commit, a report, a last message; if the prompt says so, a long tool or a question first."""
     resumed = "This session was interrupted" in asked.prompt or "The answer:" in asked.prompt
     if asked.step == 0 and not resumed and "Sleep first" in asked.prompt:
         return say(use("Bash", command="sleep 60"))
@@ -50,7 +50,7 @@ def answer(asked: Request) -> Turn | str:
 
 @dataclass
 class Bench:
-    """One folder with a repository and a home, and the model's server."""
+    """Folder with a repository and a home, and the model's server."""
 
     root: Path
     server: ModelServer
@@ -67,15 +67,15 @@ class Bench:
 
     @property
     def files(self) -> AttemptFiles:
-        """The files of the node's sessions."""
+        """Return the files of the node's sessions."""
         return AttemptFiles(self.root / "home/runs/r/nodes/task/1")
 
     def bare(self) -> subprocess.Popen[bytes]:
-        """The SDK alone, in a process of its own."""
+        """Run the SDK alone, in a process of its own."""
         return subprocess.Popen([sys.executable, __file__, "--bare", str(self.repo)], env=self.env)
 
     def launch(self, prompt: str = "Write x.") -> subprocess.Popen[bytes]:
-        """A run of one node, its branch merged after a gate of `true`."""
+        """Run one node, whose branch is merged after a gate of `true`."""
         graph = self.root / "one.dot"
         graph.write_text('digraph one { start [shape=Mdiamond]; exit [shape=Msquare]; start -> task -> exit; '
                          f'task [shape=box, agent=claude, prompt="{prompt}"] }}')
@@ -95,7 +95,7 @@ class Bench:
 
 
 def kind_of(argv: str) -> str:
-    """The kind of process by its command line."""
+    """Return the kind of a process by its command line."""
     if "_bundled/claude" in argv.partition(" ")[0]:
         return "cli"
     return "node" if any(word in argv for word in ("processes.main runner", "processes.main orchestrator",
@@ -190,7 +190,7 @@ def main(rounds: int) -> None:
 
 
 def told(what: str, rounds: list[tuple[float, dict[str, int]]]) -> None:
-    """One line of the table."""
+    """Add one line to the table."""
     seconds = [one for one, _ in rounds]
     most = {kind: int(statistics.median(memory[kind] for _, memory in rounds)) for kind in ("node", "cli", "above")}
     print(f"{what:32} {statistics.median(seconds):6.2f} s  {in_mib(most)}")
@@ -203,7 +203,7 @@ def in_mib(memory: dict[str, int]) -> str:
 
 
 async def bare_sdk(tree: str) -> None:
-    """The same turns without garrison."""
+    """Run the same turns without garrison."""
     from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, create_sdk_mcp_server, tool
 
     @tool("report_result", "Report", {"type": "object", "properties": {"status": {"type": "string"}}})

@@ -1,7 +1,7 @@
-"""A run with many agents that wait: what the supervision benchmarks measure and disturb. Real layers, real git.
+"""Crew: a real run with many waiting agents, which the supervision benchmarks measure and disturb.
 
 The agents are commands that block on a pipe until `release`; then each commits its work, which is gated and merged, so
-that the tests' checker, which asks no garrison code, can say whether anything was lost or doubled.
+that the tests' checker, which uses no garrison code, can tell whether anything was lost or doubled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import support
 from support import Node, Place
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
-LAYERS = ("launch", "guardian", "processor", "runner", "orchestrator")
+ROLES = ("launch", "guardian", "processor", "runner", "orchestrator")
 
 
 def until(what: str, condition: Callable[[], Any], seconds: float) -> Any:
-    """Wait for it; its value. SystemExit in vain."""
+    """Wait until `condition()` is true and return its value; SystemExit if it never is."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
@@ -39,7 +39,7 @@ def until(what: str, condition: Callable[[], Any], seconds: float) -> Any:
 
 @dataclass
 class Crew:
-    """One run `r1` of `size` agents in a folder of its own."""
+    """Run `r1` of `size` agents in a folder of its own."""
 
     root: Path
     size: int
@@ -63,7 +63,7 @@ class Crew:
                                           1_000_000, *more)
 
     def begun(self) -> list[int]:
-        """When agents' commands began, wall clock in nanoseconds; once a life."""
+        """Return when agents' commands began, wall clock in nanoseconds; once an incarnation."""
         return [int(line) for line in self.began.read_text().split()] if self.began.exists() else []
 
     def wait_begun(self, count: int, seconds: float = 600.0) -> list[int]:
@@ -72,16 +72,16 @@ class Crew:
         return self.begun()
 
     def release(self) -> None:
-        """Let all agents go on, those that come later too."""
+        """Let all agents continue, later ones, too."""
         self.pipe.rename(self.root / "old")
-        self.pipe.touch()  # who opens it from now on reads nothing and goes on
+        self.pipe.touch()  # an agent that opens it from now on reads nothing and continues
         for _ in range(3):
             with contextlib.suppress(OSError):
                 os.close(os.open(self.root / "old", os.O_WRONLY | os.O_NONBLOCK))
             time.sleep(0.1)
 
-    def layers(self) -> dict[int, str]:
-        """Pid → role of every living layer of this run, by its command line and home."""
+    def supervised(self) -> dict[int, str]:
+        """Return pid → role of every living supervised process of this run, by its command line and home."""
         found = {}
         for one in support.processes():
             if one.environ.get("GARRISON_HOME") != str(self.place.home) or " -m garrison." not in one.argv:
@@ -92,15 +92,15 @@ class Crew:
         return found
 
     def stop(self) -> None:
-        """kill -9 of everything this run started, launcher first, until nobody is left."""
-        order = {role: place for place, role in enumerate(LAYERS)}
+        """Kill everything that this run started, launcher first, until nothing is left."""
+        order = {role: place for place, role in enumerate(ROLES)}
         for _ in range(20):
-            layers = self.layers()
+            roles = self.supervised()
             mine = [one for one in support.processes() if str(self.root) in " ".join(one.environ.values())
                     and one.pid != os.getpid()]
             if not mine:
                 break
-            for one in sorted(mine, key=lambda one: order.get(layers.get(one.pid, ""), len(LAYERS))):
+            for one in sorted(mine, key=lambda one: order.get(roles.get(one.pid, ""), len(ROLES))):
                 kill(one.pid)
             for child in self.place.started:
                 child.poll()
@@ -110,13 +110,13 @@ class Crew:
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signal a process that we started and just looked at."""
+    """Signal a process that we started and just observed."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def cpu(pids: list[int]) -> dict[int, float]:
-    """Seconds of CPU that processes have used so far, all threads, to the nanosecond."""
+    """Return the CPU seconds that processes have used so far, all threads, to the nanosecond."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def cpu(pids: list[int]) -> dict[int, float]:
 
 
 def private(pid: int) -> int:
-    """Private KiB of one process; 0 if it is gone."""
+    """Return the private KiB of one process; 0 if it is gone."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
@@ -134,7 +134,7 @@ def private(pid: int) -> int:
 
 
 def connections(pids: list[int]) -> int:
-    """How many internet sockets processes hold."""
+    """Return how many internet sockets processes hold."""
     inodes = {line.split()[9] for name in ("tcp", "tcp6", "udp", "udp6")
               for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]}
     held = 0
@@ -147,33 +147,33 @@ def connections(pids: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Idle:
-    """What a waiting crew costs: cores by role, private KiB by role, processes by role."""
+    """Cost of a waiting crew: cores, private KiB and processes by role."""
 
     cores: dict[str, float]
     memory: dict[str, int]
     processes: Counter[str]
     grown: int
-    """Private KiB that all of them have more than before."""
+    """Private KiB by which all of them grew."""
 
 
 def idle(crew: Crew, seconds: float) -> Idle:
     """Measure a crew that does nothing for `seconds`."""
-    layers = crew.layers()
-    held = sum(map(private, layers))
-    before, began = cpu(list(layers)), time.monotonic()
+    roles = crew.supervised()
+    held = sum(map(private, roles))
+    before, began = cpu(list(roles)), time.monotonic()
     time.sleep(seconds)
-    after, took = cpu(list(layers)), time.monotonic() - began
+    after, took = cpu(list(roles)), time.monotonic() - began
     cores: Counter[str] = Counter()
     memory: Counter[str] = Counter()
-    for pid, role in layers.items():
+    for pid, role in roles.items():
         cores[role] += (after.get(pid, 0.0) - before.get(pid, 0.0)) / took
         memory[role] += private(pid)
-    return Idle(dict(cores), dict(memory), Counter(layers.values()), sum(memory.values()) - held)
+    return Idle(dict(cores), dict(memory), Counter(roles.values()), sum(memory.values()) - held)
 
 
 @contextlib.contextmanager
 def crew_of(root: Path, size: int, **env: str) -> Iterator[Crew]:
-    """A crew; whatever it started is gone afterwards."""
+    """Make a crew; everything it started is gone afterwards."""
     made = Crew(root, size, env)
     try:
         yield made

@@ -1,14 +1,15 @@
-"""The figures of the pipeline engine, beside a bare fsynced append, LangGraph and DBOS, in one run.
+"""Pipeline engine, beside a bare fsynced append, LangGraph and DBOS, in one run.
 
     .venv/bin/python benchmarks/engine.py [--steps 1000] [--rounds 3] [--nodes 10000] [--rows ROWS] [--json]
                                           [--no-peers | --no-fetch | --peers PYTHON]
 
 Rows: `parse` (a large graph read, linted, compiled), `decide` (a step decided in memory), `durable` (a step that
-survives a power cut, on a chain of 1,000 nodes and a cycle of 1,000 visits), `resume` (killed within step 500, started
-again). Goals: 10,000 nodes read and linted in under 10 s; a durable step at most 1.5 x a bare append with fdatasync and
-at least 5 x faster than the faster peer. The peers come from the package index into a temporary environment: LangGraph
-with its SQLite checkpointer and durability="sync" (a checkpoint is written before the next step), DBOS with SQLite.
-Rounds are interleaved, so that load hits all alike; medians are told, and CPU time where no clock is to be trusted.
+survives a power cut, on a chain of 1,000 nodes and a cycle of 1,000 visits), `resume` (killed within step 500,
+restarted). Bars: 10,000 nodes read and linted in under 10 s; a durable step at most 1.5 x a bare append with fdatasync
+and at least 5 x faster than the faster peer. The peers come from the package index into a temporary environment:
+LangGraph with its SQLite checkpointer and durability="sync" (a checkpoint is written before the next step), DBOS with
+SQLite. Rounds are interleaved, so that load hits all alike; medians are printed, and CPU time where load would distort
+a clock.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RUN_SECONDS = 600
 
 
 def large(nodes: int) -> str:
-    """A graph of so many nodes, each with a label, a prompt, a time-out, an edge onwards and one back."""
+    """Return a graph of that many nodes, each with a label, a prompt, a time-out, an edge onwards and one back."""
     lines = [f'n{at} [label="Node {at}", shape=box, prompt="Do \\"{at}\\" for $goal", timeout=900s];'
              for at in range(nodes)]
     for at in range(nodes - 1):
@@ -75,7 +76,7 @@ def reading(table: Table, nodes: int) -> None:
 
 
 def programs(steps: int) -> dict[str, Program]:
-    """The two shapes as programs."""
+    """Return the two shapes as programs."""
     ends = "start [shape=Mdiamond] end [shape=Msquare]"
     names = [f"n{at}" for at in range(steps)]
     chain = f"digraph {{ {ends} {'; '.join(names)} start -> {' -> '.join(names)} -> end }}"
@@ -86,7 +87,7 @@ def programs(steps: int) -> dict[str, Program]:
 
 
 def walked(program: Program) -> tuple[FlowState, int, float]:
-    """A run in memory: the last state, how many steps, and CPU seconds."""
+    """Run in memory; return the last state, the number of steps and CPU seconds."""
     began = time.process_time()
     state, number = begin(program), 0
     while state.in_flight:
@@ -124,7 +125,7 @@ def bare(folder: Path, count: int, size: int) -> float:
 
 
 def ran(python: str, engine: str, shape: str, steps: int, folder: Path, *more: str) -> dict[str, Any]:
-    """What a process of one engine said of its run; RuntimeError when it failed."""
+    """Run a process of one engine and return what it printed of its run; RuntimeError when it failed."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run([python, str(STEP), engine, shape, str(steps), str(folder), *more], capture_output=True,
                           text=True, timeout=RUN_SECONDS, check=False)

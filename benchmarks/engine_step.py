@@ -1,10 +1,10 @@
-"""One process of the benchmark of pipeline engines: it runs a chain or a cycle of trivial steps, durably, and says how.
+"""Process of the benchmark of pipeline engines: run a chain or a cycle of trivial steps, durably, and print the times.
 
     python engine_step.py ENGINE SHAPE STEPS FOLDER [--kill-at N | --resume]
 
 ENGINE is garrison, langgraph or dbos, each with its own means for one durable step in one process; SHAPE is chain
 (STEPS nodes in a row) or cycle (one node visited STEPS times). Each step adds one to a number. `--kill-at N`: the
-process kills itself with SIGKILL within step N; `--resume`: it goes on from what FOLDER holds. One JSON object on
+process kills itself with SIGKILL within step N; `--resume`: it continues from what FOLDER holds. One JSON object on
 stdout. It imports nothing of this repository but what the engine needs, so that it runs in the peers' environment.
 """
 
@@ -25,13 +25,13 @@ BORN = time.perf_counter()
 
 
 class Steps:
-    """What the steps of all engines call: counts, notes the first one, and dies where it shall."""
+    """Function that the steps of all engines call: it counts, notes the first, and kills the process where asked."""
 
     def __init__(self, kill_at: int) -> None:
         self.kill_at, self.run, self.first = kill_at, 0, 0.0
 
     def __call__(self, number: int) -> int:
-        """The next number."""
+        """Return the next number."""
         if not self.run:
             self.first = time.perf_counter() - BORN
         self.run += 1
@@ -158,7 +158,7 @@ def measured(engines: Iterable[str], whats: Iterable[str],
 
 
 def peak_kib() -> int:
-    """The most memory this process ever had; `ru_maxrss` would tell its parent's, too."""
+    """Return the peak memory of this process; `ru_maxrss` would include its parent's."""
     return int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines()
                     if line.startswith("VmHWM")))
 

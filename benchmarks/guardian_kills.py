@@ -92,7 +92,7 @@ def kills(crew: Crew, count: int, rng: random.Random, *, at_random: bool) -> flo
 
 
 def judge(crew: Crew, watch: Watch) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """Return what is wrong; empty if nothing is."""
     wrong = [f"{name} lived twice at once" for name in watch.doubled]
     if len(crew.begun()) != crew.size:
         wrong.append(f"{len(crew.begun())} beginnings of {crew.size} agents' work")

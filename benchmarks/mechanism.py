@@ -51,7 +51,7 @@ def become(world: Runtime) -> Supervisor:
 
 
 class ChildKeeper:
-    """The loop of one name."""
+    """Supervise one name."""
 
     def __init__(self, world: Runtime, supervisor: Supervisor, program: str) -> None:
         self.world, self.supervisor, self.program = world, supervisor, program
@@ -74,7 +74,7 @@ class ChildKeeper:
         return step.kind in ("replace", "record", "start")
 
     def start(self) -> None:
-        """The next life of the program."""
+        """Start the next incarnation of the program."""
         started = []
 
         def spawn(identity: Identity, life: str) -> None:

@@ -1,7 +1,7 @@
-"""What a drain takes on average: many draws of bad entries, worked by the functions that decide, in imagined time.
+"""Average time of a drain: many draws of bad entries, judged by the real decisions in simulated time.
 
-The rule of this room: no git and no clock. A gate run takes `run` seconds whatever else runs, a landing `land`; which
-prefixes are tested, what lands and who is rejected is decided by the queue's own pure functions. One draw of a few bad
+No git and no clock. A gate run takes `run` seconds whatever else runs, a landing `land`; which
+prefixes are tested, what lands and what is rejected is decided by the queue's own pure functions. One draw of a few bad
 entries says little about their rate: with 1 % of 40, two thirds of the draws have none and the others 2.5 % or more.
 """
 
@@ -57,7 +57,7 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
 
 
 def ratio(entries: int, rate: float, width: int, draws: int, run: float = 1.0, merge: float = 0.03) -> float:
-    """How many times as long the one-by-one loop takes for the same draws; `merge`: seconds of its own an entry."""
+    """Return how many times as long the one-by-one loop takes for the same draws; `merge`: its own seconds an entry."""
     ours = 0.0
     for draw in range(draws):
         dice = random.Random(f"{rate} {draw}")
@@ -66,5 +66,5 @@ def ratio(entries: int, rate: float, width: int, draws: int, run: float = 1.0, m
 
 
 def _tree(landed: tuple[int, ...]) -> str:
-    """A name for the tree that holds these."""
+    """Return a name for the tree that holds these."""
     return ",".join(map(str, landed))

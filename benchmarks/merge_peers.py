@@ -1,8 +1,8 @@
-"""What `merge_queue.py` compares with: repositories to merge in, the merge-test-one-by-one loop, agcoord from PyPI.
+"""Peers of `merge_queue.py`: repositories to merge in, the merge-test-one-by-one loop, agcoord from PyPI.
 
 The loop is what a careful person would script: a worktree on the target, `git merge`, the gate, `update-ref` with the
 old value if it is green, else back. agcoord's own `land` publishes pull requests of a forge only, so its gate for an
-exact head (`agc full`) stands between the same merge and the same `update-ref`. All defaults are the peers' own.
+exact head (`agc full`) is placed between the same merge and the same `update-ref`. All defaults are the peers' own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Missing(Exception):
 
 
 def git(path: Path, *words: str, text: str = "", check: bool = True) -> str:
-    """One git command, its output."""
+    """Run a git command; return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | WHO
     done = subprocess.run(["git", *words], cwd=path, env=env, input=text, text=True, capture_output=True, check=False)
     if check and done.returncode:
@@ -36,7 +36,7 @@ def git(path: Path, *words: str, text: str = "", check: bool = True) -> str:
 
 
 def repository(path: Path, files: int) -> Path:
-    """A repository with that many files on main, checked out nowhere; a hundred to a folder."""
+    """Make a repository with that many files on main, checked out nowhere; a hundred to a folder."""
     path.mkdir(parents=True)
     git(path, "init", "-q", "-b", "main")
     stream = ["commit refs/heads/main", "committer A <a@x> 1700000000 +0000", "data 5", "Begin"]
@@ -49,7 +49,7 @@ def repository(path: Path, files: int) -> Path:
 
 
 def branches(repo: Path, names: Sequence[str], bad: Sequence[str] = ()) -> None:
-    """A branch of one commit for each name, on main: changes a file of its own, adds one, `bad-NAME` if it is bad."""
+    """Make a branch of one commit for each name: it changes a file of its own and adds one, `bad-NAME` if it is bad."""
     tip, stream = git(repo, "rev-parse", "main"), []
     for number, name in enumerate(names):
         stream += [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name,
@@ -66,7 +66,7 @@ class Loop:
         git(repo, "worktree", "add", "-q", "--detach", str(tree), "main")
 
     def land(self, branch: str) -> bool:
-        """Whether the branch landed."""
+        """Merge and test a branch; return whether it landed."""
         old = git(self.tree, "rev-parse", "HEAD")
         git(self.tree, "merge", "-q", "--no-ff", "-m", f"Merge {branch}", branch)
         if not self.gate(self.tree):
@@ -78,7 +78,7 @@ class Loop:
 
 
 def by_shell(command: str) -> Callable[[Path], bool]:
-    """A gate as the loop runs it."""
+    """Run a gate as the loop does."""
     return lambda tree: subprocess.run(["sh", "-c", command], cwd=tree, check=False).returncode == 0
 
 

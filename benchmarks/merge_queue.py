@@ -1,4 +1,4 @@
-"""The figures of the merge queue, garrison beside its peers in one run; the goals are those of the design.
+"""Merge queue: garrison beside its peers in one run, each figure with its bar.
 
     .venv/bin/python benchmarks/merge_queue.py [--quick] [--rows candidate,landing,…] [--no-peers] [--no-fetch] [--json]
 
@@ -7,7 +7,7 @@ in a worktree and a fresh worktree), `landing` (all that a landing costs beside 
 gate of a second, at several rates of bad ones, beside the one-by-one loop), `flaky` (good entries wrongly rejected, by
 the functions that decide, without git), `enqueue` (50 at once while a test runs) and `takeover` (kill -9 of the
 processor until its successor has adopted the running test). `python -m tests.queue_storm` is the row of kills.
-What is compared is done alternately, so that other work on the machine falls on both.
+Peers alternate, so that load hits all alike.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def p99(times: list[float]) -> float:
-    """The value that 99 % are within; the worst of few."""
+    """Return the value that 99 % are within; the worst of few."""
     return sorted(times)[max(0, round(len(times) * 0.99) - 1)] if len(times) > 100 else max(times)
 
 
@@ -68,7 +68,7 @@ def both(times: list[float]) -> str:
 
 
 class Ours:
-    """A queue on a repository, worked in this process."""
+    """Queue on a repository, processed in this process."""
 
     def __init__(self, root: Path, repo: Path, gate: str, **config: Any) -> None:
         self.home, self.repo, self.trees = root / "home", repo, root / "trees"
@@ -76,7 +76,7 @@ class Ours:
         self.queue.configure(QueueConfig(gate, None, False, 600.0, **config))
 
     def processor(self, token: str = "benchmark") -> MergeProcessor:
-        """One that may be told to take the queue."""
+        """Return a processor that may take the queue."""
         return MergeProcessor(MergeQueue(self.home, self.repo, token=token), trees=self.trees,
                               environment=child_environment(os.environ))
 
@@ -136,18 +136,18 @@ def candidate(root: Path, rounds: int, sizes: tuple[int, ...], table: Table) -> 
         medians[size] = statistics.median(ours)
         ratio = statistics.median(theirs) / medians[size]
         files = f"{size:,} files"
-        table.add("candidate", f"candidate + publish, {files} (goal ≤ 12 / 50 ms)", both(ours), files=size,
+        table.add("candidate", f"candidate + publish, {files} (bar ≤ 12 / 50 ms)", both(ours), files=size,
                   median_ms=medians[size], p99_ms=p99(ours))
-        table.add("candidate", f"git merge in a worktree, {files}", f"{both(theirs)}, {ratio:.1f} x ours (goal ≥ "
+        table.add("candidate", f"git merge in a worktree, {files}", f"{both(theirs)}, {ratio:.1f} x ours (bar ≥ "
                   f"{4 if size < 10_000 else 15} x)", files=size, median_ms=statistics.median(theirs), ratio=ratio)
-        table.add("candidate", f"test tree ready, {files} (goal ≤ {30 if size < 10_000 else 250} ms)", both(ready),
+        table.add("candidate", f"test tree ready, {files} (bar ≤ {30 if size < 10_000 else 250} ms)", both(ready),
                   files=size, median_ms=statistics.median(ready), p99_ms=p99(ready))
         table.add("candidate", f"git worktree add, {files}", f"{both(fresh)}, "
                   f"{statistics.median(fresh) / statistics.median(ready):.0f} x ours", files=size,
                   median_ms=statistics.median(fresh))
     if len(medians) > 1:
         grows = medians[sizes[-1]] / medians[sizes[0]]
-        table.add("candidate", f"{sizes[0]:,} → {sizes[-1]:,} files (goal ≤ 1.5 x)", f"{grows:8.2f} x", ratio=grows)
+        table.add("candidate", f"{sizes[0]:,} → {sizes[-1]:,} files (bar ≤ 1.5 x)", f"{grows:8.2f} x", ratio=grows)
 
 
 def _publish(queue: MergeQueue, oid: str) -> None:
@@ -188,7 +188,7 @@ def landing(root: Path, rounds: int, peer: Callable[[], Agcoord] | None, table: 
     processor.close()
     assert ours.landed() == len(names)
     mine, loops = took["ours"][1:], took["loop"][1:]
-    table.add("landing", "whole landing with gate `true` (goal ≤ 60 ms)", both(mine), median_ms=statistics.median(mine),
+    table.add("landing", "whole landing with gate `true` (bar ≤ 60 ms)", both(mine), median_ms=statistics.median(mine),
               p99_ms=p99(mine))
     table.add("landing", "merge-test-one-by-one loop", both(loops), median_ms=statistics.median(loops))
     if peer is None:
@@ -219,10 +219,12 @@ def _must(landed: bool) -> None:
 
 
 def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], rounds: int, table: Table) -> None:
-    """All entries waiting at the start; which are bad is drawn once for all. With the most bad ones also by a gate that
-    says it keeps one core busy, so that prefixes are tested beside the whole where others are idle. What a rate costs
-    on the average of many draws is told by the deciding functions alone, in gate runs."""
-    goals = {0.0: ">= 5", 0.01: ">= 5", 0.05: ">= 2.5", 0.2: ">= 1.1"}
+    """Drain a queue in which all entries wait at the start; which are bad is drawn once for all peers.
+
+    With the most bad ones also with a gate of one core, so that prefixes are tested in parallel. The average over many
+    draws comes from the deciding functions alone, in gate runs.
+    """
+    bars = {0.0: ">= 5", 0.01: ">= 5", 0.05: ">= 2.5", 0.2: ">= 1.1"}
     for rate in rates:
         mine = theirs = beside = 0.0
         bad_ones = 0
@@ -238,7 +240,7 @@ def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], ro
                 beside += _drained(folder / "beside", names, bad, seconds, gate_cores=1)
         ratio = theirs / mine
         table.add("drain", f"{entries} entries, gate {seconds:g} s, {rate:.0%} bad ({bad_ones} of {entries * rounds})",
-                  f"{mine / rounds:8.1f} s, the loop {theirs / rounds:.1f} s: {ratio:.2f} x (goal {goals[rate]} x)",
+                  f"{mine / rounds:8.1f} s, the loop {theirs / rounds:.1f} s: {ratio:.2f} x (bar {bars[rate]} x)",
                   rate=rate, bad=bad_ones, seconds=mine / rounds, loop_seconds=theirs / rounds, ratio=ratio)
         if beside:
             table.add("drain", f"the same with `--gate-cores 1` on {os.cpu_count()} cores",
@@ -247,7 +249,7 @@ def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], ro
         for cores, width in (("", 1), (" with `--gate-cores 1` on 2 cores", 2)):
             average = merge_odds.ratio(entries, rate, width, DRAWS, seconds)
             table.add("drain", f"{rate:.0%} bad on the average of {DRAWS} draws{cores}",
-                      f"{average:8.2f} x (goal {goals[rate]} x)", rate=rate, width=width, ratio=average)
+                      f"{average:8.2f} x (bar {bars[rate]} x)", rate=rate, width=width, ratio=average)
 
 
 def _gate(seconds: float) -> str:
@@ -290,7 +292,7 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
         rejected, runs = judged(entries, bad, wrong, dice)
         good = entries - len(bad)
         share = len(rejected - bad) / good
-        table.add("flaky", f"good ones wrongly rejected, gate {wrong:.0%} flaky, {bad_rate:.0%} bad (goal ≤ 0.1 %)",
+        table.add("flaky", f"good ones wrongly rejected, gate {wrong:.0%} flaky, {bad_rate:.0%} bad (bar ≤ 0.1 %)",
                   f"{share:8.3%} of {good:,}, {runs / entries:.2f} runs an entry; one by one: {wrong:.1%}, 1.00 runs",
                   share=share, entries=good, runs=runs / entries)
 
@@ -341,7 +343,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
 
 
 def _tree(count: int, last: tuple[int, ...]) -> str:
-    """A name for the tree of so many landed entries, the last of which are these."""
+    """Return a name for the tree of that many landed entries, the last of which are these."""
     return f"{count}:{last[-40:]}"
 
 
@@ -360,10 +362,10 @@ def enqueue(root: Path, count: int, table: Table) -> None:
     _until(lambda: any(entry.status == "testing" for entry in ours.queue.entries()), "a running test")
     try:
         times = _at_once(ours, names[:count])
-        table.add("enqueue", f"{count} at once while a test runs, in process (goal p99 ≤ 25 ms)", both(times),
+        table.add("enqueue", f"{count} at once while a test runs, in process (bar p99 ≤ 25 ms)", both(times),
                   median_ms=statistics.median(times), p99_ms=p99(times))
         alone = [timed(lambda name=name: _answered(_command(ours, name).wait())) for name in names[2 * count:][:11]][1:]
-        table.add("enqueue", "one command after another (goal p99 ≤ 150 ms)", both(alone),
+        table.add("enqueue", "one command after another (bar p99 ≤ 150 ms)", both(alone),
                   median_ms=statistics.median(alone), p99_ms=p99(alone))
         times = _commands_at_once(ours, names[count:2 * count])
         table.add("enqueue", f"{count} commands at once, {os.cpu_count()} cores", both(times),
@@ -397,7 +399,7 @@ def _until(condition: Callable[[], object], what: str) -> None:
 
 
 def _at_once(ours: Ours, names: list[str]) -> list[float]:
-    """All begin when a pipe is closed, and none ends before all are through: what is timed is to enqueue."""
+    """Enqueue at once: all begin when a pipe is closed, and none ends before all have enqueued."""
     ready, said, through = FORK.Semaphore(0), FORK.SimpleQueue(), FORK.Event()
     starting, start = os.pipe()
 
@@ -483,7 +485,7 @@ def takeover(root: Path, rounds: int, table: Table) -> None:
     first.kill()
     first.join()
     runs = (root / "runs").read_text().count("run")
-    table.add("takeover", "kill -9 → successor has adopted the test (goal ≤ 1 s)",
+    table.add("takeover", "kill -9 → successor has adopted the test (bar ≤ 1 s)",
               f"{both(times)}, gate runs in {rounds} take-overs: {runs}", median_ms=statistics.median(times),
               p99_ms=p99(times), runs=runs)
 
@@ -502,7 +504,7 @@ def _stand_by(ours: Ours, adopted: Any) -> None:
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Return the command line's options."""
     parser = argparse.ArgumentParser(description="the figures of the merge queue, garrison beside its peers")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which: {','.join(ROWS)} (all)")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: a minute, else about seven")

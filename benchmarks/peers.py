@@ -1,4 +1,4 @@
-"""The supervisors that `supervision.py` compares with: where to get each, how to start it, who its children are.
+"""Peers of `supervision.py`: where to get each supervisor, how to start it, how to find its children.
 
 Python's come from the package index into a virtual environment, Debian's are downloaded and unpacked (nothing is
 installed on the machine), pm2 comes from npm; all in a temporary folder. One that is on the PATH is used as it is. The
@@ -31,7 +31,7 @@ class Missing(Exception):
 
 @dataclass
 class Tools:
-    """Where the peers' programs are; what is missing is fetched once into `root`."""
+    """Programs of the peers; a missing one is fetched once into `root`."""
 
     root: Path
     fetch: bool = True
@@ -39,7 +39,7 @@ class Tools:
     """Whether Debian's packages may be installed on this machine instead of unpacked here (as root)."""
 
     def find(self, program: str) -> str:
-        """The program's path; Missing with the reason."""
+        """Return the program's path; Missing with the reason."""
         got = shutil.which(program)
         if got:
             return got
@@ -91,7 +91,7 @@ class Tools:
         return str(self.root / "npm/node_modules/.bin/pm2")
 
     def env(self) -> dict[str, str]:
-        """The environment of the peers."""
+        """Return the environment of the peers."""
         libraries = [str(path) for path in (self.root / "debian").glob("usr/lib/*-linux-gnu")]
         path = f"{self.root}/debian/usr/bin:{os.environ.get('PATH', os.defpath)}"
         return {**{name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}, "PATH": path,
@@ -100,7 +100,7 @@ class Tools:
 
 @dataclass
 class Peer:
-    """One supervisor of one child, in a folder of its own."""
+    """Supervisor of one child, in a folder of its own."""
 
     name: str
     folder: Path
@@ -129,7 +129,7 @@ class Peer:
         STARTS[self.name](self)
 
     def supervisor(self) -> int:
-        """The supervisor's pid."""
+        """Return the supervisor's pid."""
         file = self.folder / "pm2/pm2.pid"
         return int(file.read_text()) if file.exists() else self.processes[-1].pid
 

@@ -77,7 +77,7 @@ class Call:
 
     @property
     def jumps(self) -> bool:
-        """Whether it leads into another file."""
+        """Return whether it leads into another file."""
         return self.caller_file not in (None, self.file)
 
 
@@ -95,7 +95,7 @@ class Process:
 
 
 def read_processes(folder: Path) -> list[Process]:
-    """All traces of a folder."""
+    """Return all traces of a folder."""
     return [_read_process(path) for path in sorted(folder.glob("*.names"))]
 
 
@@ -127,14 +127,14 @@ def _without_comprehensions(name: str) -> str:
 
 @dataclass(frozen=True)
 class Leg:
-    """One process's part of a story."""
+    """Part of a story in one process."""
 
     carrier: Process
     begin: int
     end: int
 
     def calls(self, processes: list[Process]) -> list[Call]:
-        """The calls of the carrier, and of the processes it starts meanwhile, within the leg."""
+        """Return the calls of the carrier, and of the processes it starts meanwhile, within the leg."""
         carriers = [self.carrier]
         for process in sorted(processes, key=lambda process: process.at):
             if self.begin <= process.at <= self.end and process.ppid in [parent.pid for parent in carriers] \
@@ -145,14 +145,14 @@ class Leg:
 
 @dataclass
 class Story:
-    """One story and what was called in it, in order."""
+    """Story with the calls in it, in order."""
 
     name: str
     title: str
     calls: list[Call]
 
     def figures(self) -> dict[str, Any]:
-        """The figures of the table."""
+        """Return the figures of the table."""
         files = {call.file for call in self.calls}
         return {
             "files": len(files), "rooms": len({file.partition("/")[0] for file in files}),
@@ -175,7 +175,7 @@ class Story:
 
 
 class Checkout:
-    """A checkout of garrison, any version, run with an interpreter whose every process is traced."""
+    """Checkout of garrison, of any version, run with an interpreter whose every process is traced."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self.path, self.root, self.traces = path, root, root / "traces"
@@ -197,7 +197,7 @@ class Checkout:
 
 
 class Run:
-    """One run of one node, its places and processes."""
+    """Run of one node, its places and processes."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.checkout, self.root = checkout, checkout.root
@@ -233,28 +233,28 @@ class Run:
                                     start_new_session=True)
 
     def identity(self, name: str) -> dict[str, Any]:
-        """An identity as it is on disk; empty if there is none."""
+        """Return an identity as it is on disk; empty if there is none."""
         try:
             return dict(json.loads((self.home / f"identities/{name}@{RUN}.json").read_text()))
         except FileNotFoundError:
             return {}
 
     def prompts(self) -> list[int]:
-        """When agents had their prompts, in ns; one an incarnation."""
+        """Return when agents had their prompts, in ns; one an incarnation."""
         path = self.root / "prompts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def phases(self) -> list[dict[str, Any]]:
-        """The phase history of the runner's hook."""
+        """Return the phase history of the runner's hook."""
         hook = json.loads((self.home / f"hooks/runner-{NODE}@{RUN}.json").read_text())
         return list(hook["phase_history"])
 
     def records(self, path: Path) -> list[dict[str, Any]]:
-        """The whole records of a journal."""
+        """Return the complete records of a journal."""
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
     def queue_records(self) -> list[dict[str, Any]]:
-        """The records of the merge queue's journal."""
+        """Return the records of the merge queue's journal."""
         return [record for path in self.home.glob("merge-queue/*/*/journal.jsonl") for record in self.records(path)]
 
     def wait(self, what: str, condition: Callable[[], Any]) -> Any:
@@ -268,7 +268,7 @@ class Run:
         return value
 
     def processes(self) -> Iterator[int]:
-        """The living processes whose environment or command line names this run's folder."""
+        """Return the living processes whose environment or command line names this run's folder."""
         for path in Path("/proc").glob("[0-9]*"):
             if int(path.name) != os.getpid():
                 with contextlib.suppress(OSError):
@@ -318,7 +318,7 @@ def first(items: Iterable[T], wanted: Callable[[T], bool]) -> T:
 def cut(run: Run, processes: list[Process], killed_at: int) -> list[Story]:
     """Cut the three stories out of the traces, as the module's docstring says."""
     def carrier(role: str, incarnation: int = 1) -> Process:
-        """The one that wrote the records: an orchestrator is two processes, its guard ends after it."""
+        """Return the process that wrote the records: an orchestrator is two, and its guard ends after it."""
         return max((process for process in processes if (process.role, process.incarnation) == (role, incarnation)),
                    key=lambda process: len(process.calls))
 

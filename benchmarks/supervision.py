@@ -310,10 +310,10 @@ def many(root: Path, agents: int, seconds: float, rounds: int, table: Table) -> 
         crew.wait_begun(agents, 60.0 + 5.0 * agents)
         table.add("crew", f"{agents} agents started, as fast as it goes", f"{time.monotonic() - began:8.1f} s")
         time.sleep(8.0)
-        before, kept = set(crew.layers()), size(crew.place.home)
+        before, kept = set(crew.supervised()), size(crew.place.home)
         cost = idle(crew, seconds)
         total = sum(cost.cores.values())
-        gone = len(before - set(crew.layers()))
+        gone = len(before - set(crew.supervised()))
         by_role = ", ".join(f"{role} {cores:.2%}" for role, cores in cost.cores.items())
         table.add("crew", f"{agents} idle agents: CPU of all processes",
                   f"{total:8.2%} of a core over {seconds:.0f} s ({by_role}; bar ≤ {IDLE_CORES:.1%} for 100)",
@@ -325,7 +325,7 @@ def many(root: Path, agents: int, seconds: float, rounds: int, table: Table) -> 
         node = (cost.memory.get("runner", 0) + cost.memory.get("orchestrator", 0)) / 1024 / agents
         table.add("crew", "private memory of a node (runner, orchestrator)",
                   f"{node:8.1f} MiB (bar ≤ {NODE_MIB:.0f})", mib=node)
-        sockets = connections(list(crew.layers()))
+        sockets = connections(list(crew.supervised()))
         table.add("crew", "internet sockets of all processes (0: no model is called)", f"{sockets:8}", sockets=sockets)
         adopted(crew, rounds, table)
 
@@ -341,7 +341,7 @@ def size(folder: Path) -> int:
 
 def adopted(crew: Crew, rounds: int, table: Table) -> None:
     """Measure kill -9 of the guardian → a new one is ready, and the parts of that time."""
-    before, began = crew.layers(), len(crew.begun())
+    before, began = crew.supervised(), len(crew.begun())
     ready, adopting, whole = [], [], []
     for _ in range(rounds):
         incarnation = crew.place.identity("guardian-crew")["incarnation"]
@@ -360,7 +360,7 @@ def adopted(crew: Crew, rounds: int, table: Table) -> None:
         started = time.time() - age
         whole.append((seconds_of(identity["metadata"]["ready_at"]) - started) * 1e3)
         adopting.append((first_quiet_turn(crew, identity) - seconds_of(identity["last_heartbeat"])) * 1e3)
-    after = crew.layers()
+    after = crew.supervised()
     same = {pid for pid, role in before.items() if role in ("runner", "orchestrator")}
     lost = len(same - after.keys())
     doubled = sum(role in ("runner", "orchestrator") for role in after.values()) - len(same) + lost

@@ -1,4 +1,4 @@
-"""What a benchmark measured, told line by line as it comes, or kept for `--json`."""
+"""Table of a benchmark: printed line by line as it is measured, or collected for `--json`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: str, what: str, value: str, **figures: Any) -> None:
-        """One line."""
+        """Add one line."""
         self.rows.append({"row": row, "what": what, "value": value, **figures})
         if not self.as_json:
             print(f"{row:{self.widths[0]}} {what:{self.widths[1]}} {value}", flush=True)

@@ -1,10 +1,10 @@
-"""The page and its server: from journal to client, memory with a hundred clients, what an open page costs meanwhile,
-and how soon a browser that was never here shows a run.
+"""Page and server: time from journal to client, memory with a hundred clients, cost of an open page, and how soon a new
+browser shows a run.
 
     .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 100] [--events 500] [--idle 30] [--paints 5] [--json]
 
-A home of real records and lives (`sleep` processes), the server a process of its own, clients that read raw sockets and
-parse nothing but the moment at which an event arrived.
+The home has real records and processes (`sleep`), the server is a process of its own, and clients read raw sockets and
+parse nothing but the time at which an event arrived.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def crowd(here: Site, clients: int) -> list[Stream]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Resources that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

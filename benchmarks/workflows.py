@@ -1,13 +1,13 @@
-"""What a workflow's step and a session's turn cost without their tools and their model, beside LangGraph, in one run.
+"""Cost of a workflow's step and a session's turn, without tools and model, beside LangGraph, in one run.
 
     .venv/bin/python benchmarks/workflows.py [--steps 1000] [--turns 50] [--rounds 3] [--json]
                                              [--no-peers | --no-fetch | --peers PYTHON]
 
 Rows: `step` (a chain of tool calls, each taking the result of the one before), `turn` (a message through classify,
 recall, mode, model, one call of a tool, model, format, memory, checkpoint; model and tool answer at once), `resume`
-(killed within the middle step, started again: seconds to its next step). Everything survives a power cut: LangGraph
-with its SQLite checkpointer and durability="sync". Rounds are interleaved; medians are told, CPU time (start-up
-included) too, since load hits a clock harder. `workflows_step.py` is the process that is started.
+(killed within the middle step, restarted: seconds to its next step). Everything survives a power cut: LangGraph
+with its SQLite checkpointer and durability="sync". Rounds are interleaved; medians are printed, and CPU time
+(start-up included), which load distorts less. `workflows_step.py` is the process that is started.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUN_SECONDS = 900
 
 
 def ran(python: str, *words: object) -> dict[str, Any]:
-    """What a process said of its run; {} of one that was to kill itself, RuntimeError when it failed."""
+    """Return what a process printed of its run; {} of one that was to kill itself, RuntimeError when it failed."""
     done = subprocess.run([python, str(STEP), *map(str, words)], capture_output=True, text=True, timeout=RUN_SECONDS,
                           check=False)
     if "--kill-at" in words:
@@ -42,7 +42,7 @@ def ran(python: str, *words: object) -> dict[str, Any]:
 
 
 def measured(table: Table, row: str, pythons: dict[str, str], count: int, rounds: int, root: Path) -> None:
-    """One row of every engine: milliseconds and CPU milliseconds for each of `count`."""
+    """Add a row for each engine: milliseconds and CPU milliseconds for each of `count`."""
     said: dict[str, list[dict[str, Any]]] = {}
     for turn in range(rounds):
         for engine, python in pythons.items():

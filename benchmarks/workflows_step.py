@@ -1,10 +1,10 @@
-"""One process of the benchmark of workflows and sessions: so many steps of a chain, or so many turns, and how long.
+"""Process of the benchmark of workflows and sessions: run that many steps of a chain, or turns, and print the times.
 
     python workflows_step.py ENGINE (step|turn) COUNT FOLDER [--kill-at N | --resume]
 
-ENGINE is garrison or langgraph. A step calls an async tool that adds one to what the step before gave; a turn asks a
-model that wants one tool and then answers. `--kill-at N` and `--resume` as in `engine_step.py`, whose counter it uses.
-One JSON object on stdout; nothing of this repository is imported but what the engine needs.
+ENGINE is garrison or langgraph. A step calls an async tool that adds one to the result of the step before; a turn calls
+a model that wants one tool and then answers. `--kill-at N` and `--resume` as in `engine_step.py`, whose counter it
+uses. One JSON object on stdout; nothing of this repository is imported but what the engine needs.
 """
 
 from __future__ import annotations

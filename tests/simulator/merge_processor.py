@@ -177,20 +177,21 @@ class Run:
         self.effects, self.job, self.world = effects, job, effects.process.world
 
     @property
-    def _processes(self) -> list[Process]:
+    def processes(self) -> list[Process]:
+        """Its living processes."""
         return self.world.bearers(gate_marker(self.job))
 
     def poll(self, _now: float) -> Verdict | None:
         """Return the verdict once there is one."""
         result = self.world.gates.get(self.job, "")
-        if not result and self._processes:
+        if not result and self.processes:
             return None
         result = cast("Result", result or "lost")
         return Verdict(result, EXIT_CODES[result], "" if result == "green" else result, "", Path("log"))
 
     def kill(self) -> None:
         """End it now."""
-        for proc in self._processes:
+        for proc in self.processes:
             self.world.kill(proc, "gate ended")
         self.world.gates.pop(self.job, None)
 
@@ -219,6 +220,11 @@ class Gates(GateRuns):
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer, Path("trees"), {}, ())
         self.effects = writer.effects
+
+    @property
+    def runs(self) -> list[Run]:
+        """The gate runs in progress."""
+        return cast("list[Run]", list(self._runs.values()))
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:
         """Start a gate run on a commit, for these entries."""
@@ -340,6 +346,7 @@ class Processor(SimulatedProcess):
         self.has_queue = False
         self.last_sent = 0
         self.wait: Wait | None = None
+        self._facts_at_wait: tuple[int, str, tuple[object, ...]] | None = None
 
     def turn(self) -> Effect:
         world = self.world
@@ -353,11 +360,20 @@ class Processor(SimulatedProcess):
                 self.idle = STANDBY_POLL
                 return False
             yield from self._acquire()
-        again = yield from self._work()
-        yield from self._report()
+        if self._facts_at_wait is not None and self._facts() == self._facts_at_wait:
+            yield None  # a step would find what the last one found
+            again = False
+        else:
+            again = yield from self._work()
+            yield from self._report()
         if not again and self.wait is not None:
             self.idle = self.wait.seconds / 2  # the loop doubles it
         return again
+
+    def _facts(self) -> tuple[int, str, tuple[object, ...]]:
+        """Return all that a step's decision to wait depends on."""
+        gates = tuple((run.job, run.world.gates.get(run.job), bool(run.processes)) for run in self.worker.gates.runs)
+        return self.world.queue.seq, self.world.history[-1], gates
 
     def _acquire(self) -> Effect:
         """Take the lock, begin a new epoch, adopt the gates."""
@@ -386,8 +402,9 @@ class Processor(SimulatedProcess):
                     raise
             yield None
             if isinstance(done, Wait):
-                self.wait = done
+                self.wait, self._facts_at_wait = done, self._facts()
                 return False
+            self._facts_at_wait = None
             yield from self._report()
         return True
 

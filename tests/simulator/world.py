@@ -202,6 +202,7 @@ class World:
         self.has_flows = False
         """Whether its graphs branch, loop and ask."""
         self.check = Check(self)
+        self._now = 0.0, ""
         self._views: dict[Key, tuple[Identity, Process | None, int, ChildState]] = {}
 
     # time
@@ -219,7 +220,9 @@ class World:
     @property
     def now(self) -> str:
         """Return the wall clock as records hold it."""
-        return iso(self.wall)
+        if self._now[0] != self.wall:
+            self._now = self.wall, iso(self.wall)
+        return self._now[1]
 
     @property
     def boot_id(self) -> str:
@@ -251,7 +254,8 @@ class World:
         proc.ready_at = self.t
         self.procs[proc.pid] = proc
         self.ours += kind != "decoy"
-        self.note(f"  + {proc.name}")
+        if self.trace is not None:
+            self.note(f"  + {proc.name}")
         return proc
 
     def person(self, run: str) -> Process:
@@ -387,7 +391,8 @@ class World:
         if new != old:
             self.check.identity(proc, old, new)
             self.identities[key] = new
-            self.note(f"    {proc.name} writes identity {key.full}: {new.status} #{new.incarnation} {new.reason}")
+            if self.trace is not None:
+                self.note(f"    {proc.name} writes identity {key.full}: {new.status} #{new.incarnation} {new.reason}")
         return new
 
     def write_hook(self, proc: Process, key: Key, change: Callable[[Hook | None], Hook], *,
@@ -400,7 +405,8 @@ class World:
         if new != old:
             self.check.hook(proc, old, new)
             self.hooks[key] = new
-            self.note(f"    {proc.name} writes hook {key.full}: {new.phase} {new.last_committed_node}")
+            if self.trace is not None:
+                self.note(f"    {proc.name} writes hook {key.full}: {new.phase} {new.last_committed_node}")
         return new
 
     def write_result(self, proc: Process, result: Result) -> None:
@@ -422,12 +428,16 @@ class World:
             return
         self.inbox.setdefault(recipient, {})[name] = signal
         self.sent.append(signal)
-        self.note(f"    posted {signal.signal_type} {signal.id} to {recipient.full}")
+        if self.trace is not None:
+            self.note(f"    posted {signal.signal_type} {signal.id} to {recipient.full}")
         self.wake(recipient)
 
     def pending(self, key: Key) -> list[PostedSignal]:
         """Return an inbox; now and then in another order, or not all of it yet."""
-        found = [PostedSignal(name, signal) for name, signal in self.inbox.get(key, {}).items()]  # type: ignore[arg-type]
+        inbox = self.inbox.get(key)
+        if not inbox:
+            return []
+        found = [PostedSignal(name, signal) for name, signal in inbox.items()]  # type: ignore[arg-type]
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
             del found[self.rng.randint(1, len(found)):]
@@ -456,7 +466,8 @@ class World:
         """Append one record, not yet synced."""
         seq = journal.entries[-1].seq + 1 if journal.entries else 1
         entry = Entry(seq, epoch, f"{proc.key.full}#{proc.incarnation}", self.now, kind, data)
-        self.note(f"    {proc.name} journals {journal.name} {kind} {data}")
+        if self.trace is not None:
+            self.note(f"    {proc.name} journals {journal.name} {kind} {data}")
         self.check.journal(proc, journal, entry)
         journal.entries.append(entry)
         return entry

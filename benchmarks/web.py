@@ -37,8 +37,8 @@ LIVING = 20
 def built(builder: HomeBuilder, nodes: int) -> Writer:
     names = [f"node_{number:03}" for number in range(nodes)]
     guardian = builder.run("r1", *names, max_agents=LIVING)
-    builder.life("launch", "launch", "r1")
-    builder.life("guardian", "crew", "r1")
+    builder.incarnation("launch", "launch", "r1")
+    builder.incarnation("guardian", "crew", "r1")
     for name in names[:LIVING]:
         builder.working(guardian, "r1", name)
         journal = Writer(RunFiles(builder.home, "r1").process_journal(f"runner-{name}"), f"runner-{name}@r1#1")

@@ -1,4 +1,4 @@
-"""Where a Chromium is, and how it is started so that it looks for nobody but the server under test."""
+"""Find a Chromium, and the options with which it connects to nothing but the server under test."""
 
 from __future__ import annotations
 

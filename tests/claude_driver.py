@@ -28,7 +28,7 @@ WRAPPER = '#!/bin/sh\nexec setpriv --pdeathsig TERM "$CLAUDE_CLI" "$@"\n'
 
 
 class Stage:
-    """A repository, a wrapper and a scripted model, with the client's options."""
+    """Repository, wrapper and scripted model, with the client's options."""
 
     def __init__(self, folder: Path, server: ModelServer) -> None:
         self.folder, self.server, self.tree, self.stderr = folder, server, folder / "tree", list[str]()
@@ -40,7 +40,7 @@ class Stage:
         os.environ["CLAUDE_CLI"] = str(Path(sdk.__file__).parent / "_bundled" / "claude")
 
     def options(self, **more: Any) -> sdk.ClaudeAgentOptions:
-        """The options of claude-sessions, and `more`."""
+        """Return the options of claude-sessions, and `more`."""
         given: dict[str, Any] = {
             "cwd": self.tree, "setting_sources": [], "strict_mcp_config": True, "permission_mode": "dontAsk",
             "tools": ["Bash", "Write"], "allowed_tools": ["Bash", "Write"], "cli_path": self.wrapper,
@@ -50,13 +50,13 @@ class Stage:
 
 
 async def turn(client: sdk.ClaudeSDKClient, prompt: str) -> list[dict[str, Any]]:
-    """One prompt to its end: every message as a mapping with its `kind`."""
+    """Send one prompt; return every message as a mapping with its `kind`."""
     await client.query(prompt)
     return [plain(message) async for message in client.receive_response()]
 
 
 def plain(value: Any) -> Any:
-    """A message as JSON can hold it."""
+    """Return a message as JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__} | {name: plain(item) for name, item in vars(value).items()}
     if isinstance(value, list):
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 async def work(folder: Path) -> dict[str, Any]:
-    """A task with Bash and Write, a second prompt, a resume by id, and a resume of a session that never was."""
+    """Run a task with Bash and Write, a second prompt, a resume by id, and a resume of an unknown session."""
     tree = folder / "tree"
 
     def script(asked: Request) -> Turn:
@@ -92,14 +92,14 @@ async def work(folder: Path) -> dict[str, Any]:
 
 
 async def greet(folder: Path) -> dict[str, Any]:
-    """One turn."""
+    """Run one turn."""
     with ModelServer(lambda asked: "hello") as server:
         async with sdk.ClaudeSDKClient(Stage(folder, server).options()) as client:
             return {"said": await turn(client, "hello?")}
 
 
 async def unknown(stage: Stage) -> str:
-    """What is raised for a session that nobody knows."""
+    """Return what is raised for an unknown session."""
     client = sdk.ClaudeSDKClient(stage.options(resume=str(uuid.uuid4())))
     try:
         await client.connect()
@@ -112,7 +112,7 @@ async def unknown(stage: Stage) -> str:
 
 
 async def faults(folder: Path) -> dict[str, Any]:
-    """Rate limit, log-in refused, and silence in mid-stream that is interrupted, all in one session."""
+    """Run a rate limit, a refused log-in and an interrupted silence in mid-stream, all in one session."""
     def script(asked: Request) -> Turn:
         fault = {"limited": Fault("status", 429, retry_after=1), "refused": Fault("status", 401, times=9),
                  "silent": Fault("hang", "stream")}.get(asked.prompt)
@@ -132,7 +132,7 @@ async def faults(folder: Path) -> dict[str, Any]:
 
 
 async def interrupt(client: sdk.ClaudeSDKClient, server: ModelServer, calls: int) -> float:
-    """Interrupt when the model hangs; the seconds it took to be heard."""
+    """Interrupt when the model hangs; return the seconds until it took effect."""
     await asyncio.to_thread(server.wait_for, calls)
     await asyncio.sleep(0.3)  # the answer's first half is on its way
     began = time.monotonic()
@@ -141,7 +141,7 @@ async def interrupt(client: sdk.ClaudeSDKClient, server: ModelServer, calls: int
 
 
 def main() -> None:
-    """The program."""
+    """Run the scenario that the command line names."""
     scenario, folder = {"work": work, "faults": faults, "greet": greet}[sys.argv[1]], Path(sys.argv[2])
     told = asyncio.run(scenario(folder))
     isolated = os.environ["GARRISON_ISOLATION"]

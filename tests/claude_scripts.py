@@ -1,4 +1,4 @@
-"""What the scripted models of tests/claude say."""
+"""Scripted answers of the models of tests/claude."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Player = Callable[[Request], "Turn | Fault | str"]
 
 
 def work(name: str, before: str = "") -> Turn:
-    """The turn that does a node's work; `before` is shell run first."""
+    """Return the turn that does a node's work; `before` is shell that runs first."""
     shell = (f"{before} echo {name} > {name}-r1.txt && git add -A && git commit -qm 'Write {name}' && "
              f"echo r1 {name} $GARRISON_ATTEMPT $GARRISON_INCARNATION >> $LEDGER")
     return say(f"I write {name}.", use(f"{TOOL}update_phase", phase="executing"), use("Bash", command=shell))
 
 
 def report(status: str = "success", summary: str = "written") -> Turn:
-    """The turn that reports."""
+    """Return the turn that reports."""
     return say(use(f"{TOOL}report_result", status=status, summary=summary, evidence=["git log"]))
 
 
 def steps(*turns: Turn | Fault | str) -> Player:
-    """A player that says these turns in order, by how often the model has spoken in the whole conversation."""
+    """Return a player of these turns in order, by how often the model has answered in the whole conversation."""
 
     def play(asked: Request) -> Turn | Fault | str:
         spoken = sum(1 for message in asked.body["messages"] if message["role"] == "assistant")
@@ -35,7 +35,7 @@ def steps(*turns: Turn | Fault | str) -> Player:
 
 
 def again(first: Turn | Fault | str, after: tuple[Turn | Fault | str, ...]) -> Player:
-    """A player that says `first` until the session was interrupted, and then `after`, by turns since that."""
+    """Return a player of `first` until the session was interrupted, then of `after`, by turns since that."""
 
     def play(asked: Request) -> Turn | Fault | str:
         if any(words in asked.prompt for words in AGAIN):

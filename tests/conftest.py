@@ -20,7 +20,7 @@ from support import Place, make_repository
 
 
 def _no_shim() -> None:
-    """A version manager's `python3` is a shell script that costs a tenth of a second, and tests start it often."""
+    """Put the real `python3` first on the PATH: a version manager's is a shell script that takes 0.1 s."""
     found = shutil.which("python3")
     real = Path(sys.base_prefix, "bin")
     if found and Path(found).read_bytes()[:2] == b"#!" and (real / "python3").exists():
@@ -70,7 +70,7 @@ class Outcomes:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """Coverage would measure xdist's processes from their start, by what lies in the environment for others of ours."""
+    """Keep coverage from measuring xdist's processes from their start, by the environment that is meant for others."""
     for name in _coverage_settings():
         del os.environ[name]
 
@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Its place in the order in which tests are begun; 0 for whole runs and for those of many steps."""
+    """Return its place in the order in which tests start; 0 for whole runs and for those of many steps."""
     turns = {"browser": 1, "integration": 1, "contract": 2, "unit": 3}
     return 0 if item.get_closest_marker("untraced") else turns.get(item.path.parent.name, 0)
 
@@ -122,7 +122,7 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository made once, to be copied."""
+    """Return a repository that is made once, to be copied."""
     path = tmp_path_factory.mktemp("t") / "repo"
     make_repository(path)
     return path
@@ -130,7 +130,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Place]]:
-    """Makes places; at the end each must have been left empty: no process, no tmux server."""
+    """Yield a maker of places; at the end each must be empty: no process, no tmux server."""
     made: list[Place] = []
 
     def make(**options: str) -> Place:
@@ -146,5 +146,5 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def place(places: Callable[..., Place]) -> Place:
-    """One place with the plain-process terminal."""
+    """Return a place with the plain-process terminal."""
     return places()

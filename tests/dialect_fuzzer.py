@@ -53,12 +53,12 @@ GRAPH = """digraph g {
 """
 LONG = ("a ", "a;", "a -> ", "{", "[", '"x" + ', "/* c */ ", "// c\n", " \n", "x=1 ", "[x=1]", '[x="y", z=w]',
         "a [x=1] ", "-", ".", "\\", '"', '\\"', "a-", "subgraph {", "x=", "=", "(", "#", "/*", "é", "a.b ", '"a" = ')
-"""What is repeated; none may cost more than in proportion to its length."""
+"""Fragments to repeat; none may cost more than in proportion to its length."""
 
 
 @cache
 def plain_grammar() -> Lark:
-    """The grammar without its short cut."""
+    """Return the grammar without its short cut."""
     text = Path(parser.__file__).with_name("dialect.lark").read_text(encoding="utf-8")
     assert " | PAIR" in text
     text = re.sub(r"^PAIR.*\n", "", text.replace(" | PAIR", ""), flags=re.MULTILINE)
@@ -67,7 +67,7 @@ def plain_grammar() -> Lark:
 
 
 def plainly(text: str) -> Graph | tuple[int, int, str]:
-    """What the grammar without the short cut says of a text."""
+    """Return the result of the grammar without its short cut for a text."""
     try:
         document: Any = plain_grammar().parse(text.removeprefix("\ufeff"))
         return build(document[0], document[1].statements, "<graph>")
@@ -80,13 +80,13 @@ def plainly(text: str) -> Graph | tuple[int, int, str]:
 
 
 def places(graph: Graph) -> list[tuple[int, int]]:
-    """Where each attribute's value stands."""
+    """Return the place of each attribute's value."""
     owners = [graph.attrs, *(node.attrs for node in graph.nodes.values()), *(edge.attrs for edge in graph.edges)]
     return [position(value) for attrs in owners for value in attrs.values()]
 
 
 def check(text: str) -> bool:
-    """Whether `text` is a graph; AssertionError when the parser, lint or the compiler says anything that it may not."""
+    """Return whether `text` is a graph; AssertionError for any error that parser, lint or compiler must not raise."""
     try:
         graph = parser.parse(text)
     except DialectError as error:
@@ -113,13 +113,13 @@ def check(text: str) -> bool:
 
 
 def soup(random_: random.Random) -> str:
-    """Fragments in any order, mostly within a graph."""
+    """Return fragments in any order, mostly within a graph."""
     body = random_.choice(("", " ")).join(random_.choices(FRAGMENTS, k=random_.randrange(1, 25)))
     return random_.choice(("{}", "digraph {{ {} }}", "digraph {{ {} }}", "digraph g {{ a [{}] }}")).format(body)
 
 
 def damaged(random_: random.Random) -> str:
-    """A sound graph with some characters or fragments put in, taken out or doubled."""
+    """Return a valid graph with some characters or fragments inserted, removed or doubled."""
     text = GRAPH
     for _ in range(random_.randrange(1, 5)):
         at = random_.randrange(len(text))
@@ -130,7 +130,7 @@ def damaged(random_: random.Random) -> str:
 
 
 def cost(fragment: str, count: int) -> float:
-    """CPU seconds for a graph whose body is `count` of a fragment."""
+    """Return the CPU seconds for a graph whose body is `count` of a fragment."""
     text = "digraph { " + fragment * count + " }"
     began = time.process_time()
     with contextlib.suppress(DialectError):
@@ -139,7 +139,7 @@ def cost(fragment: str, count: int) -> float:
 
 
 def fuzz(seconds: float, seed: int) -> tuple[int, int]:
-    """Check texts for so long; how many there were, and how many of them were graphs."""
+    """Check texts for that long; return how many there were, and how many of them were graphs."""
     random_ = random.Random(seed)
     end = time.monotonic() + seconds
     texts = graphs = 0
@@ -150,7 +150,7 @@ def fuzz(seconds: float, seed: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Fuzz, and say what came of it."""
+    """Fuzz and print the result."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--seconds", type=float, default=300)
     options.add_argument("--seed", type=int, default=None)

@@ -48,9 +48,9 @@ class Op:
     act: Callable[[Any, int], object]
     seen: Callable[[Path], list[int]]
     keeps: bool = False
-    """Whether earlier values stay (journals, inboxes) or are replaced."""
+    """Whether earlier values are kept (journals, inboxes) or replaced."""
     begins: bool = True
-    """Whether value 1 is there before; else the write makes its folders too."""
+    """Whether value 1 exists before; else the write makes its folders, too."""
 
     def begin(self, folder: Path) -> None:
         if self.begins:
@@ -58,7 +58,7 @@ class Op:
 
 
 def _number(text: str) -> int:
-    """The value in a text of its digit; an AssertionError if it is torn."""
+    """Return the value in a text of its digit; AssertionError if it is torn."""
     assert re.fullmatch(r"(\d)\1*", text), f"torn: {text[:40]!r}"
     assert len(text) == BULK, f"torn after {len(text)} bytes"
     return int(text[0])
@@ -84,7 +84,7 @@ def _identity(store: Store, number: int, *, named: bool = True) -> None:
 
 
 def _lease(store: Store, number: int) -> None:
-    """As a fence and a lease are written: the directory is not synced."""
+    """Write as a fence and a lease are written: the directory is not synced."""
     _identity(store, number, named=False)
 
 
@@ -110,7 +110,7 @@ def _writer(folder: Path) -> journal.Writer:
 
 
 def _open_and_append(folder: Path, number: int) -> None:
-    """A layer's beginning: open (cut, read, next epoch), append, close."""
+    """Begin as a process does: open (cut, read, next epoch), append, close."""
     writer = _writer(folder)
     try:
         writer.append("value", {"value": _text(number)}, AT, sync=True)
@@ -131,7 +131,7 @@ def _blobs(folder: Path) -> list[int]:
 
 
 def _compact(writer: journal.Writer, number: int) -> None:
-    """A journal that is folded: what its snapshot says is the value; a record after it must be found too."""
+    """Compact a journal: its snapshot is the value; a record after it must be found, too."""
     writer.append("value", {"value": _text(number)}, AT, sync=True)
     writer.compact({"value": _text(number)}, AT)
 
@@ -141,7 +141,7 @@ def _folded(folder: Path) -> list[int]:
 
 
 def _torn(folder: Path) -> Path:
-    """A shared journal whose last writer died in the middle of its line."""
+    """Append to a shared journal whose last writer died in the middle of its line."""
     path = folder / "merge" / "journal.jsonl"
     if path.exists():
         with path.open("ab") as file:
@@ -167,7 +167,7 @@ def _posted(folder: Path) -> list[int]:
 
 def _moved(where: str) -> Callable[[Path], list[int]]:
     def seen(folder: Path) -> list[int]:
-        """Taken or refused ones, after it was seen that each signal lies in exactly one place."""
+        """Return acknowledged or refused signals, after a check that each is in exactly one place."""
         inbox = signals.inbox_path(folder, KEY)
         moved = {path.name for path in (inbox / where).glob("*.json")}
         assert not moved & {one.path.name for one in signals.list_pending(folder, KEY)}, "in two places"
@@ -261,7 +261,7 @@ OPS = {op.name: op for op in (
 
 
 def serve() -> None:
-    """Fork a child for each request until stdin ends; the socket of its word is descriptor 3."""
+    """Fork a child for each request until stdin ends; the socket of its answers is descriptor 3."""
     said = socket.socket(fileno=int(sys.argv[1]))
     for op in OPS.values():  # so that no import and no first use is traced
         folder = Path(sys.argv[2]) / op.name
@@ -300,7 +300,7 @@ def _child(op: Op, folder: Path, said: socket.socket, tries: int) -> None:
 
 
 class Faults:
-    """The server, and what strace does to its children."""
+    """Server with children that strace injects faults into."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -320,7 +320,7 @@ class Faults:
         self._word.close()
 
     def _hear(self, seconds: float = 300.0) -> str:
-        """The next word; empty if none comes in time."""
+        """Return the next answer; empty if none comes in time."""
         if not select.select([self._word], [], [], seconds)[0]:
             return ""
         return self._word.recv(65536).decode()
@@ -364,7 +364,7 @@ class Faults:
 
     @staticmethod
     def works() -> str:
-        """Why no system call can be spoiled here; empty if it can."""
+        """Return why no fault can be injected here; empty if it can."""
         if shutil.which("strace") is None:
             return "strace is not installed"
         tried = subprocess.run(["strace", "-qq", "-o", "/dev/null", "-e", "inject=close:error=EIO:when=9999", "true"],

@@ -34,18 +34,18 @@ SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.
            signal.SIGABRT, signal.SIGPIPE)
 TIMING = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
           "GARRISON_RESCAN": "0.5", "GARRISON_PROBE_AFTER": "2", "GARRISON_SPAWN_DEADLINE": "20"}
-"""Impatient, so that a minute of storm shows what hours of life would."""
+"""Short times, so that a minute of storm shows what hours would."""
 RUN = "storm"
 
 
 class Storm:
-    """One run in bad weather."""
+    """One disturbed run."""
 
     def __init__(self, place: Place, dice: random.Random, enter: list[str], *, patient: bool = False) -> None:
         self.place, self.dice, self.enter, self.patient = place, dice, enter, patient
         self.did: Counter[str] = Counter()
         self.doubled: Counter[str] = Counter()
-        """Two lives of a name at once → in how many looks running."""
+        """Two incarnations of a name at once → number of scans in a row."""
         self.wrong: list[str] = []
         self.boots = 0
         self.stopped: dict[int, tuple[int, float]] = {}
@@ -61,7 +61,7 @@ class Storm:
         return child
 
     def blow(self, seconds: float) -> None:
-        """Something bad about twice a second; whoever looks after the machine calls `garrison up` now and then."""
+        """Disturb about twice a second; a timer calls `garrison up` now and then."""
         until = time.monotonic() + seconds
         due = [(until - seconds * part, act) for part, act in (
             (0.8, lambda: self.fill_disk("home")), (0.55, lambda: self.fill_disk("work")), (0.35, self.reboot),
@@ -79,7 +79,7 @@ class Storm:
                 self.garrison("up")
 
     def look_for_doubles(self) -> None:
-        """Two lives of one name at work for longer than a replacement takes."""
+        """Find two incarnations of one name at work for longer than a replacement takes."""
         lives: dict[str, set[str]] = {}
         for one in self.victims():
             if "garrison.processes.main" in one.argv:
@@ -90,7 +90,7 @@ class Storm:
         self.wrong += [f"doubled: {name}" for name, looks in self.doubled.items() if looks == 15]
 
     def strike(self) -> None:
-        """One signal to one process of the run."""
+        """Send one signal to one process of the run."""
         victims = self.victims()
         if not victims:
             return
@@ -104,12 +104,12 @@ class Storm:
             self.stopped[victim.pid] = (victim.ticks, time.monotonic() + self.dice.uniform(0.2, 8.0))
 
     def victims(self) -> list[Process]:
-        """Everything of the run, and nothing of ours that only watches."""
+        """Return the processes of the run, without ours that only watch."""
         return [one for one in self.place.living_processes() if f":{RUN}:" in one.environ.get("GARRISON_LIFE", "")
                 or " tmux " in f" {one.argv} "]
 
     def let_go(self) -> None:
-        """SIGCONT for those that were only held up."""
+        """Continue processes that were stopped for a while only."""
         for pid, (ticks, at) in list(self.stopped.items()):
             if time.monotonic() > at:
                 del self.stopped[pid]
@@ -118,7 +118,7 @@ class Storm:
                         os.kill(pid, signal.SIGCONT)
 
     def fill_disk(self, *disks: str, reboot: bool = False) -> None:
-        """The home, or repository and trees, have no room for two seconds; only where they have disks of their own."""
+        """Fill the disks of home, or of repository and worktrees, for two seconds, where they have their own."""
         if not self.enter:
             return
         self.note(f"no room: {', '.join(disks)}")
@@ -140,7 +140,7 @@ class Storm:
         self.note("room again")
 
     def reboot(self) -> None:
-        """Everything dies at once, and the machine that comes back has another boot id."""
+        """Kill everything at once, and continue with another boot id."""
         self.note("reboot")
         self.did["reboot"] += 1
         until = time.monotonic() + 20
@@ -156,19 +156,19 @@ class Storm:
         self.garrison("up")
 
     def over(self) -> bool:
-        """Whether the run is done."""
+        """Return whether the run is done."""
         with contextlib.suppress(ValueError, OSError):
             return self.place.status(RUN) == "done"
         return False
 
     def calm(self, seconds: float) -> bool:
-        """No more harm; a person lifts what was parked and resumes what was stopped or given up, until the run is done.
-        Whether it is."""
+        """Let the run end undisturbed: unpark what was parked and resume what was stopped or failed, as a person does.
+        Return whether the run is done."""
         self.note("calm")
         for pid in list(self.stopped):
             self.stopped[pid] = (self.stopped[pid][0], 0.0)
         self.let_go()
-        if self.patient:  # nobody waits here for five minutes until one that is stopped counts as hung
+        if self.patient:  # rather than wait five minutes until a stopped process counts as hung
             for one in self.victims():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGCONT)
@@ -186,7 +186,7 @@ class Storm:
         return True
 
     def unpark(self) -> None:
-        """What a person does who reads `garrison status`: each node (and the queue) that was given up goes on."""
+        """Unpark each node, and the processor, that `garrison status` shows as parked."""
         if not self.patient or self.over():
             return
         stuck = {path.name.partition("@")[0].partition("-") for path in (self.place.home / "identities").glob("*.json")
@@ -197,13 +197,13 @@ class Storm:
                 self.garrison("agents", "unpark", name if role != "processor" else "processor").wait()
 
     def note(self, text: str) -> None:
-        """A line for whoever looks into it later."""
+        """Add a line to the log of the storm."""
         self.log.write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}\n")
 
     # ------------------------------------------------------------------------------------------------ judging
 
     def judge(self, names: list[str]) -> list[str]:
-        """What is wrong; [] if nothing is."""
+        """Return what is wrong; [] if nothing is."""
         place, wrong = self.place, list(self.wrong)
         for what, check in {
             "landed": lambda: place.check_landed(*names, run=RUN),
@@ -223,7 +223,7 @@ class Storm:
         return [*wrong, *(f"left: {line}" for line in left)]
 
     def _worked(self, names: list[str]) -> None:
-        """No life brought its work to an end twice, and none after the result that counts."""
+        """Check that no incarnation finished its work twice, and none after the result that counts."""
         worked = self.place.finished_work(RUN)
         assert len(worked) == len(set(worked)), [one for one, times in Counter(worked).items() if times > 1]
         reworked = {name: attempt for name in names if (attempt := self.place.nodes(RUN)[name]["attempt"]) != 1}
@@ -236,7 +236,7 @@ class Storm:
             assert max(lives) <= result["incarnation"], f"{name} worked after its result"
 
     def _kept(self) -> None:
-        """What each life had written, though it may have died before it committed, is in some commit."""
+        """Check that what each incarnation wrote is in some commit, though it may have died before it committed."""
         begun = (self.place.root / "begun").read_text().splitlines()
         kept = set(git(self.place.repo, "log", "--branches", "--glob=garrison", "--name-only",
                        "--format=").splitlines())
@@ -249,7 +249,8 @@ class Storm:
 
 @contextlib.contextmanager
 def small_disks(place: Place) -> Iterator[list[str]]:
-    """How to enter the namespace in which home, repository and trees lie on small disks; [] where that is forbidden."""
+    """Return the command that enters a namespace with small disks for home, repository and worktrees; [] where that is
+    forbidden."""
     for folder in (place.home, place.trees, place.root / "work"):
         folder.mkdir()
     words = [f"cd {place.root}", "mount -t tmpfs -o size=64m home home", "mount -t tmpfs -o size=256m work work",
@@ -277,11 +278,11 @@ t w x NAME-life-$GARRISON_INCARNATION.txt; echo "NAME $GARRISON_INCARNATION" >> 
 t w NAME NAME-$GARRISON_RUN.txt; t git add -A; t c; sleep 0.1
 echo "$GARRISON_RUN NAME $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"
 """
-"""An agent with patience for a disk that is full; one whose tool is killed by a signal dies of it."""
+"""Agent that waits for space on a full disk, and dies when its tool is killed by a signal."""
 
 
 def nodes(count: int, dice: random.Random) -> list[Node]:
-    """A graph of that many nodes, each after some of the earlier ones, each at work for a while."""
+    """Return a graph of that many nodes, each after some of the earlier ones, each at work for a while."""
     names = [f"n{number:02d}" for number in range(count)]
     return [Node(name, after=tuple(sorted(dice.sample(names[max(0, at - 6):at], min(at, dice.randint(0, 2))))),
                  attributes=f'acceptance="sleep 0.2 && test -f {name}-{RUN}.txt"' if at % 2 else "",
@@ -290,7 +291,7 @@ def nodes(count: int, dice: random.Random) -> list[Node]:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the storm lasts")
@@ -307,7 +308,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """All the storms that are asked for; 1 if any of them found something wrong."""
+    """Run the storms that the options ask for; return 1 if any found something wrong."""
     options = arguments()
     first, _, last = (options.seeds or f"{options.seed}").partition("..")
     seeds = range(int(first), int(last or first) + 1)
@@ -318,7 +319,7 @@ def main() -> int:
 
 
 def weather(options: argparse.Namespace, seed: int) -> bool:
-    """Launch, storm, calm, judge, tell; whether nothing was wrong."""
+    """Launch, disturb, calm, check and print; return whether nothing was wrong."""
     root = Path(tempfile.mkdtemp(prefix="garrison-storm-"))
     if options.repo:
         git(Path("/"), "clone", "-q", "--no-local", str(options.repo.resolve()), str(root / "repo"))
@@ -362,7 +363,7 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
 
 
 def again(options: argparse.Namespace, seed: int) -> str:
-    """The command that raises this storm anew: the same graph and the same dice, though never the same instants."""
+    """Return the command that repeats this storm: the same graph and random numbers, though never the same instants."""
     words = [f"--nodes {options.nodes} --seconds {options.seconds:g} --seed {seed} --agents {options.agents}"]
     words += [f"--terminal {options.terminal} --timing {options.timing}"]
     return " ".join(["scripts/chaos", *words, *([f"--repo {options.repo}"] if options.repo else [])])

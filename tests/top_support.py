@@ -1,4 +1,4 @@
-"""A home of real records, for tests and benchmarks of the views: runs whose processes are `sleep`."""
+"""Home of real records, for tests and benchmarks of the views: runs whose processes are `sleep`."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class HomeBuilder:
             guardian.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
         return guardian
 
-    def life(self, role: str, name: str, run: str, *, life: int = 1, phase: str = "executing", status: str = "active",
-             command: str = "exec sleep 600", reason: str = "") -> int | None:
-        """Make an incarnation of a layer: its records, and if it is `active` a process that bears its marker."""
+    def incarnation(self, role: str, name: str, run: str, *, life: int = 1, phase: str = "executing",
+                    status: str = "active", command: str = "exec sleep 600", reason: str = "") -> int | None:
+        """Make an incarnation of a process: its records, and if it is `active` a process that bears its marker."""
         key, process = Key(role, name, run), None
         if status == "active":
             process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, env={
@@ -90,8 +90,8 @@ class HomeBuilder:
     def working(self, guardian: Writer, run: str, node: str, *, life: int = 1, command: str = "exec sleep 600") -> None:
         """Make a node with a runner and an agent at work."""
         guardian.append("node", {"node": node, "status": "active", "attempt": 1}, self.now())
-        self.life("runner", node, run)
-        self.life("orchestrator", node, run, life=life, command=command)
+        self.incarnation("runner", node, run)
+        self.incarnation("orchestrator", node, run, life=life, command=command)
 
     def died(self, guardian: Writer, full: str, life: int, why: str) -> None:
         """Record a death, and the respawn that followed."""
@@ -116,9 +116,9 @@ def home_builder(home: Path) -> Iterator[HomeBuilder]:
 def build_busy_run(builder: HomeBuilder, run: str = "crew-1") -> None:
     """Make a run in which there is one of everything."""
     guardian = builder.run(run, "format_all", "add_tests", "docs", "search_index", "release_notes")
-    builder.life("launch", "launch", run)
-    builder.life("guardian", "crew", run, life=2)
-    builder.life("processor", "crew", run)
+    builder.incarnation("launch", "launch", run)
+    builder.incarnation("guardian", "crew", run, life=2)
+    builder.incarnation("processor", "crew", run)
     guardian.append("node", {"node": "format_all", "status": "active", "attempt": 1}, builder.now())
     guardian.append("node", {"node": "format_all", "status": "impl_complete", "attempt": 1}, builder.now())
     guardian.append("node", {"node": "format_all", "status": "validated", "attempt": 1, "commit": "25c25555dfab"},
@@ -127,12 +127,12 @@ def build_busy_run(builder: HomeBuilder, run: str = "crew-1") -> None:
     builder.working(guardian, run, "add_tests", life=3)
     guardian.append("node", {"node": "docs", "status": "active", "attempt": 1}, builder.now())
     guardian.append("node", {"node": "docs", "status": "impl_complete", "attempt": 1}, builder.now())
-    builder.life("runner", "docs", run, phase="validating")
-    builder.life("orchestrator", "docs", run, status="terminated", reason="done")
+    builder.incarnation("runner", "docs", run, phase="validating")
+    builder.incarnation("orchestrator", "docs", run, status="terminated", reason="done")
     builder.enqueue(run, "docs")
     guardian.append("node", {"node": "search_index", "status": "active", "attempt": 2, "reason": "the gate was red"},
                 builder.now())
-    builder.life("runner", "search_index", run)
-    builder.life("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
+    builder.incarnation("runner", "search_index", run)
+    builder.incarnation("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
     builder.cost(run, "add_tests", 0.4321)
     guardian.close()

@@ -15,7 +15,7 @@ from garrison.web.access import READ, WRITE, load_tokens
 from support import DEADLINE
 
 PATIENCE = DEADLINE
-"""Seconds after which something that should come counts as lost."""
+"""Seconds after which an expected message counts as lost."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass
 class ServerEvent:
-    """A server-sent event."""
+    """Server-sent event."""
 
     id: str
     event: str
@@ -47,7 +47,7 @@ class Stream:
     _rest: bytes = b""
 
     async def next(self, seconds: float = PATIENCE) -> ServerEvent | None:
-        """The next event; None at the end of the stream."""
+        """Return the next event; None at the end of the stream."""
         async with asyncio.timeout(seconds):
             while b"\n\n" not in self._rest:
                 chunk = await self._chunk()
@@ -87,7 +87,7 @@ class Stream:
 
 @dataclass
 class Site:
-    """A server that listens, and its tokens."""
+    """Listening server, with its tokens."""
 
     port: int
     tokens: Mapping[str, str]
@@ -97,13 +97,13 @@ class Site:
         return f"127.0.0.1:{self.port}"
 
     def headers(self, scope: str = WRITE, **more: str | None) -> dict[str, str]:
-        """What an honest client sends; `more` replaces (None: leaves out), `_` standing for `-`."""
+        """Return what a correct client sends; `more` replaces headers (None: leaves one out), with `_` for `-`."""
         honest: dict[str, str | None] = {"host": self.host, "authorization": f"Bearer {self.tokens[scope]}"}
         honest |= {name.replace("_", "-"): value for name, value in more.items()}
         return {name: value for name, value in honest.items() if value is not None}
 
     def posting(self, scope: str = WRITE, **more: str | None) -> dict[str, str]:
-        """The same, for a change."""
+        """Return the same for a change."""
         return self.headers(scope, **{"content_type": "application/json", "x_garrison": "1", **more})
 
     async def open(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"",
@@ -143,7 +143,7 @@ class Site:
 
 @asynccontextmanager
 async def site(home: Path, **options: Any) -> AsyncIterator[Site]:
-    """A server on a free port; ended in order at the end, which must not take long."""
+    """Yield a server on a free port; it is stopped gracefully at the end, which must not take long."""
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     tokens = load_tokens(home)
     stop = asyncio.Event()

@@ -36,7 +36,7 @@ def large(tmp_path: Path) -> Iterator[tuple[HomeBuilder, Writer, str]]:
     """A home with such a run, its guardian's journal, the served address."""
     with home_builder(tmp_path) as builder:
         guardian = builder.run("r1", *NODES)
-        builder.life("guardian", "crew", "r1")
+        builder.incarnation("guardian", "crew", "r1")
         edges = "".join(f"{NODES[(number - 1) // 3]} -> {name}; " for number, name in enumerate(NODES) if number)
         boxes = "".join(f'{name} [shape=box, command="true", label="Do task {name}"]; ' for name in NODES)
         RunFiles(tmp_path, "r1").graph.write_text(

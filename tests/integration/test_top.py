@@ -51,7 +51,7 @@ def command(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
     build_busy_run(home)
     spinning = home.run("other", "spin")
-    home.life("guardian", "crew", "other")
+    home.incarnation("guardian", "crew", "other")
     home.working(spinning, "other", "spin", command="while :; do :; done")
     reader = FrameReader(home.home)
     reader.read().to_json()
@@ -78,7 +78,7 @@ def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
 
 def test_a_change_is_in_the_next_frame(home: HomeBuilder) -> None:
     guardian = home.run("r1", "a", "b")
-    home.life("guardian", "crew", "r1")
+    home.incarnation("guardian", "crew", "r1")
     reader = FrameReader(home.home)
     assert row(reader.read().to_json(), "a")["state"] == "waiting"
     home.working(guardian, "r1", "a")

@@ -217,7 +217,7 @@ def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             await stream.until("snapshot")
-            builder.life("launch", "launch", "r1")
+            builder.incarnation("launch", "launch", "r1")
             async with asyncio.timeout(PATIENCE):
                 while "no /proc today" not in capfd.readouterr().err:
                     await asyncio.sleep(0.05)

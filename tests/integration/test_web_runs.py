@@ -131,7 +131,7 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
     async def scene(builder: HomeBuilder) -> None:
         builder.run("r1", "a").close()
         files = RunFiles(tmp_path, "r1")
-        builder.life("guardian", "crew", "r1")
+        builder.incarnation("guardian", "crew", "r1")
         if damage == "ad hoc":
             launch = run_records.load(run_records.Launch, files.launch)
             assert launch is not None
@@ -148,7 +148,7 @@ def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damag
                 listed = (await here.get("/api/runs")).json[0]["status"]
                 assert shown == listed == RunReader(tmp_path).read("r1").status == expected
                 stream.close()
-                builder.life("runner", "a", "r1")
+                builder.incarnation("runner", "a", "r1")
                 await asyncio.sleep(2 * broadcaster.FRESH)  # until the last observation counts as old
 
     on(tmp_path, scene)
@@ -194,7 +194,7 @@ def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Pa
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")
             assert (await stream.until("snapshot")).data["status"] == "new"
-            builder.life("runner", "a", "r1")
+            builder.incarnation("runner", "a", "r1")
             while (beat := await stream.until("beat")).data.get("status") is None:
                 pass  # an observation that had begun before
             assert beat.data["status"] == "running"

@@ -393,7 +393,7 @@ class Processor(SimulatedProcess):
     def _work(self) -> Effect:
         """Do some steps; whether to go on at once."""
         for _ in range(STEPS_PER_TURN):
-            before = self.world.queue.seq
+            before, facts = self.world.queue.seq, self._facts()
             done = self.worker.step()
             try:
                 yield from self.effects.carry_out()
@@ -402,7 +402,7 @@ class Processor(SimulatedProcess):
                     raise
             yield None
             if isinstance(done, Wait):
-                self.wait, self._facts_at_wait = done, self._facts()
+                self.wait, self._facts_at_wait = done, facts
                 return False
             self._facts_at_wait = None
             yield from self._report()

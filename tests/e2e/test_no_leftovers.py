@@ -205,9 +205,10 @@ from garrison.supervise.incarnation import activate
 from garrison.supervise.observer import Observer
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import processes
+from garrison.system.process_control import RealProcesses
 from garrison.system.clock import SystemClock
 last = Path("/proc/sys/kernel/ns_last_pid")
-observer = Observer(Store(Path(sys.argv[1])), processes.RealProcesses(), SystemClock())
+observer = Observer(Store(Path(sys.argv[1])), RealProcesses(), SystemClock())
 def fork():
     pid = os.fork()
     if pid == 0:

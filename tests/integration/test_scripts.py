@@ -24,6 +24,7 @@ from garrison.records.names import Key, format_marker, launcher_key
 from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
 from garrison.system import processes
+from garrison.system.process_control import RealProcesses
 from garrison.system.terminal import ProcessTerminal
 from support import DEADLINE
 
@@ -75,7 +76,7 @@ class Box:
         return self.store.update(Identity, made.key, lambda _: made)
 
     def living(self, role: str, name: str, run: str, process: Sleeper, **values: Any) -> Identity:
-        where = processes.RealProcesses().here()
+        where = RealProcesses().here()
         return self.identity(role, name, run, pid=process.pid, start_ticks=process.ticks, host=where.host,
                              boot_id=where.boot_id, pid_ns=where.pid_ns, **values)
 
@@ -703,7 +704,7 @@ def test_attach_refuses_plain_processes_and_ended_sessions(box: Box, tmp_path: P
     session = terminal.open("orchestrator-a@r1", ["sh", "-c", "echo at work; exec sleep 600"], env=box.env,
                             cwd=tmp_path, log=tmp_path / "session.log")
     try:
-        where = processes.RealProcesses().here()
+        where = RealProcesses().here()
         box.identity("orchestrator", "a", "r1", pid=session.pid, start_ticks=session.ticks, host=where.host,
                      boot_id=where.boot_id, pid_ns=where.pid_ns, tmux=asdict(session))
         assert "garrison logs a --run r1 -f" in box.cli("attach", "a", code=1), "there is nothing to attach to"

@@ -39,26 +39,26 @@ RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
 """Returns a terminal to the state that a shell expects, whatever was sent to it."""
 
 
-@click.command(cls=Command, examples=(
+@click.command(cls=Command, renamed={"--layer": "--process"}, examples=(
     ("garrison logs add_tests -f", "follow its agent over all attempts and restarts, until the node ends"),
     ("garrison logs add_tests --tail 20", "the last lines"),
-    ("garrison logs --layer guardian", "the guardian's log, of the only or the living run"),
+    ("garrison logs --process guardian", "the guardian's log, of the only or the living run"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
 @click.option("-f", "--follow", is_flag=True, help="Follow, also into later attempts, until the node ends.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the last N lines.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt (default: the latest).")
-@click.option("--layer", type=click.Choice(ROLES), help="Print the log of this process instead of the agent's output.")
+@click.option("--process", type=click.Choice(ROLES), help="Print this process's log instead of the agent's output.")
 @home_option
-def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, layer: str | None,
+def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, process: str | None,
          home: str | None) -> None:
     """Print the output of NODE's agent in its latest attempt."""
     store = Store(find_home(home))
     printer = LogPrinter()
     try:
-        if layer in ("launch", "guardian", "processor"):
-            chosen, path = _process_log(store, layer, run)
+        if process in ("launch", "guardian", "processor"):
+            chosen, path = _process_log(store, process, run)
             _print_log(printer, lambda: path, lambda: not resolve.is_run_supervised(store, chosen), tail, follow=follow)
             return
         if node is None:
@@ -67,7 +67,7 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
         if not resolve.latest_attempt(store.home, chosen, node) and (not follow or _has_ended(store, chosen, node)):
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
                            "waits for it while the run continues")
-        _print_log(printer, lambda: _node_log(store, chosen, node, attempt, layer),
+        _print_log(printer, lambda: _node_log(store, chosen, node, attempt, process),
                    lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
                    or _has_ended(store, chosen, node), tail, follow=follow)
     finally:
@@ -84,10 +84,10 @@ def _print_log(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: C
         printer.print_from(_existing(path), offset)
 
 
-def _node_log(store: Store, run: str, node: str, attempt: int | None, layer: str | None) -> Path:
+def _node_log(store: Store, run: str, node: str, attempt: int | None, process: str | None) -> Path:
     files = RunFiles(store.home, run)
-    if layer:
-        return files.process_log(f"{layer}-{node}")
+    if process:
+        return files.process_log(f"{process}-{node}")
     return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
 
 
@@ -107,7 +107,7 @@ def _process_log(store: Store, role: str, run: str | None) -> tuple[str, Path]:
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise NotFound(f"{path} does not exist; nothing was printed yet, or another --attempt or --layer has it")
+        raise NotFound(f"{path} does not exist; nothing was printed yet, or another --attempt or --process has it")
     return path
 
 

@@ -185,7 +185,7 @@ BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
 NODES = ("NODE", "STATUS", "PHASE", "ATTEMPT", "STARTS", "AGE", "DOING")
-LAYERS = ("LAYER", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "BEAT", "WHY")
+PROCESSES = ("PROCESS", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "HEARTBEAT", "WHY")
 LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 
@@ -281,7 +281,7 @@ def _layers(view: RunView, columns: int | None) -> list[Line]:
              span(layer.phase), span(layer.pid), span(format_age(layer.beat_age_s)),
              span(first_line(layer.why) if layer.verdict != "alive" or layer.stopped else ""))
             for layer in view.layers]
-    return table(LAYERS, rows, columns, least=16) if rows else []
+    return table(PROCESSES, rows, columns, least=16) if rows else []
 
 
 def _failure(view: RunView, node: FailedNode, columns: int | None) -> Iterator[Line]:

@@ -307,7 +307,7 @@ def _logs(row: Row) -> list[str]:
     """Return the command for the log of a node's agent or of a process; for a run, its guardian's."""
     if row.kind == "node":
         return ["logs", row.name, "--run", row.run, "-f", "--tail", "200"]
-    return ["logs", "--layer", row.role or "guardian", "--run", row.run, "-f", "--tail", "200"]
+    return ["logs", "--process", row.role or "guardian", "--run", row.run, "-f", "--tail", "200"]
 
 
 ACTIONS: Mapping[str, Action] = {

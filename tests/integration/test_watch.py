@@ -58,11 +58,11 @@ class Scene:
         self.observer = Observer(Store(home), self.processes, self.clock)
         self.watcher = HangWatcher(self.observer, timeout, 2.0)
         self.agent = agent
-        self.layer = self.add(1)
-        self.tool = self.add(self.layer.pid)
+        self.process = self.add(1)
+        self.tool = self.add(self.process.pid)
         where = self.processes.here()
-        self.identity = Identity("id", KEY.role, KEY.name, KEY.run, self.clock.utc(), pid=self.layer.pid,
-                                 start_ticks=self.layer.ticks, pid_ns=where.pid_ns, boot_id=where.boot_id,
+        self.identity = Identity("id", KEY.role, KEY.name, KEY.run, self.clock.utc(), pid=self.process.pid,
+                                 start_ticks=self.process.ticks, pid_ns=where.pid_ns, boot_id=where.boot_id,
                                  host=where.host)
         path = self.observer.store.life_path(KEY)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,11 +134,11 @@ def test_a_child_that_computes_is_a_sign(scene: Scene) -> None:
 
 
 def test_a_stopped_process_hangs_though_its_child_computes(scene: Scene) -> None:
-    scene.stop(scene.layer)
+    scene.stop(scene.process)
     found = scene.pass_(41, beats=False, computes=1)
     assert hangs(found)[0] == 40
     assert rule(found) == "stopped"
-    scene.stop(scene.layer, signal.SIGCONT)
+    scene.stop(scene.process, signal.SIGCONT)
     assert hangs(scene.pass_(1)) == [], "it was continued in time"
 
 
@@ -164,7 +164,7 @@ def test_a_step_of_the_clock_ages_no_heartbeat(scene: Scene, step: float) -> Non
 def test_a_new_incarnation_has_its_whole_timeout(scene: Scene) -> None:
     """The life file's last beat is its predecessor's."""
     scene.processes.exit(scene.tool.pid)
-    scene.tool = scene.layer
+    scene.tool = scene.process
     scene.pass_(35, beats=False)
     scene.identity = replace(scene.identity, incarnation=2)
     assert hangs(scene.pass_(39, beats=False)) == []
@@ -181,7 +181,7 @@ def test_a_held_or_ended_process_is_not_judged(scene: Scene) -> None:
     scene.identity = replace(scene.identity, status="held")
     assert hangs(scene.pass_(100, beats=False)) == []
     scene.identity = replace(scene.identity, status="active")
-    scene.processes.exit(scene.layer.pid)
+    scene.processes.exit(scene.process.pid)
     assert scene.look().verdict.state == "dead"
 
 

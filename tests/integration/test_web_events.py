@@ -209,7 +209,7 @@ def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
     real, fails = broadcaster.HomeObserver.observe, [True]
 
     def look(self: broadcaster.HomeObserver, runs: list[str]) -> dict[str, Observation]:
-        if fails[0] and real(self, runs)["r1"].layers:
+        if fails[0] and real(self, runs)["r1"].processes:
             raise OSError("no /proc today")
         return real(self, runs)
 

@@ -159,7 +159,7 @@ class _Status:
 def _exit_code(view: RunView) -> int | None:
     """Return the exit code of a finished run without living processes; None while something may happen."""
     if view.adhoc:
-        runner = view.layer("runner")
+        runner = view.process("runner")
         return None if runner is None or runner.living else int(runner.why != "done")
     if view.status == "corrupt":
         return 1
@@ -200,7 +200,7 @@ def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]
 def render_run(view: RunView, columns: int | None, *, with_limits: bool = False) -> list[Line]:
     """Return everything about one run, which was read with details."""
     assert view.details is not None
-    sections = [list(_head(view, columns)), _nodes(view.details.nodes, columns), _layers(view, columns),
+    sections = [list(_head(view, columns)), _nodes(view.details.nodes, columns), _processes(view, columns),
                 *(list(_failure(view, node, columns)) for node in view.details.failed),
                 render_limits(view.details.limits, columns) if with_limits else []]
     lines: list[Line] = []
@@ -276,11 +276,11 @@ def _starts(node: NodeView) -> str:
     return f"{incarnations['runner']}+{incarnations['agent']}" if any(incarnations.values()) else ""
 
 
-def _layers(view: RunView, columns: int | None) -> list[Line]:
-    rows = [(span(layer.agent), span(layer.incarnation), span(layer.status), _state(layer.verdict),
-             span(layer.phase), span(layer.pid), span(format_age(layer.beat_age_s)),
-             span(first_line(layer.why) if layer.verdict != "alive" or layer.stopped else ""))
-            for layer in view.layers]
+def _processes(view: RunView, columns: int | None) -> list[Line]:
+    rows = [(span(process.agent), span(process.incarnation), span(process.status), _state(process.verdict),
+             span(process.phase), span(process.pid), span(format_age(process.beat_age_s)),
+             span(first_line(process.why) if process.verdict != "alive" or process.stopped else ""))
+            for process in view.processes]
     return table(PROCESSES, rows, columns, least=16) if rows else []
 
 

@@ -73,7 +73,7 @@ class EventLog:
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.run, self.files = home, run, RunFiles(home, run)
-        self._layers = str(self.files.root / "layers")
+        self._process_logs = str(self.files.root / "layers")
         self._readers: dict[Path, Reader] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}
         """Journal → (inode, size, time) of its file when it was last read."""
@@ -115,7 +115,7 @@ class EventLog:
         archived = [] if self._guardian_read else archived_parts(self.files.journal)
         yield from ((path, GUARDIAN) for path in [*archived, self.files.journal] if self._has_changed(str(path)))
         for name in sorted(atomic.list_names(self.files.root / "layers")):
-            if name.endswith(".jsonl") and self._has_changed(f"{self._layers}/{name}"):
+            if name.endswith(".jsonl") and self._has_changed(f"{self._process_logs}/{name}"):
                 yield self.files.root / "layers" / name, name.removesuffix(".jsonl")
         for path in sorted((self.home / "merge-queue").glob("*/*/journal.jsonl")):
             if self._has_changed(str(path)):

@@ -65,11 +65,10 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
     questions = GaugeMetricFamily("garrison_questions_open", "Questions that wait for a person", labels=["run"])
     deaths = CounterMetricFamily("garrison_deaths", "Deaths that count, of runners and processors", labels=["run"])
     problems = GaugeMetricFamily("garrison_unreadable_records", "Records that cannot be read", labels=["run"])
-    layer_labels = ["run", "role", "name"]
-    up = GaugeMetricFamily("garrison_layer_up", "1 if a layer is alive", labels=layer_labels)
-    incarnations = CounterMetricFamily("garrison_layer_lives", "Incarnations of a layer so far", labels=layer_labels)
-    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living layer's last heartbeat",
-                              labels=layer_labels)
+    labels = ["run", "role", "name"]
+    up = GaugeMetricFamily("garrison_layer_up", "1 if a process of a run is alive", labels=labels)
+    incarnations = CounterMetricFamily("garrison_layer_lives", "Incarnations of a process so far", labels=labels)
+    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living process's last heartbeat", labels=labels)
     for view in views:
         run = view.run_id
         for status in STATUSES:
@@ -81,12 +80,12 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
         questions.add_metric([run], len(view.questions))
         deaths.add_metric([run], view.deaths)
         problems.add_metric([run], len(view.problems))
-        for layer in view.layers:
-            name = [run, layer.role, layer.name]
-            up.add_metric(name, float(layer.living))
-            incarnations.add_metric(name, layer.incarnation)
-            if layer.living and layer.beat_age_s is not None:
-                beats.add_metric(name, layer.beat_age_s)
+        for process in view.processes:
+            name = [run, process.role, process.name]
+            up.add_metric(name, float(process.living))
+            incarnations.add_metric(name, process.incarnation)
+            if process.living and process.beat_age_s is not None:
+                beats.add_metric(name, process.beat_age_s)
     return [runs, nodes, attempts, questions, deaths, problems, up, incarnations, beats]
 
 

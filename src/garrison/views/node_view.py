@@ -129,18 +129,18 @@ class QueueEntryView:
 class NodeReader:
     """Read the nodes of one run at one moment.
 
-    `status` and `layers` are the run's, `busy` is the number of nodes being worked on, `plan` parses its graph (slow,
-    so only when needed).
+    `status` and `processes` are the run's, `busy` is the number of nodes being worked on, `plan` parses its graph
+    (slow, so only when needed).
     """
 
     def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
-                 layers: Sequence[ProcessView], busy: int, plan: Callable[[], RunPlan]) -> None:
+                 processes: Sequence[ProcessView], busy: int, plan: Callable[[], RunPlan]) -> None:
         self.records, self.observer, self.model, self.launch = records, observer, model, launch
         self.status, self.busy, self.plan, self.state = status, busy, plan, model.state
         self.files = RunFiles(observer.store.home, model.run)
         self.under_way = status in UNFINISHED
-        self.guardian_alive = any(layer.role == "guardian" and layer.living for layer in layers)
-        self._layers = {(layer.role, layer.name): layer for layer in layers}
+        self.guardian_alive = any(process.role == "guardian" and process.living for process in processes)
+        self._processes = {(process.role, process.name): process for process in processes}
         self._tasks: dict[str, Task | None] = {}
 
     def nodes(self, age: Callable[[str], float | None]) -> list[NodeView]:
@@ -182,7 +182,7 @@ class NodeReader:
     def _node(self, name: str, age: Callable[[str], float | None], waits_for: list[str] | tuple[()],
               blocked: tuple[str, ...]) -> NodeView:
         node = self.state.nodes[name]
-        agent, runner = self._layers.get(("orchestrator", name)), self._layers.get(("runner", name))
+        agent, runner = self._processes.get(("orchestrator", name)), self._processes.get(("runner", name))
         task = self._task(name, node)
         signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
@@ -195,7 +195,7 @@ class NodeReader:
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
         node = self.state.nodes[name]
-        agent, runner = self._layers.get(("orchestrator", name)), self._layers.get(("runner", name))
+        agent, runner = self._processes.get(("orchestrator", name)), self._processes.get(("runner", name))
         entry, ahead = self.model.place_in_queue(name, node.attempt)
         parking, queue = find_parked(self.state, name), self.model.queue
         runner_alive = runner is not None and runner.living

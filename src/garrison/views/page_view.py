@@ -47,7 +47,7 @@ class Observation:
     """
 
     view: RunView
-    layers: Mapping[str, dict[str, Any]]
+    processes: Mapping[str, dict[str, Any]]
     """By role-name."""
     nodes: Mapping[str, dict[str, Any]]
     costs: dict[str, Any]
@@ -55,10 +55,11 @@ class Observation:
     def changes(self, before: Observation | None) -> dict[str, Any]:
         """Return what differs from the earlier observation `before` (None: everything)."""
         patch: dict[str, Any] = {}
-        layers = [layer for who, layer in self.layers.items() if before is None or before.layers.get(who) != layer]
+        processes = [process for stem, process in self.processes.items()
+                     if before is None or before.processes.get(stem) != process]
         nodes = {name: node for name, node in self.nodes.items() if before is None or before.nodes.get(name) != node}
-        if layers:
-            patch["layers"] = layers
+        if processes:
+            patch["layers"] = processes
         if nodes:
             patch["nodes"] = nodes
         if before is None or before.costs != self.costs:
@@ -95,18 +96,19 @@ def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts) -> Obse
     nodes = view.details.nodes if view.details else []
     return Observation(
         view,
-        {layer.stem: layer_json(layer, used.get((view.run_id, layer.stem), NO_USAGE)) for layer in view.layers},
+        {process.stem: process_json(process, used.get((view.run_id, process.stem), NO_USAGE))
+         for process in view.processes},
         {node.node: {"phase": node.phase, "doing": node.doing, "cost": spent["nodes"].get(node.node),
                      "cannot": node.place == "waiting" and node.blocked} for node in nodes},
         spent)
 
 
-def layer_json(layer: ProcessView, used: Usage) -> dict[str, Any]:
+def process_json(process: ProcessView, used: Usage) -> dict[str, Any]:
     """Return one process: ages in seconds, CPU in percent of a core, memory in MiB."""
-    beat = layer.beat_age_s if layer.living else None
-    return {"who": layer.stem, "kind": layer.role, "node": layer.name if layer.role in NODE_ROLES else "",
-            "status": layer.status, "living": layer.living, "phase": layer.phase, "life": layer.incarnation,
-            "pid": layer.pid if layer.living else None, "why": layer.why,
+    beat = process.beat_age_s if process.living else None
+    return {"who": process.stem, "kind": process.role, "node": process.name if process.role in NODE_ROLES else "",
+            "status": process.status, "living": process.living, "phase": process.phase, "life": process.incarnation,
+            "pid": process.pid if process.living else None, "why": process.why,
             "beat_age_s": None if beat is None else round(beat, 1),
             "cpu": None if used.cpu is None else round(used.cpu, 1),
             "memory_mib": round(used.memory / MIB, 1) if used.memory else 0}
@@ -157,7 +159,7 @@ class PageModel:
             return parts
         unknown = {"phase": "", "doing": "", "cost": None, "cannot": False}
         nodes = {name: {**node, **observed.nodes.get(name, unknown)} for name, node in parts["nodes"].items()}
-        return {**parts, "nodes": nodes, "layers": list(observed.layers.values()), "costs": observed.costs,
+        return {**parts, "nodes": nodes, "layers": list(observed.processes.values()), "costs": observed.costs,
                 "hint": observed.view.hint, "living": observed.view.living}
 
     def apply(self, record: Record, text: str = "") -> dict[str, Any]:
@@ -196,7 +198,7 @@ class PageModel:
     def status(self) -> str:
         """Return the run's status, as every other view computes it."""
         view = self.observation.view if self.observation else None
-        return run_status(self.model.state, view.layers if view else (), adhoc=self.adhoc,
+        return run_status(self.model.state, view.processes if view else (), adhoc=self.adhoc,
                           corrupt=bool(self.model.corrupt or (view and view.corrupt)))
 
     @property

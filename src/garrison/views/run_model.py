@@ -93,7 +93,7 @@ class RunModel:
         if record.journal == GUARDIAN:
             self.state.apply(record.entry)
         else:
-            self._apply_layer(record)
+            self._apply_process(record)
         event = lifecycle_of(record)
         if event is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
             return None
@@ -109,7 +109,7 @@ class RunModel:
         if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
             self.queue_folder = record.queue
 
-    def _apply_layer(self, record: Record) -> None:
+    def _apply_process(self, record: Record) -> None:
         node = record.journal.removeprefix(RUNNER)
         match record.event:
             case ChildDied() as death:

@@ -88,7 +88,7 @@ class RunView:
     age_s: float | None
     hint: str
     """What to do about a run that does not continue by itself, '' for nothing."""
-    layers: list[ProcessView]
+    processes: list[ProcessView]
     deaths: int
     folder: str
     problems: list[str] = field(default_factory=list)
@@ -114,11 +114,11 @@ class RunView:
     @property
     def living(self) -> bool:
         """Return whether any of its processes is alive."""
-        return any(layer.living for layer in self.layers)
+        return any(process.living for process in self.processes)
 
-    def layer(self, role: str) -> ProcessView | None:
+    def process(self, role: str) -> ProcessView | None:
         """Return its first process of a role."""
-        return next((layer for layer in self.layers if layer.role == role), None)
+        return next((process for process in self.processes if process.role == role), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
@@ -128,7 +128,7 @@ class RunView:
             "merged": self.landed,  # its name in version 0.1
             "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
             "base": self.base, "adhoc": self.adhoc, "created_at": self.created_at, "age_s": self.age_s,
-            "hint": self.hint, "layers": [layer.to_json() for layer in self.layers], "deaths": self.deaths,
+            "hint": self.hint, "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
             "folder": self.folder, **(self.details.to_json() if self.details else {}), "problems": self.problems}
 
 
@@ -180,14 +180,14 @@ class RunReader:
         corrupt = self._corrupt(followed, launch)
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
-        layers = self._layers(run)
-        status = run_status(model.state, layers, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
+        processes = self._processes(run)
+        status = run_status(model.state, processes, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
         gates = list(model.state.gates.values())
         counts = dict.fromkeys(PLACE_BY_STATUS.values(), 0)
         for name in model.state.nodes:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
-        nodes = NodeReader(records, self.observer, model, launch, status, layers, counts["working"],
+        nodes = NodeReader(records, self.observer, model, launch, status, processes, counts["working"],
                            lambda: followed.plan)
         resumable = status == "failed" and not model.state.over
         return RunView(
@@ -196,7 +196,7 @@ class RunReader:
             questions=[*nodes.open_questions(), *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
-            hint=_hint(run, status, layers, resumable=resumable), layers=layers,
+            hint=_hint(run, status, processes, resumable=resumable), processes=processes,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
@@ -228,12 +228,12 @@ class RunReader:
                           (pause.reason, pause.detail) if pause else None, nodes.landing(self._age),
                           nodes.model.latest(), limits(launch, self.timing, nodes.used()))
 
-    def _layers(self, run: str) -> list[ProcessView]:
+    def _processes(self, run: str) -> list[ProcessView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),
                       key=lambda key: (ROLES.index(key.role), key.name))
-        return [layer for key in keys if (layer := self._layer(key))]
+        return [process for key in keys if (process := self._process(key))]
 
-    def _layer(self, key: Key) -> ProcessView | None:
+    def _process(self, key: Key) -> ProcessView | None:
         identity = self._records.load(self.store.path(Identity, key), lambda: self.store.read(Identity, key))
         return observe_process(self.observer, identity, self._phase(key)) if identity is not None else None
 
@@ -249,7 +249,7 @@ class RunReader:
 # ---- deciding
 
 
-def run_status(state: RunState, layers: Iterable[ProcessView], *, adhoc: bool, corrupt: bool = False) -> str:
+def run_status(state: RunState, processes: Iterable[ProcessView], *, adhoc: bool, corrupt: bool = False) -> str:
     """Return the status of a run: the journal's; an ad-hoc run has no guardian and takes its runner's status.
 
     Every view calls this, so that the list of runs, `status` and the page agree. Pure.
@@ -258,7 +258,7 @@ def run_status(state: RunState, layers: Iterable[ProcessView], *, adhoc: bool, c
         return "corrupt"
     if not adhoc:
         return state.status
-    runner = next((layer for layer in layers if layer.role == "runner"), None)
+    runner = next((process for process in processes if process.role == "runner"), None)
     if runner is None:
         return "new"
     return "running" if runner.living else runner.status
@@ -286,14 +286,14 @@ def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str
     return selected or {run.run_id for run in runs[-1:]}
 
 
-def _hint(run: str, status: str, layers: Sequence[ProcessView], *, resumable: bool) -> str:
+def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool) -> str:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
     resume = f"`garrison launch --resume {run}`"
     if status == "stopped":
         return f"stopped; {resume} continues it"
     if resumable:
         return f"failed with parked nodes; once the cause is fixed, {resume} continues it"
-    launchers = [layer for layer in layers if layer.role == "launch"]
-    if status not in UNFINISHED or any(layer.living for layer in launchers) or (layers and not launchers):
+    launchers = [process for process in processes if process.role == "launch"]
+    if status not in UNFINISHED or any(process.living for process in launchers) or (processes and not launchers):
         return ""
     return f"its launcher is not running; `garrison up` or {resume} continues it"

@@ -54,7 +54,7 @@ class Row:
     state: str
     used: Usage
     role: str = ""
-    """Of a layer."""
+    """Of a process."""
     phase: str = ""
     attempt: int | None = None
     attempts: int | None = None
@@ -213,50 +213,51 @@ def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
     doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
     return [Row(view.run_id, "run", view.run_id, view.status, total_usage(usage.values()), age_s=view.age_s,
                 usd=of_run.usd, doing=doing),
-            *(_layer_row(view, layer, _layer_usage(layer.stem, usage)) for layer in view.layers
-              if layer.role not in NODE_ROLES or layer.name not in names),
+            *(_process_row(view, process, _process_usage(process.stem, usage)) for process in view.processes
+              if process.role not in NODE_ROLES or process.name not in names),
             *(_node_row(view.run_id, node, usage, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
               for node in nodes)]
 
 
-def _layer_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
+def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
     """Return the usage of a process's own tree; gates run for the merge processor."""
     gates = [used for other, used in usage.items()
              if stem.startswith("processor-") and other.startswith("gate-")]
     return total_usage([usage.get(stem, NO_USAGE), *gates])
 
 
-def _layer_row(view: RunView, layer: ProcessView, used: Usage) -> Row:
-    return Row(view.run_id, "layer", layer.stem, layer.state, used, layer.role, layer.phase,
-               starts=str(layer.incarnation), age_s=layer.age_s, beat_s=layer.beat_age_s if layer.living else None,
-               doing=_layer_doing(layer, view) if layer.living else layer.why)
+def _process_row(view: RunView, process: ProcessView, used: Usage) -> Row:
+    return Row(view.run_id, "layer", process.stem, process.state, used, process.role, process.phase,
+               starts=str(process.incarnation), age_s=process.age_s,
+               beat_s=process.beat_age_s if process.living else None,
+               doing=_process_doing(process, view) if process.living else process.why)
 
 
-def _layer_doing(layer: ProcessView, view: RunView) -> str:
-    if layer.role == "guardian":
+def _process_doing(process: ProcessView, view: RunView) -> str:
+    if process.role == "guardian":
         return ", ".join(f"{view.counts[place]} {words}" for place, words in (
             ("working", "at work"), ("landing", "to land"), ("waiting", "waiting"), ("failed", "failed"))
             if view.counts.get(place))
-    if layer.role == "processor" and view.details:
+    if process.role == "processor" and view.details:
         return "; ".join(f"{entry.node}: {entry.doing}" for entry in view.details.landing[:1])
     return ""
 
 
 def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float | None) -> Row:
     used = {role: usage.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
-    processes = {role: layer for role, layer in (("runner", node.runner), ("orchestrator", node.agent)) if layer}
-    beats = [layer.beat_age_s for layer in (node.agent, node.runner) if layer and layer.living]
+    processes = {role: process for role, process in (("runner", node.runner), ("orchestrator", node.agent)) if process}
+    beats = [process.beat_age_s for process in (node.agent, node.runner) if process and process.living]
     incarnations = node.incarnations.values()
     return Row(run, "node", node.node, node.state, total_usage(used.values()), phase=node.phase,
                attempt=node.journaled.attempt, attempts=node.attempts,
                starts="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
                beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
-               processes={role: _process_row(layer, used[role]) for role, layer in processes.items()})
+               processes={role: _process_row(process, used[role]) for role, process in processes.items()})
 
 
-def _process_row(layer: ProcessView, used: Usage) -> ProcessRow:
-    return ProcessRow(layer.state, layer.phase, layer.incarnation, layer.pid, layer.age_s,
-                      layer.beat_age_s if layer.living else None, used, "" if layer.living else layer.why)
+def _process_row(process: ProcessView, used: Usage) -> ProcessRow:
+    return ProcessRow(process.state, process.phase, process.incarnation, process.pid, process.age_s,
+                      process.beat_age_s if process.living else None, used, "" if process.living else process.why)
 
 
 def _usage_json(used: Usage) -> dict[str, Any]:

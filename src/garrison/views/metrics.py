@@ -68,7 +68,8 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
     labels = ["run", "role", "name"]
     up = GaugeMetricFamily("garrison_layer_up", "1 if a process of a run is alive", labels=labels)
     incarnations = CounterMetricFamily("garrison_layer_lives", "Incarnations of a process so far", labels=labels)
-    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living process's last heartbeat", labels=labels)
+    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living process's last heartbeat",
+                              labels=labels)
     for view in views:
         run = view.run_id
         for status in STATUSES:

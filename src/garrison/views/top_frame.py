@@ -252,10 +252,10 @@ def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float |
                attempt=node.journaled.attempt, attempts=node.attempts,
                starts="+".join(map(str, incarnations)) if any(incarnations) else "", age_s=node.since_s,
                beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
-               processes={role: _process_row(process, used[role]) for role, process in processes.items()})
+               processes={role: _node_process(process, used[role]) for role, process in processes.items()})
 
 
-def _process_row(process: ProcessView, used: Usage) -> ProcessRow:
+def _node_process(process: ProcessView, used: Usage) -> ProcessRow:
     return ProcessRow(process.state, process.phase, process.incarnation, process.pid, process.age_s,
                       process.beat_age_s if process.living else None, used, "" if process.living else process.why)
 

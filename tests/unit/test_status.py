@@ -44,7 +44,7 @@ def view(*nodes: NodeView, **more: Any) -> RunView:
     return RunView(**{"run_id": "r1", "status": "running", "reason": "", "waiting": False, "gates": [], "questions": [],
                       "counts": counts, "total": len(nodes), "pipeline_id": "crew", "repo": "/repo", "base": "main",
                       "adhoc": False, "created_at": "", "age_s": 90.0, "hint": "",
-                      "layers": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1",
+                      "processes": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1",
                       "details": details, **more})
 
 

@@ -17,7 +17,8 @@ from garrison.records import hook, identity
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
 from garrison.supervise.circuit import CLOSED, apply_event, reset_circuit
 from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
-from garrison.supervise.restart import CLASSES, CRASH, Death, Policy
+from garrison.supervise.death_classes import CLASSES, CRASH
+from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, Verdict, judge
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from garrison.processes.launcher import policy
 from garrison.processes.resume_all import ResumeResult, decide_resume
 from garrison.records.identity import Identity
 from garrison.records.signals import ResumeRun, Signal
-from garrison.supervise import hang_detector, restart
+from garrison.supervise import death_classes, hang_detector
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 
@@ -43,7 +43,7 @@ def garrison_up(world: World, me: Process) -> Steps:
     launcher, guardian = world.view(key), guardian_key(key.run)
     if launcher.living and (yield from _hangs(world, me, launcher)):
         assert launcher.identity is not None
-        yield from replace_incarnation(world, me, launcher.identity, "it hangs", restart.HUNG)
+        yield from replace_incarnation(world, me, launcher.identity, "it hangs", death_classes.HUNG)
         launcher = world.view(key)
     decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian),
                              world.pending(guardian))
@@ -59,7 +59,7 @@ def _clear_the_way(world: World, me: Process, launcher: ChildState) -> Effect:
     if launcher.living:
         if not (yield from _hangs(world, me, launcher)):
             return False
-        yield from replace_incarnation(world, me, launcher.identity, "it hangs", restart.HUNG)
+        yield from replace_incarnation(world, me, launcher.identity, "it hangs", death_classes.HUNG)
         launcher = world.view(me.key)
         if launcher.living or launcher.verdict is None or launcher.identity is None:
             return False

@@ -41,7 +41,7 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
-from garrison.supervise import restart
+from garrison.supervise import death_classes
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
@@ -229,7 +229,7 @@ class Guardian(SimulatedProcess):
         yield from self.replace_child(self._child(action.target, view), action.why, death_class_of(action))
 
     def _replace_stray(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.replace_child(view.strays[action.target], action.why, restart.STOP)
+        yield from self.replace_child(view.strays[action.target], action.why, death_classes.STOP)
 
     def _record_death(self, action: Action, view: GuardianView) -> Effect:
         yield from self.record_death(self._child(action.target, view))

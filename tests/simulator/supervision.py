@@ -22,7 +22,7 @@ from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.signals import Payload, Signal
-from garrison.supervise import incarnation, restart
+from garrison.supervise import death_classes, incarnation
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import HangWatcher, Observer
@@ -77,7 +77,7 @@ def link_hook(world: World, me: Process, key: Key, number: int) -> None:
 
 
 def replace_incarnation(world: World, me: Process, judged: Identity, why: str,
-                        death_class: str = restart.CRASH) -> Effect:
+                        death_class: str = death_classes.CRASH) -> Effect:
     """Fence, then sweep; do nothing if the record has moved on."""
     def fence(old: Identity | None) -> Identity:
         if old is None or old.incarnation != judged.incarnation:
@@ -85,7 +85,7 @@ def replace_incarnation(world: World, me: Process, judged: Identity, why: str,
         if old.status not in ALIVE:
             return old
         fenced = mark_ended(old, "crashed", world.now, why)
-        class_ = restart.REBOOT if judged.boot_id != world.boot_id else death_class
+        class_ = death_classes.REBOOT if judged.boot_id != world.boot_id else death_class
         return replace(fenced, metadata={**fenced.metadata, "class": class_})
 
     try:
@@ -362,11 +362,11 @@ class SimulatedProcess:
         """Return the current attempt of a node."""
         return self.me.attempt
 
-    def replace_child(self, child: ChildState, why: str, death_class: str = restart.CRASH) -> Effect:
+    def replace_child(self, child: ChildState, why: str, death_class: str = death_classes.CRASH) -> Effect:
         """Fence and sweep a child."""
         assert child.identity is not None
         yield from replace_incarnation(self.world, self.me, child.identity, why,
-                                       restart.HUNG if child.hung else death_class)
+                                       death_classes.HUNG if child.hung else death_class)
 
     def record_death(self, child: ChildState) -> Effect:
         """Journal the death of a fenced child, after its parent was told."""
@@ -442,7 +442,7 @@ class SimulatedProcess:
 
 def death_class_of(action: Action) -> str:
     """Return how the restart policy classes the end that a REPLACE brings."""
-    return action.payload.death_class if isinstance(action.payload, ReplaceChild) else restart.CRASH
+    return action.payload.death_class if isinstance(action.payload, ReplaceChild) else death_classes.CRASH
 
 
 def guardian_key(run: str) -> Key:

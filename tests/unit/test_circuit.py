@@ -14,8 +14,9 @@ from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeH
 from garrison.records.identity import Identity
 from garrison.supervise import circuit, restart
 from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.death_classes import CLASSES
 from garrison.supervise.decisions import ChildState, decide_restart
-from garrison.supervise.restart import CLASSES, Death, Policy, apply_policy, backoff_delay
+from garrison.supervise.restart import Death, Policy, apply_policy, backoff_delay
 from garrison.supervise.verdict import Verdict
 
 BOOT, NOW = "b1", 10_000.0

@@ -7,17 +7,17 @@ incarnation, recovers its state from disk, records that it is ready, and enters 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from garrison.errors import GarrisonError, NotFound
+from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -39,24 +39,47 @@ if TYPE_CHECKING:
     MakeProcess = Callable[[Incarnation], Process]
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a process."""
-    parser = argparse.ArgumentParser(prog="garrison.processes.main", description="one process of a run")
-    parser.add_argument("role", choices=list(_PREPARE))
-    parser.add_argument("--home", required=True)
-    parser.add_argument("--run", required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--incarnation", type=int, required=True)
-    parser.add_argument("--attempt", type=int, default=1)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--stop", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quiet", action="store_true")
-    return parser.parse_args(argv)
+FLAGS = frozenset({"resume", "again", "stop", "json", "quiet"})
+"""Options without a value."""
 
 
-def prepare_process(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+@dataclass(frozen=True)
+class Options:
+    """Command line of a process. Only `spawn.process_argv` and the launch write it, so no parser library is loaded."""
+
+    role: str
+    home: str
+    run: str
+    name: str
+    incarnation: int
+    attempt: int = 1
+    resume: bool = False
+    again: bool = False
+    stop: bool = False
+    json: bool = False
+    quiet: bool = False
+
+
+def parse_arguments(argv: Sequence[str]) -> Options:
+    """Return the options of a process; UsageError if they are incomplete or malformed."""
+    words = iter(argv)
+    role, values = next(words, ""), dict[str, Any]()
+    for word in words:
+        name = word.removeprefix("--")
+        values[name] = name in FLAGS or next(words, "")
+    try:
+        for name in ("incarnation", "attempt"):
+            if name in values:
+                values[name] = int(values[name])
+        options = Options(role, **values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"garrison.processes.main: wrong arguments: {error}; use `garrison launch`") from None
+    if role not in _PREPARE:
+        raise UsageError(f"garrison.processes.main: no role {role!r}; there are {', '.join(_PREPARE)}")
+    return options
+
+
+def prepare_process(runtime: Runtime, options: Options) -> MakeProcess:
     """Return a function that makes the process of a role once its incarnation is registered.
 
     Slow steps that only read come first, before the name is taken: importing the role's own modules (a runner parses no
@@ -73,7 +96,7 @@ def prepare_process(runtime: Runtime, options: argparse.Namespace) -> MakeProces
     return fail
 
 
-def _launcher(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.launcher.process import Launcher
     from garrison.processes.launcher.progress import Progress
 
@@ -82,7 +105,7 @@ def _launcher(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
                                retry_failed=options.again)
 
 
-def _guardian(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.guardian.process import Guardian
     from garrison.processes.run_plan import read_plan
     from garrison.system.git import Git
@@ -94,19 +117,19 @@ def _guardian(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
     return lambda incarnation: Guardian(runtime, incarnation, launch, plan, git)
 
 
-def _processor(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+def _processor(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.merge_processor.process import Processor
 
     return lambda incarnation: Processor(runtime, incarnation, runtime.launch(options.run))
 
 
-def _runner(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+def _runner(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.runner.process import Runner
 
     return lambda incarnation: Runner(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
 
 
-def _orchestrator(runtime: Runtime, options: argparse.Namespace) -> MakeProcess:
+def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.orchestrator.process import Orchestrator
 
     return lambda incarnation: Orchestrator(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
@@ -116,7 +139,7 @@ _PREPARE = {"launch": _launcher, "guardian": _guardian, "runner": _runner, "orch
             "processor": _processor}
 
 
-def _task(runtime: Runtime, options: argparse.Namespace) -> Task:
+def _task(runtime: Runtime, options: Options) -> Task:
     path = runtime.files(options.run).attempt(options.name, options.attempt) / "task.json"
     task = run_records.load(Task, path)
     if task is None:
@@ -126,7 +149,11 @@ def _task(runtime: Runtime, options: argparse.Namespace) -> Task:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the incarnation that the lease is for, and run; return the exit code."""
-    options = parse_arguments(sys.argv[1:] if argv is None else argv)
+    try:
+        options = parse_arguments(sys.argv[1:] if argv is None else argv)
+    except UsageError as error:
+        log_line(str(error))
+        return error.exit_code
     failpoint.role = options.role
     if options.role == "orchestrator":
         reaper.fork_under_reaper()

@@ -7,7 +7,6 @@ run does not depend on snapshots: a failure is logged once and retried later.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -129,7 +128,9 @@ class Snapshotter:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Take one snapshot and print its ref if there was anything new; exit 1 with a line on stderr if that failed."""
-    parser = argparse.ArgumentParser(prog="rescue")
+    import argparse  # only for this program: a runner imports the module for `Snapshotter`
+
+    parser = argparse.ArgumentParser(prog="garrison.processes.snapshots")
     for name in ("--repo", "--tree", "--stem", "--base"):
         parser.add_argument(name, required=True)
     parser.add_argument("--limit", type=float, default=120.0)

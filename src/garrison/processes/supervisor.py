@@ -48,10 +48,10 @@ from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
+from garrison.supervise.death_classes import CRASH, HUNG
 from garrison.supervise.decisions import ChildState, encode_inputs
 from garrison.supervise.incarnation import Incarnation, fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
-from garrison.supervise.restart import CRASH, HUNG
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _serial = count()
-_POLL = 0.01
+_POLL = 0.002
 """Seconds between two tries for a lock with a timeout."""
 _CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,

@@ -36,7 +36,7 @@ from garrison.records.hook import Hook, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import format_marker
-from garrison.supervise.restart import CRASH, HUNG, REBOOT
+from garrison.supervise.death_classes import CRASH, HUNG, REBOOT
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
@@ -344,7 +344,7 @@ def replace_incarnation(observer: Observer, identity: Identity, reason: str, gra
 
 def fence(observer: Observer, identity: Identity, reason: str, death_class: str = CRASH,
           evidence: dict[str, Any] | None = None, observation: Observation | None = None) -> Identity:
-    """Write `crashed` over an incarnation, with the evidence and the class of its death (`restart.CLASSES`).
+    """Write `crashed` over an incarnation, with the evidence and the class of its death (`death_classes.CLASSES`).
 
     Fenced if a later incarnation has the name by now.
 

@@ -53,7 +53,8 @@ def iso(epoch: float) -> str:
 
 
 def _format(microseconds: int) -> str:
-    return (_EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def from_iso(text: str) -> float:

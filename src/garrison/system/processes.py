@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
-
 from garrison.errors import GarrisonError
 
 if TYPE_CHECKING:
@@ -194,6 +192,8 @@ def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
     /proc is listed again until a listing names no new pid: a process that forks and exits while the others are read
     could be missed by one listing, but its successor is found by a later one, which is short.
     """
+    import psutil  # imported here: it delays the start of an orchestrator, which lists nothing, by 9 ms
+
     seen = set() if seen is None else seen
     for _ in range(LISTINGS):
         before = last_pid()
@@ -260,6 +260,8 @@ def child_pids(pid: int) -> list[int]:
             return []  # the process ended meanwhile
     except OSError:
         return []
+    import psutil
+
     try:
         return [child.pid for child in psutil.Process(pid).children()]
     except psutil.Error:

@@ -1,25 +1,18 @@
-"""Claude CLI process: find the program, build its environment, limit concurrent starts, record its pid, end an orphan.
+"""Claude CLI process: find the program, build its environment, record its pid, end an orphan.
 
 Two CLIs may write to one transcript without noticing, so the recorded one has to be gone before a session is resumed.
-A start costs half a second of a core and 200 MiB: it holds one of the lock files `run/claude-start-<n>` until the
-session has answered, and the kernel releases that at a death.
 Loads no SDK: `garrison login` and `garrison takeover` run the CLI without it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.json_io import read_json, write_json
-from garrison.records import atomic
-from garrison.records.life_lock import LifeLock
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -81,46 +74,3 @@ def end_orphan(files: AttemptFiles) -> None:
         while processes.is_running(recorded["pid"], recorded["ticks"]) and time.monotonic() < until:
             time.sleep(0.01)
     files.process.unlink(missing_ok=True)
-
-
-_POLL_INTERVAL = 0.1
-_MAX_HOLD = 30.0
-"""Seconds after which a start no longer counts, answered or not."""
-
-
-@asynccontextmanager
-async def start_slot(home: Path, slots: int, on_wait: Callable[[str], None],
-                     stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Wait for a slot, unless `stop` is set meanwhile; yield the event that ends the start."""
-    folder = atomic.make_directory(home / "run")
-    lock, waiting = None, False
-    while not stop.is_set() and (lock := _try_lock(folder, slots)) is None:
-        if not waiting:
-            on_wait(f"for its turn: {slots} at a time start")
-            waiting = True
-        await asyncio.sleep(_POLL_INTERVAL)
-    started = asyncio.Event()
-    holder = asyncio.ensure_future(_hold(lock, started))
-    try:
-        yield started
-    finally:
-        started.set()
-        await holder
-
-
-async def _hold(lock: LifeLock | None, started: asyncio.Event) -> None:
-    try:
-        await asyncio.wait_for(started.wait(), _MAX_HOLD)
-    except TimeoutError:
-        pass
-    finally:
-        if lock is not None:
-            lock.release()
-
-
-def _try_lock(folder: Path, slots: int) -> LifeLock | None:
-    for number in range(1, slots + 1):
-        lock = LifeLock.try_acquire(folder / f"claude-start-{number}")
-        if lock is not None:
-            return lock
-    return None

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude import budget, cli_process, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
-from garrison.agents.claude.cli_process import start_slot
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
@@ -32,6 +31,7 @@ from garrison.agents.claude.client import (
     project_key_for_directory,
 )
 from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
 from garrison.agents.json_io import append_line, read_json
 from garrison.agents.result import LANDING

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from garrison.supervise import restart
+from garrison.supervise import death_classes
 
 RATE_LIMIT, OVERLOADED, SERVER = "rate_limit", "overloaded", "server"
 AUTHENTICATION, BILLING, BUDGET = "authentication", "billing", "budget"
@@ -18,8 +18,8 @@ TOO_LONG, REFUSED = "too_long", "refused"
 """An answer that reaches the model's output limit; a model that refuses the task."""
 
 CLASSES: Mapping[str, str] = {
-    RATE_LIMIT: restart.RATE_LIMIT, AUTHENTICATION: restart.AUTHENTICATION, BILLING: restart.BILLING,
-    BUDGET: restart.BUDGET, CONTEXT: restart.CHURN, CRASH: restart.CRASH, HANG: restart.HUNG}
+    RATE_LIMIT: death_classes.RATE_LIMIT, AUTHENTICATION: death_classes.AUTHENTICATION, BILLING: death_classes.BILLING,
+    BUDGET: death_classes.BUDGET, CONTEXT: death_classes.CHURN, CRASH: death_classes.CRASH, HANG: death_classes.HUNG}
 """Class of a failure → its class in the restart policy; any other is a crash there."""
 
 WHAT_TO_DO = {
@@ -47,9 +47,9 @@ _BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICAT
 """Class by the CLI's name of a failure, in the message before the result."""
 
 
-def ruling(kind: str) -> restart.Ruling:
+def ruling(kind: str) -> death_classes.Ruling:
     """Return the restart policy's ruling on a class of failure."""
-    return restart.ruling(CLASSES.get(kind, restart.CRASH))
+    return death_classes.ruling(CLASSES.get(kind, death_classes.CRASH))
 
 
 def classify(status: int | None, text: str, error: str = "") -> str:

@@ -40,8 +40,9 @@ from garrison.records.signals import (
     RunnerExited,
     find_objection,
 )
+from garrison.supervise.death_classes import STOP
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
-from garrison.supervise.restart import STOP, Policy
+from garrison.supervise.restart import Policy
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan

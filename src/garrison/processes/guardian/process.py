@@ -41,9 +41,10 @@ from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher_key
 from garrison.records.run import Task, read_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
+from garrison.supervise.death_classes import CRASH, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
-from garrison.supervise.restart import CRASH, STOP, Policy
+from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.terminal_choice import end_lost_server

@@ -46,8 +46,9 @@ from garrison.records.signals import (
 )
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.death_classes import ORDER, STOP
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
-from garrison.supervise.restart import ORDER, STOP, Death, Policy
+from garrison.supervise.restart import Death, Policy
 from garrison.system.clock import iso
 
 if TYPE_CHECKING:

@@ -40,7 +40,8 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
-from garrison.supervise.restart import CRASH, Policy
+from garrison.supervise.death_classes import CRASH
+from garrison.supervise.restart import Policy
 from garrison.system import disk_space, failpoint
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal, end_lost_server

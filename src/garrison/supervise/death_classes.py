@@ -1,0 +1,48 @@
+"""Classes of deaths: what a process or a Claude session died of decides whether it counts and what follows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
+
+    counts: bool
+    follows: str
+    """backoff · at once · reset (wait until a rate limit resets) · person (park until a person acts) · resume (when the
+    person who stopped it resumes it) · never (its work is done)."""
+
+    @property
+    def restarts(self) -> bool:
+        """Return whether a successor follows without a person."""
+        return self.follows in ("backoff", "at once", "reset")
+
+
+CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
+RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
+
+CLASSES: Mapping[str, Ruling] = {
+    CRASH: Ruling(True, "backoff"),
+    HUNG: Ruling(True, "backoff"),
+    CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
+    ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
+    REBOOT: Ruling(False, "at once"),  # a reboot is no fault of the process
+    RATE_LIMIT: Ruling(False, "reset"),
+    AUTHENTICATION: Ruling(False, "person"),
+    BILLING: Ruling(False, "person"),
+    BUDGET: Ruling(False, "person"),
+    STOP: Ruling(False, "resume"),
+    CLEAN: Ruling(False, "never"),
+}
+"""Class of a death → its ruling; for processes and Claude sessions alike."""
+
+
+def ruling(kind: str) -> Ruling:
+    """Return the ruling on a class; an unknown one is a crash."""
+    return CLASSES.get(kind, CLASSES[CRASH])

@@ -407,6 +407,8 @@ def _at_once(ours: Ours, names: list[str]) -> list[float]:
         queue = MergeQueue(ours.home, ours.repo, token=name)
         assert queue.git.key
         assert queue.state.config
+        import filelock  # noqa: F401  # loaded with the first lock of a process; the row of commands includes it
+
         os.close(start)
         ready.release()
         os.read(starting, 1)

@@ -59,7 +59,13 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
         rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
         assert read_pid(tmp_path) == (0, 0)
         assert not is_job_alive(str(tmp_path))
+        # `timeout` makes a process group of its own, so the wrapper's group is not everything that runs
+        wait_for("the command runs",
+                 lambda: "sleep" in {process.comm for process in processes.descendants(gate.pid, "")})
+        rest = processes.descendants(gate.pid, "")
         os.killpg(gate.pid, signal.SIGKILL)
+        for process in rest:
+            processes.send(process.pid, process.ticks, signal.SIGKILL)
     assert not is_job_alive("")
 
 

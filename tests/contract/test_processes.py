@@ -159,6 +159,27 @@ def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path)
     assert processes.exit_code(child.pid) == 3
 
 
+@pytest.mark.parametrize("error", [ProcessLookupError, FileNotFoundError])
+def test_a_thread_that_ends_meanwhile_hides_no_children_of_the_others(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[OSError]) -> None:
+    child = processes.spawn(["sleep", "60"], cwd=tmp_path, log=tmp_path / "log", env={"PATH": os.environ["PATH"]})
+    real, listed = processes._read, os.listdir
+
+    def read(path: str) -> bytes:
+        if path.endswith("/999999999/children"):
+            raise error
+        return real(path)
+
+    monkeypatch.setattr(processes, "_read", read)
+    monkeypatch.setattr(os, "listdir", lambda path: [*listed(path), "999999999"])
+    try:
+        assert child.pid in processes.child_pids(os.getpid())
+    finally:
+        processes.send(child.pid, child.ticks, signal.SIGKILL)
+        until(lambda: processes.exit_code(child.pid) is not None)
+        child.close()
+
+
 def test_our_own_line_in_proc() -> None:
     me = processes.probe(os.getpid())
     assert me is not None

@@ -1,8 +1,8 @@
 """The program of every process of a run: `python -m garrison.processes.main ROLE --home H --run R --name N
 --incarnation I`.
 
-Only a process that holds a lease for it starts it (`supervise/incarnation.py`). It registers as that
-incarnation, recovers its state from disk, records that it is ready, and enters the loop.
+Only a process that holds a lease for it starts it (`supervise/incarnation.py`). It registers as that incarnation,
+recovers its state from disk, records that it is ready, and enters the loop.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.launcher.process import Launcher
     from garrison.processes.launcher.progress import Progress
 
-    return lambda incarnation: Launcher(runtime, incarnation, runtime.launch(options.run),
-                               Progress(as_json=options.json, quiet=options.quiet), resume=options.resume,
-                               retry_failed=options.again)
+    return lambda incarnation: Launcher(
+        runtime, incarnation, runtime.launch(options.run), Progress(as_json=options.json, quiet=options.quiet),
+        resume=options.resume, retry_failed=options.again)
 
 
 def _guardian(runtime: Runtime, options: Options) -> MakeProcess:

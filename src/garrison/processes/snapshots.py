@@ -137,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     node = options.stem.split("/")[-2]
     try:
-        ref = Git(Path(options.repo)).save_interval_snapshot(Path(options.tree), options.stem,
-                                                f"garrison: what {node} had at an interval", options.base,
-                                                timeout=options.limit)
+        ref = Git(Path(options.repo)).save_interval_snapshot(
+            Path(options.tree), options.stem, f"garrison: what {node} had at an interval", options.base,
+            timeout=options.limit)
     except (GarrisonError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

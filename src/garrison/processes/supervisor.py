@@ -50,7 +50,7 @@ from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
 from garrison.supervise.death_classes import CRASH, HUNG
 from garrison.supervise.decisions import ChildState, encode_inputs
-from garrison.supervise.incarnation import Incarnation, fence, kill_incarnation, new_id
+from garrison.supervise.incarnation import fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
@@ -64,9 +64,8 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
     from garrison.records.journal import Entry, Writer
-    from garrison.records.names import Key
     from garrison.records.run import Task
-    from garrison.records.signals import Payload, Signal
+    from garrison.records.signals import Payload
     from garrison.supervise.incarnation import Incarnation
     from garrison.supervise.observer import AgentEvidence
     from garrison.system.event_loop import EventLoop

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 class Processes(Protocol):
     """Operations on processes that supervision needs."""
+
     def here(self) -> Host:
         """Return the host, boot and pid namespace of this process."""
         ...
@@ -32,11 +33,11 @@ class Processes(Protocol):
         ...
 
     def find_marked(self, marker: str) -> list[ProcessId]:
-        """Return the living processes that carry the life marker `life_marker`."""
+        """Return the living processes that carry this life marker."""
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
-        """Return the living processes below `pid` that carry `life_marker` or none; cut at other incarnations."""
+        """Return the living processes below `pid` that carry this marker or none; cut at other incarnations."""
         ...
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:

@@ -252,14 +252,17 @@ def child_pids(pid: int) -> list[int]:
 
     The kernel lists them (CONFIG_PROC_CHILDREN); psutil, which reads every process for it, is the fallback.
     """
+    pids: list[int] = []
     try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names only
-        return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
-    except FileNotFoundError:
-        if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):  # noqa: PTH110
-            return []  # the process ended meanwhile
-    except OSError:
-        return []
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # names only
+            pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    except OSError as error:  # the process, or one of its threads, ended meanwhile; or the kernel does not list them
+        own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+        is_listed = not isinstance(error, FileNotFoundError) or os.path.exists(own)  # noqa: PTH110
+    else:
+        is_listed = True
+    if is_listed:
+        return pids
     import psutil
 
     try:

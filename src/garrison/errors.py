@@ -59,7 +59,7 @@ class RecordUnreadable(RecordError):
     """A record or its folder is not a file or folder, or may not be read; it is not corrupt."""
 
     def __init__(self, path: object, why: str) -> None:
-        super().__init__(f"cannot use {path}: {why}; it was left in place, move it away or mend its access to go on")
+        super().__init__(f"cannot use {path}: {why}; it was left in place; move it away or repair access to it")
 
 
 class NewerSchema(RecordError):
@@ -78,7 +78,7 @@ class LockLost(GarrisonError):
 
 
 class AlreadyAlive(Refused):
-    """A living process already bears this name in this run."""
+    """A living process already has this name in this run."""
 
 
 class ForbiddenTransition(Refused):

@@ -271,7 +271,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     place.wait_until_held("a")
     terminal.close()
     log = place.home / "runs/r1/layers/launch.log"
-    wait_for("the launcher detaches", lambda: log.exists() and "detached, run r1 goes on" in log.read_text())
+    wait_for("the launcher detaches", lambda: log.exists() and "detached, run r1 continues" in log.read_text())
     assert stat(terminal.pid)
     place.release("a")
     assert terminal.finish() == 0, place.logs()

@@ -54,7 +54,7 @@ def test_stopped_by_every_way_and_resumed(place):
     place.wait_until_held("a")
     os.kill(child.pid, signal.SIGHUP)
     log = place.home / "runs/r1/layers/launch.log"
-    wait_for("the launcher detaches", lambda: "detached, run r1 goes on" in log.read_text())
+    wait_for("the launcher detaches", lambda: "detached, run r1 continues" in log.read_text())
     place.release("a")
     assert place.finish(child) == 0, place.logs()
     assert "orchestrator-a died" not in place.logs(), "who was stopped did not die"

@@ -80,7 +80,8 @@ def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
     (("park", "guardian-crew"), "`garrison stop` stops it"), (("park", "launch@r1"), "`garrison stop r1` stops it"),
     (("park", "a", "--run", "r9"), "no run r9"), (("park", "runner-zz"), "has a node zz"),
     (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel` withdraws it"),
-    (("cancel", "d"), "`garrison agents unpark d` first"), (("cancel", "e"), "`garrison agents park e` keeps it back"),
+    (("cancel", "d"), "`garrison agents unpark d` first"),
+    (("cancel", "e"), "`garrison agents park e` keeps it from starting"),
     (("cancel", "dd"), "did you mean d?"),
 ])
 def test_a_refusal_is_one_line(home: Path, capfd: pytest.CaptureFixture[str],

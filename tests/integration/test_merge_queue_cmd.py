@@ -122,8 +122,9 @@ def test_the_configuration_is_shown_and_changed(world):
     (("enqueue", "n", "one", "--target", ":main"), 2, "not a branch"),
     (("hold", "unknown"), 1, "no merge entry unknown"), (("release", "unknown"), 1, "no merge entry unknown"),
     (("retry", "unknown"), 1, "no merge entry unknown"), (("lits",), 2, "did you mean 'list'"),
-    (("config", "--gate", "a", "--no-gate"), 2, "exclude"), (("config", "--timeout", "0"), 2, "timeout"),
-    (("process", "--watch", "--drain"), 2, "exclude"), (("process", "--watch", "--no-wait"), 2, "leave --no-wait out"),
+    (("config", "--gate", "a", "--no-gate"), 2, "mutually exclusive"), (("config", "--timeout", "0"), 2, "timeout"),
+    (("process", "--watch", "--drain"), 2, "mutually exclusive"),
+    (("process", "--watch", "--no-wait"), 2, "omit --no-wait"),
     (("log", "-n", "0"), 2, "-n"), (("conflicts", "--target", "nowhere"), 1, "does not exist")])
 def test_misuse_is_one_clear_line(world, arguments, code, words):
     assert words in refused(*arguments, code=code)

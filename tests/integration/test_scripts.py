@@ -711,7 +711,7 @@ def test_attach_refuses_plain_processes_and_ended_sessions(box: Box, tmp_path: P
         assert "plain process" in box.cli("attach", "a", "--write", code=1)
     finally:
         terminal.close(session, grace=0)
-    assert "its session is over" in box.cli("attach", "a", code=1)
+    assert "its session has ended" in box.cli("attach", "a", code=1)
 
 
 def test_signals_are_listed_with_their_state(box: Box) -> None:

@@ -86,7 +86,7 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
     ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
     ({"status": "needs_review"}, 0, "success", ""),
-    ("[]", 0, "fail", "its result file is invalid: it is no JSON object")])
+    ("[]", 0, "fail", "its result file is invalid: it is not a JSON object")])
 def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")
     assert (outcome.status, outcome.reason) == (status, reason)

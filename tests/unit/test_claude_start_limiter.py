@@ -36,7 +36,7 @@ def test_the_third_start_waits_for_a_slot(tmp_path: Path) -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(asyncio.wait_for(scene(), DEADLINE))
-    assert told == ["for its turn: 2 at a time start"]
+    assert told == ["for a start slot: at most 2 sessions start at a time"]
     assert order == ["0", "1", "2"]
 
 

@@ -27,7 +27,7 @@ def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> Atte
 
 
 def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "COSTS_EVERY", 0.0)
+    monkeypatch.setattr(usage, "COST_INTERVAL", 0.0)
     call(tmp_path, "r1", "a", 1_000_000).order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 9.0}}))
     again = call(tmp_path, "r1", "a", 100, attempt=2)
     again.order.write_text(json.dumps({"settings": {"budget": 3.0, "budget_day": 20, "budget_run": None}}))

@@ -53,7 +53,7 @@ def test_a_sheet_is_read() -> None:
     ("* { llm_model: a;", 1, 18, "never closed"),
     (".a, .b { }", 1, 3, "one selector"),
     (".a .b { }", 1, 4, "one selector"),
-    ("{ llm_model: a }", 1, 1, "no selector"),
+    ("{ llm_model: a }", 1, 1, "not a selector"),
     ("* { } /* open", 1, 7, "comment is never closed"),
     ("llm_model: a;", 1, 10, "after the selector llm_model"),
 ])

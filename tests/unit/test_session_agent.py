@@ -49,7 +49,7 @@ def test_a_session_agent_by_node_or_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("agent", "says", "why"), [
     ("command", {"session": "true"}, "agent command cannot run as a session; a Claude agent can"),
     ("scripted", {"session": "perhaps"}, "session='perhaps' should be true or false"),
-    ("scripted", {"session": "true", "initiative": "-1"}, "initiative='-1' should be a count of model calls"),
+    ("scripted", {"session": "true", "initiative": "-1"}, "initiative='-1' should be a number of model calls"),
     ("odd", {}, "agent command cannot run as a session"), ("twice", {}, "is a session of odd, which is a session")])
 def test_invalid_session_options_are_refused_before_a_run(tmp_path: Path, agent: str, says: dict[str, str],
                                                       why: str) -> None:

@@ -92,7 +92,7 @@ def test_a_transient_failure_is_waited_for_and_finally_fails_the_attempt(tmp_pat
     programs.clock = 200.0
     outcomes = [work.poll(0.0) for _ in range(2 * most + 2)]
     assert programs.begun == most + 1
-    assert outcomes[-1] == Outcome("fail", f"network {most + 1} times running: gone")
+    assert outcomes[-1] == Outcome("fail", f"network {most + 1} times in a row: gone")
 
 
 def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) -> None:

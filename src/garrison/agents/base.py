@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One incarnation's work at one attempt: the task, where to work, and the exact environment of its processes."""
+    """Work of one incarnation in an attempt: the task, where to work, and the exact environment of its processes."""
 
     task: Task
     worktree: Path
@@ -26,15 +26,15 @@ class Assignment:
     environment: Mapping[str, str]
     incarnation: int = 1
     wisdom: str = ""
-    """Lessons of earlier incarnations of this attempt; empty in its first."""
+    """What earlier incarnations of this attempt did; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
-    """(full name, control type) of those that direct the agent, nearest first."""
+    """(full name, control type) of the processes that direct the agent, nearest first."""
     attempts: Path | None = None
-    """Folder below which all attempts of the run are kept, with their sessions' transcripts."""
+    """Folder of all attempts of the run, with their sessions' transcripts."""
 
     @property
     def context_file(self) -> Path:
-        """Return the file with the pipeline's context as a JSON object; it exists where the run has one."""
+        """Return the file with the pipeline's context as a JSON object; it exists if the run has a context."""
         return self.folder / "context.json"
 
     def write_context(self, context: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class Assignment:
         return self.folder / "prompt.md"
 
     def write_prompt(self, text: str) -> None:
-        """Write the prompt; half a surrogate pair, as another agent's report may bring it in, becomes `?`."""
+        """Write the prompt; a lone surrogate, which another agent's report may contain, becomes `?`."""
         atomic.write(self.prompt_file, text.encode(errors="replace"))
 
     def read_prompt(self) -> str:
@@ -85,14 +85,15 @@ class Outcome:
     reason: str = ""
     exit_code: int | None = None
     killed: bool = False
-    """A signal ended it, from its own crash or from outside: no verdict on the work, so a successor continues it."""
+    """A signal ended it, from its own crash or from outside. This is no verdict on the work: a successor continues it.
+    """
     report: AgentReport = field(default_factory=AgentReport)
-    """Report by the agent itself for the pipeline; empty if it made none."""
+    """Report by the agent itself for the pipeline; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question for a person; `id` differs from that of the question before."""
+    """A question for a person; `id` differs from that of the previous question."""
 
     id: str
     text: str
@@ -116,11 +117,11 @@ class Work(Protocol):
     """Work in progress, polled until it has an outcome."""
 
     def poll(self, now: float) -> Outcome | None:
-        """Return the outcome once it has ended and nothing of it is left running; `now` is monotonic seconds."""
+        """Return the outcome once the work has ended and left nothing running; `now` is in monotonic seconds."""
         ...
 
     def stop(self, now: float) -> None:
-        """Start ending it; `poll` returns the outcome."""
+        """Start to end the work; `poll` returns the outcome."""
         ...
 
     def process(self) -> tuple[int, int] | None:
@@ -128,7 +129,7 @@ class Work(Protocol):
         ...
 
     def wake_at(self) -> float | None:
-        """Return the monotonic time by which `poll` has to be called; None: no need."""
+        """Return the monotonic time by which `poll` has to be called; None if it need not be."""
         ...
 
     @property
@@ -147,12 +148,12 @@ class Work(Protocol):
         return None
 
     def answer(self, question: str, text: str) -> None:
-        """Give the answer to the question of that id; agents that never ask ignore it."""
+        """Deliver the answer to the question with that id; agents that never ask ignore it."""
         return
 
 
 class Agent(Protocol):
-    """Starts work."""
+    """Program that can work on an assignment."""
 
     name: str
 

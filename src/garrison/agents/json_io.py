@@ -26,7 +26,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def encode(value: Any, indent: int | None = None) -> bytes:
-    """Return JSON in UTF-8; half a surrogate pair, as models produce it, is written as an escape."""
+    """Return JSON in UTF-8; lone surrogates, which models produce, are written as escapes."""
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent).encode()
     except UnicodeEncodeError:
@@ -49,12 +49,12 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Append one line in one write; after a torn line it starts on its own."""
+    """Append one line in one write; after a torn line, start a new one."""
     append_lines(path, [value])
 
 
 def append_lines(path: Path, values: Iterable[Any], *, durable: bool = False) -> None:
-    """Append lines in one write; `durable`: they survive a power cut once this returns."""
+    """Append lines in one write; with `durable` they survive a power cut once this returns."""
     created = durable and not path.exists()
     with open(path, "ab", buffering=0, opener=_open_private) as file:
         torn = file.tell() > 0 and not _ends_with_newline(path)

@@ -1,4 +1,8 @@
-"""Prompts of an attempt: templates in prompts/*.md, filled with the task, the reason of a rework and wisdom."""
+"""Prompts of an attempt: templates in prompts/*.md, filled with the task, the reason for a rework and wisdom.
+
+The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, `wisdom` describes what
+its predecessors did. A Claude session that is resumed gets a shorter message instead (`claude.prompts`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTROL_HEADING = "## Control Hierarchy"
 _TEMPLATES = Path(__file__).with_name("prompts")
-_FRESH = "You start again at the tip of the target; the work of that attempt is saved under a rescue ref."
+_FRESH = "You start over at the tip of the target; the work of the previous attempt is saved under a rescue ref."
 _MERGED = "The target's tip is merged into your branch."
 _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
 
@@ -43,7 +47,7 @@ def validation(task: Task, changes: str) -> str:
 
 
 def control_block(agent: str, controllers: Iterable[tuple[str, str]]) -> str:
-    """Return the block that names an agent's controllers, (id, control type) each, in the order given; '' for none."""
+    """Return the block that names an agent's controllers, each (id, control type), in the given order; '' for none."""
     lines = [f"  - Agent '{controller}' ({control_type})" for controller, control_type in controllers]
     if not lines:
         return ""

@@ -10,8 +10,8 @@
     model = "haiku"
     tools = ["Read", "Grep"]
 
-A node with `session=true`, or a profile of kind `session`, runs its Claude (or the scripted) agent as a session: see
-`session_agent`.
+With `session=true` on a node, or a profile of kind `session`, a Claude agent (or the scripted one) runs as a session:
+see `session_agent`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClaudeProfile:
-    """A claude agent as the configuration names it."""
+    """A Claude agent from the configuration."""
 
     name: str
     settings: ClaudeSettings = field(default_factory=ClaudeSettings)
@@ -46,7 +46,7 @@ class ClaudeProfile:
 
 @dataclass(frozen=True)
 class SessionProfile:
-    """An agent that runs the model of another one as a session."""
+    """An agent that runs another agent's model as a session."""
 
     name: str
     of: str
@@ -67,7 +67,7 @@ def profiles(home: Path) -> dict[str, Profile]:
 
 
 def find_profile(name: str, home: Path) -> Profile:
-    """Return the profile of that name; UsageError that lists the names there are."""
+    """Return the profile with that name; a UsageError lists the existing names."""
     by_name = profiles(home)
     if name not in by_name:
         raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(by_name))} (more in {config_path(home)})")
@@ -75,10 +75,10 @@ def find_profile(name: str, home: Path) -> Profile:
 
 
 def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, Any] | None = None) -> Agent:
-    """Return the agent of that name as a worker or a validator; UsageError that lists the names there are.
+    """Return the agent with that name as a worker or a validator; a UsageError lists the existing names.
 
     Args:
-        attributes: the node's; its worker may run as a session.
+        attributes: attributes of the node, which may make its worker run as a session.
     """
     profile = find_profile(name, home)
     if role == WORKER and (
@@ -89,12 +89,12 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
 
         return ClaudeAgent(profile.name, profile.settings, role)
     if role == VALIDATOR or isinstance(profile, SessionProfile):
-        raise UsageError(f"agent {name} cannot validate: it is no Claude agent; for a command say acceptance=")
+        raise UsageError(f"agent {name} cannot validate: it is not a Claude agent; for a command, use acceptance=")
     return CommandAgent(profile)
 
 
 def session_options(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionOptions | None:
-    """Return the session options of a node's agent, None if it runs as none; UsageError for invalid ones."""
+    """Return the session options of a node's agent, None if it is not a session; UsageError for invalid ones."""
     profile = find_profile(name, home)
     if not isinstance(profile, SessionProfile) and not session_agent.is_session(attributes, f"node {node}"):
         return None
@@ -102,13 +102,13 @@ def session_options(name: str, node: str, attributes: Mapping[str, Any], home: P
 
 
 def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
-    """Return the settings of the Claude that an agent is or that its session runs; None if there is none."""
+    """Return the settings of a Claude agent, or of the one that a session runs; None for any other agent."""
     model = _model_profile(find_profile(name, home), home)
     return model.settings if isinstance(model, ClaudeProfile) else None
 
 
 def required_variables(names: set[str], home: Path) -> list[str]:
-    """Return the environment variables that these agents ask for; UsageError for an unknown agent."""
+    """Return the environment variables that these agents need; UsageError for an unknown agent."""
     return sorted({variable for name in sorted(names)
                    for variable in _model_profile(find_profile(name, home), home).env})
 
@@ -121,12 +121,12 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
     if isinstance(model, ClaudeProfile):
         for_node(model.settings, node, attributes)
         if find_spec("claude_agent_sdk") is None:
-            raise Refused(f"node {node} wants a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
+            raise Refused(f"node {node} needs a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
                           "or scripts/demo once, or `pip install claude-agent-sdk`")
 
 
 def _session_agent(profile: Profile, home: Path) -> SessionAgent:
-    """Return the agent as a session; UsageError where its model cannot be called turn by turn."""
+    """Return the agent as a session; UsageError if its model cannot be called turn by turn."""
     model = _model_profile(profile, home)
     defaults = profile.options if isinstance(profile, SessionProfile) else SessionOptions()
     if isinstance(model, ClaudeProfile):
@@ -137,7 +137,7 @@ def _session_agent(profile: Profile, home: Path) -> SessionAgent:
 
 
 def _model_profile(profile: Profile, home: Path) -> CommandProfile | ClaudeProfile:
-    """Return the agent whose model a profile runs: itself, or the one that a session names."""
+    """Return the profile whose model a profile runs: itself, or the one that a session names."""
     model = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
     if isinstance(model, SessionProfile):
         raise UsageError(f"agent {profile.name} is a session of {model.name}, which is a session itself; name a Claude "

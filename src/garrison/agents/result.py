@@ -1,4 +1,4 @@
-"""Agent's report for its pipeline: where to go next, and values for later nodes.
+"""Report of an agent to its pipeline: where to go next, and values for later nodes.
 
 A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key is optional:
 
@@ -7,7 +7,7 @@ A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key 
      "suggested_next_ids": ["deploy"],     nodes to go to where no edge decides
      "context_updates": {"tests.red": 3},  values that conditions, prompts and later nodes read   (alias `context`)
      "notes": "…", "failure_reason": "…",  (alias `reason`)
-     "failure_class": "deterministic"}     such a failure is not retried
+     "failure_class": "deterministic"}     a failure of this class is not retried
 
 Any other status (`needs_review`) counts as `preferred_label`. A known key of the wrong type makes the whole object
 invalid; unknown keys are ignored.
@@ -32,13 +32,13 @@ TEXTS = ("status", "preferred_label", "notes", "failure_reason", "failure_class"
 LANDING = frozenset({SUCCESS, PARTIAL, SKIPPED})
 """Statuses with which an agent's branch may land."""
 MAX_BYTES = 1 << 20
-"""Longest result file."""
+"""Maximum size of a result file."""
 
 
 def parse_report(body: Any) -> AgentReport:
     """Return the known keys of a report without empty ones; ValueError names what is wrong."""
     if not isinstance(body, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004  # a file's content, not an argument's type
+        raise ValueError("it is not a JSON object")  # noqa: TRY004  # a file's content, not an argument's type
     report: dict[str, Any] = {}
     for key, value in body.items():
         name = ALIASES.get(key, key)
@@ -79,11 +79,12 @@ def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: s
                         updates: Mapping[str, Any] | None = None) -> Outcome:
     """Combine an attempt's result with the agent's report into an outcome for the pipeline.
 
-    A success stays one unless the agent reports partial or skipped; a failure stays one unless it asks for a retry.
+    A success stays one unless the agent reports partial or skipped; a failure stays one unless the agent asks for a
+    retry.
 
     Args:
         reason: why it failed.
-        failure_class: class of the failure where the agent names none.
+        failure_class: class of the failure if the agent names none.
         updates: context values; the agent's own take precedence.
     """
     word = report.get("status", "")

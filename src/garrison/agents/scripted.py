@@ -1,7 +1,7 @@
 """Scripted agent for tests and demonstrations: plays the steps of a YAML file, without a model.
 
-The script is the node's `script` attribute (a path in the worktree), else `GARRISON_SCRIPTS/<node>.yaml`, else one
-small default edit. It is a list of steps; a step with `life: N` is played only in that incarnation:
+The script is the node's `script` attribute (a path in the worktree), else `GARRISON_SCRIPTS/<node>.yaml`, else a small
+default edit. It is a list of steps; a step with `life: N` is played only in incarnation N:
 
     - print: text                      - edit: {path: a.txt, text: "…", append: false}
     - commit: message                  - wait: seconds
@@ -82,7 +82,7 @@ def _commit(message: str) -> None:
 
 def _crash(victim: str) -> None:
     os.kill(os.getppid() if victim == "orchestrator" else os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # its orchestrator's death does not end it; the runner's sweep does
+    time.sleep(60)  # the orchestrator's death does not end this process; the runner's kill of what it left does
 
 
 def _notes(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Agents that run as a garrison session: each turn is a graph, and a kill repeats no node that was done.
+"""Agents that run as a garrison session: each turn is a graph, and no completed node is repeated after a kill.
 
     a [agent=claude, session=true, tier=trusted, turn_graph="my_turn.dot"]
 
@@ -7,10 +7,10 @@
     of = "claude"                        # the model behind it: a claude agent, or `scripted`
     initiative = 20
 
-Attributes of node and profile are read and refused here, before a run begins. The program
-(`processes.orchestrator.session_attempt`) gets everything in one file. It ends in the middle of a turn when it has to
-wait and records why (`claude.policy.Ending`). While it waits, no process of it exists; the next one resumes the turn at
-the interrupted node. A program that ends without such a record ends the attempt.
+Attributes of nodes and profiles are read here, and invalid ones refused, before a run begins. The program
+(`processes.orchestrator.session_attempt`) gets everything in one file. When it has to wait, it ends in the middle of a
+turn and records why (`claude.policy.Ending`). The session has no process while it waits; the next one resumes the turn
+at the interrupted node. A program that ends without such a record ends the attempt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SessionOptions:
     """Path in the node's worktree; None: the shipped graph."""
     heartbeat_graph: str | None = None
     initiative: int = 0
-    """Model calls that its own heartbeats may make; 0: it never acts by itself."""
+    """Model calls that its heartbeat turns may make; 0: it never acts on its own."""
 
 
 def is_session(attributes: Mapping[str, Any], where: str) -> bool:
@@ -67,25 +67,25 @@ def read_options(where: str, values: Mapping[str, Any], defaults: SessionOptions
     for name in ("tier", "turn_graph", "heartbeat_graph"):
         if name in values:
             if not isinstance(values[name], str) or not values[name].strip():
-                raise UsageError(f"{where}: {name} should be a text")
+                raise UsageError(f"{where}: {name} should be a non-empty string")
             read[name] = str(values[name])
     if "initiative" in values:
         text = str(values["initiative"]).strip()
         if not text.isdecimal():
-            raise UsageError(f"{where}: initiative={text!r:.40} should be a count of model calls, 0 or more")
+            raise UsageError(f"{where}: initiative={text!r:.40} should be a number of model calls, 0 or more")
         read["initiative"] = int(text)
     return replace(defaults or SessionOptions(), **read)
 
 
 class SessionAgent(CommandAgent):
-    """Runs an agent as a session; `settings` are those of its Claude, None for the scripted agent."""
+    """Runs an agent as a session; `settings` are its Claude settings, None for the scripted agent."""
 
     def __init__(self, name: str, settings: ClaudeSettings | None, defaults: SessionOptions) -> None:
         super().__init__(CommandProfile(name, PROGRAM, success="result_file"))
         self.settings, self.defaults = settings, defaults
 
     def start(self, assignment: Assignment, now: float) -> SessionAttempt:  # type: ignore[override]
-        """Write the program's order and start it, unless it has to wait; UsageError if a graph is missing."""
+        """Write the program's job file and start it, unless it has to wait; UsageError if a graph is missing."""
         task = assignment.task
         options = read_options(f"node {task.node}", task.attributes, self.defaults)
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
@@ -101,7 +101,7 @@ class SessionAgent(CommandAgent):
 
 
 class SessionAttempt(SuspendableAttempt):
-    """An attempt's garrison session; `start` starts its program at a monotonic time."""
+    """An attempt's garrison session; `start` starts its program, given the monotonic time."""
 
     def __init__(self, assignment: Assignment, start: Callable[[float], Work], now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
@@ -109,7 +109,7 @@ class SessionAttempt(SuspendableAttempt):
         super().__init__(assignment, now, wall=wall)
 
     def _start(self, decision: Decision, now: float) -> Work:
-        """Start the program, which resumes the session by itself whatever the decision's prompt."""
+        """Start the program; it resumes the session itself, whatever the decision's prompt is."""
         return self._start_program(now)
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
@@ -126,4 +126,4 @@ def _read_graph(worktree: Path, name: str | None) -> str | None:
     try:
         return (worktree / name).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the session's graph {name} cannot be read from the tree: {error}") from error
+        raise UsageError(f"the session's graph {name} cannot be read from the worktree: {error}") from error

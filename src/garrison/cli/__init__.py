@@ -1,10 +1,10 @@
 """Command line: `garrison` and the scripts in scripts/, one module for each command or group.
 
-Data goes to stdout, messages to stderr. Exit code 0 success, 1 refused or failed (one line on stderr says what to do),
-2 wrong usage, 130 interrupted; never a traceback, except with GARRISON_DEBUG=1. Listings take `--json`; people get a
-table, aligned text when piped.
+Data goes to stdout, messages to stderr. Exit codes are 0 for success, 1 for refused or failed (one line on stderr says
+what to do), 2 for wrong usage and 130 for interrupted. There is never a traceback, except with GARRISON_DEBUG=1.
+Listings take `--json`; without it they print a table, or aligned text when piped.
 
-Commands only resolve names, call the rooms below and print. `commands`, `options`, `output`, `render`, `terminal`,
+Commands only resolve names, call the packages below and print. `commands`, `options`, `output`, `render`, `terminal`,
 `resolve` and `completion` are shared; `main` has the table of commands.
 """
 
@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 def _quiet_on_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print no traceback for Ctrl-C while a command is still being imported; Python ends by the signal anyway."""
+    """Print no traceback for Ctrl-C while a command is still being imported; Python exits by the signal anyway."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 

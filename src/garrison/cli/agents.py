@@ -1,6 +1,6 @@
 """`garrison agents`: list identities; park, unpark, cancel and respawn agents.
 
-None of the commands writes a record. Each posts a signal: to the guardian (park, unpark) or to the node's runner
+None of the commands writes a record. Each posts a signal to the guardian (park, unpark) or to the node's runner
 (cancel, respawn). An inbox outlives its reader, so the successor of a dead process acts on the signal.
 """
 
@@ -52,7 +52,7 @@ agents.add_command(identities.list_command)
 def show_command(role: str, name: str | None, run: str | None, as_json: bool, home: str | None) -> None:
     """Show one identity as JSON. Name it by ROLE and NAME, or by role-name@run as `agents list` prints it.
 
-    `seen` is what this machine shows of it now: verdict, process state, heartbeat, process tree.
+    `seen` is its current state on this machine: verdict, process state, heartbeat, process tree.
     """
     from garrison.views.process_view import process_evidence
 
@@ -64,7 +64,7 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
 
 
 def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
-    """Return role, name and run, from ROLE NAME or from role-name@run alone."""
+    """Return role, name and run, from ROLE and NAME or from role-name@run alone."""
     if name is None:
         stem, _, run_of_name = role.partition("@")
         role, _, name = stem.partition("-")
@@ -76,8 +76,8 @@ def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, 
 
 
 @agents.command("graph", examples=(
-    ("garrison agents graph --run crew-1", "which process controls which, and in what respect"),
-    ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a drawing"),
+    ("garrison agents graph --run crew-1", "which process controls which, and how"),
+    ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a picture"),
 ))
 @run_option
 @click.option("--dot", is_flag=True, help="Print DOT text.")
@@ -119,21 +119,21 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
 def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     """Stop an agent gracefully and do not restart it until `unpark`. NAME is a node, role-name or role-name@run."""
     store = Store(find_home(home))
-    who, chosen = _resolve_parkable(store, name, run)
+    target, chosen = _resolve_parkable(store, name, run)
     state = _replay(store, chosen)
-    if who in state.held:
-        raise Refused(f"{who} of run {chosen} is already parked; `garrison agents unpark {who}` lets it continue")
-    ended = ENDED.get(state.nodes[who].status) if who in state.nodes else None
+    if target in state.held:
+        raise Refused(f"{target} of run {chosen} is already parked; `garrison agents unpark {target}` lets it continue")
+    ended = ENDED.get(state.nodes[target].status) if target in state.nodes else None
     if state.over or ended:
-        why = f"run {chosen} is {state.status}" if state.over else f"{who} {ended}"
-        raise Refused(f"{who} cannot be parked (`garrison status {chosen}`): {why}")
-    is_led = _signal_guardian(store, chosen, {"action": "park", "who": who, "text": reason})
-    print_message(f"{who} is parked; `garrison agents unpark {who}` lets it continue" if is_led else
-                  f"{who} will be parked when run {chosen} is resumed: it has no living guardian")
+        why = f"run {chosen} is {state.status}" if state.over else f"{target} {ended}"
+        raise Refused(f"{target} cannot be parked (`garrison status {chosen}`): {why}")
+    has_guardian = _signal_guardian(store, chosen, {"action": "park", "who": target, "text": reason})
+    print_message(f"{target} is parked; `garrison agents unpark {target}` lets it continue" if has_guardian else
+                  f"{target} will be parked when run {chosen} is resumed: it has no living guardian")
 
 
 @agents.command(examples=(
-    ("garrison agents unpark add_tests", "its deaths no longer count, it continues"),
+    ("garrison agents unpark add_tests", "it continues, and its past deaths no longer count"),
 ))
 @click.argument("name", shell_complete=completion.nodes)
 @run_option
@@ -141,13 +141,13 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
 def unpark(name: str, run: str | None, home: str | None) -> None:
     """Let NAME continue in the same attempt, whether you parked it or it died too often."""
     store = Store(find_home(home))
-    who, chosen = _resolve_parkable(store, name, run)
+    target, chosen = _resolve_parkable(store, name, run)
     state = _replay(store, chosen)
-    if who not in state.held and not find_parked(state, who) and not _has_pending_park(store, chosen, who):
-        raise Refused(f"{who} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
-    is_led = _signal_guardian(store, chosen, {"action": "unpark", "who": who})
-    print_message(f"{who} continues" if is_led and state.status in ("new", "running") else
-                  f"{who} continues when its run does: `garrison launch --resume {chosen}`")
+    if target not in state.held and not find_parked(state, target) and not _has_pending_park(store, chosen, target):
+        raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
+    has_guardian = _signal_guardian(store, chosen, {"action": "unpark", "who": target})
+    print_message(f"{target} continues" if has_guardian and state.status in ("new", "running") else
+                  f"{target} continues when its run does: `garrison launch --resume {chosen}`")
 
 
 def _resolve_parkable(store: Store, name: str, run: str | None) -> tuple[str, str]:
@@ -163,7 +163,7 @@ def _resolve_parkable(store: Store, name: str, run: str | None) -> tuple[str, st
         if role == "processor" and rest:
             return role, resolve.find_key(store, Identity, role, rest, run).run
         if role in ROLES and (rest or role == "launch"):
-            raise Refused(f"{stem} leads a whole run: `garrison stop{f' {run}' if run else ''}` stops it") from error
+            raise Refused(f"{stem} controls a whole run: `garrison stop{f' {run}' if run else ''}` stops it") from error
         raise
 
 
@@ -178,15 +178,15 @@ def _guardian(store: Store, run: str) -> Key:
     return guardian
 
 
-def _has_pending_park(store: Store, run: str, who: str) -> bool:
-    """Return whether the inbox of a dead guardian holds a request to park `who`."""
+def _has_pending_park(store: Store, run: str, target: str) -> bool:
+    """Return whether the inbox of a dead guardian holds a request to park `target`."""
     payloads = [posted.signal.payload for posted in signals.list_pending(store.home, _guardian(store, run))
                 if posted.signal]
-    return any(payload.get("action") == "park" and payload.get("who") == who for payload in payloads)
+    return any(payload.get("action") == "park" and payload.get("who") == target for payload in payloads)
 
 
 def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
-    """Post GUIDANCE to the guardian; returns whether it is alive."""
+    """Post GUIDANCE to the guardian; return whether it is alive."""
     guardian = _guardian(store, run)
     node = None if payload["who"] == "processor" else str(payload["who"])
     signals.post(store.home, signal_by_person(guardian, "GUIDANCE", payload, node=node))
@@ -198,7 +198,7 @@ def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
 
 @agents.command(renamed={"--why": "--reason"}, examples=(
     ("garrison agents cancel add_tests --reason 'not needed'", "its agent ends, its work is saved, the node fails"),
-    ("garrison launch --resume crew-1 --retry-failed", "once the run is over: try the node again after all"),
+    ("garrison launch --resume crew-1 --retry-failed", "once the run is over: retry the node after all"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
@@ -207,7 +207,8 @@ def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
 def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
     """Cancel a NODE that is being worked on. Its agent ends, its work is saved, and there is no new attempt.
 
-    For its pipeline that is a failure: an edge for failures is followed, else what depends on the node is not started.
+    The pipeline treats this as a failure: it follows an edge for failures, or else starts nothing that depends on the
+    node.
     """
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
@@ -222,10 +223,10 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 
 
 def objection_to_cancel(state: RunState, node: str) -> str:
-    """Return why a node cannot be cancelled, '' if it can; NotFound if the run's guardian has no such node."""
+    """Return why a node cannot be cancelled, '' if it can be; NotFound if the run's guardian has no such node."""
     node_state = state.nodes.get(node)
     if node_state is None:
-        raise NotFound(f"no guardian leads a node {node}; `garrison stop` stops an ad-hoc run")
+        raise NotFound(f"no guardian runs a node {node}; `garrison stop` stops an ad-hoc run")
     if state.over:
         return f"the run is {state.status}"
     if node_state.status in ENDED:
@@ -234,11 +235,11 @@ def objection_to_cancel(state: RunState, node: str) -> str:
         return f"you parked it; `garrison agents unpark {node}` first"
     if node_state.status == "active":
         return ""
-    return f"it is {node_state.status}; `garrison agents park {node}` keeps it back"
+    return f"it is {node_state.status}; `garrison agents park {node}` keeps it from starting"
 
 
 def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:
-    """Return the signal that makes a runner cancel its node in that attempt; its id makes it idempotent."""
+    """Return the signal that makes a runner cancel that attempt of its node; its id makes it idempotent."""
     text = f"{CANCELLED_BY_PERSON}: {reason}" if reason else CANCELLED_BY_PERSON
     return signal_by_person(runner, "GUIDANCE", {"action": "cancel", "text": text}, node=runner.name, attempt=attempt,
                             id=f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand", now=now)

@@ -1,4 +1,10 @@
-"""`garrison answer`: answer the question of an agent or of a gate; the node continues where it was."""
+"""`garrison answer`: answer the question of an agent or of a gate; the node continues where it was.
+
+The answer, followed through the code: this module posts INPUT_RESPONSE to the guardian. `guardian/policy.py
+_apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent's answer to the node's runner;
+`runner/policy.py` forwards it to the orchestrator (`orchestrator/process.py`), which gives it to the agent.
+`pipeline/gate_files.py` is only for graphs that run without a guardian (`garrison pipeline answer`).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +42,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
     question_id, guardian = _open_question(state, node, text), guardian_of(store, chosen)
     if question_id is None or guardian is None:
-        raise NotFound(f"{node} of run {chosen} asks nothing; `garrison status {chosen}` shows what it does")
+        raise NotFound(f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     signals.post(store.home, signal_by_person(guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text},
                                               node=node, attempt=attempt))

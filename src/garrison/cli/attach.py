@@ -59,7 +59,7 @@ def attach_command(store: Store, key: Key, *, write: bool = False) -> list[str]:
     launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
     terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
     if not resolve.is_living(store, key) or not terminal.is_alive(session):
-        raise Refused(f"{key.full} is {identity.status}, its session is over; {logs_hint}")
+        raise Refused(f"{key.full} is {identity.status}, its session has ended; {logs_hint}")
     if terminal.kind == "process":
         raise Refused(f"{key.full} is a plain process and has no session to watch; "
                       f"`garrison logs {key.name} --run {key.run} -f` follows its output")

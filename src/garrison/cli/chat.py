@@ -1,6 +1,6 @@
 """`garrison ask` and `garrison chat`: talk to the butler, who delegates to specialists that use garrison's commands.
 
-The answer goes to stdout, who is working on it to stderr.
+The answer goes to stdout; the names of the specialists at work go to stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from garrison.delegation.events import Event
 
 conversation_option = click.option("--conversation", "-c", metavar="ID", default="default", show_default=True,
-                                   help="Conversation to continue; a new ID starts another.")
+                                   help="Conversation to continue; a new ID starts a new one.")
 repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
                            help="Repository to search (default: the current directory's).")
 
@@ -84,7 +84,7 @@ def _read_line() -> str | None:
 
 
 async def _print_answer(service: AgentOrchestrator, message: str, *, as_json: bool = False) -> bool:
-    """Print a message's events; returns whether the butler answered."""
+    """Print a message's events; return whether the butler answered."""
     success = True
     async for event in service.stream(message):
         if event.type == "agent_complete" and event.agent == "butler":

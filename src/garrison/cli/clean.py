@@ -61,9 +61,9 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
     if (run is None) == (not all_done):
         raise UsageError("pass either --run RUN or --all-done")
     if force and run is None:
-        raise UsageError("--force goes with --run RUN")
+        raise UsageError("--force requires --run RUN")
     if include_unlanded and not (archives or rescues):
-        raise UsageError("--include-unlanded goes with --archives or --rescues")
+        raise UsageError("--include-unlanded requires --archives or --rescues")
     runtime = Runtime.real(find_home(home))
     if yes and not dry_run:
         remove_abandoned(runtime.home, runtime.clock.time())  # also those of a clean that was killed

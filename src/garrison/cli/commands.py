@@ -26,7 +26,7 @@ class Command(click.Command):
     Args:
         examples: (command line, effect) pairs, printed below the options.
         option_groups: heading → parameter names; the remaining options follow under `Options`.
-        renamed: former option → present option. The former is accepted for one release, with a warning.
+        renamed: former option → current option. The former is accepted for one release, with a warning.
     """
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
@@ -38,17 +38,17 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; former option names are replaced first."""
-        return super().parse_args(ctx, self._with_present_names(args))
+        return super().parse_args(ctx, self._with_current_names(args))
 
-    def _with_present_names(self, args: list[str]) -> list[str]:
+    def _with_current_names(self, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        present = list(args)
+        current = list(args)
         for position, word in enumerate(args[:end]):
             option, equals, value = word.partition("=")
             if option in self.renamed:
-                present[position] = self.renamed[option] + equals + value
+                current[position] = self.renamed[option] + equals + value
                 print_message(f"warning: {option} is now {self.renamed[option]}; the old name will be removed")
-        return present
+        return current
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group, the ungrouped ones last."""
@@ -72,7 +72,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Group of `Command`s that answers an unknown command with the closest one."""
+    """Group of `Command`s that suggests the closest command for an unknown one."""
 
     command_class = Command
 
@@ -89,7 +89,7 @@ class Group(click.Group):
         """Return the command that `args` names; a usage error suggests the closest name."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            import difflib  # imported late: a tenth of the time that `--help` takes
+            import difflib  # imported late: it would take a tenth of the time of `--help`
 
             close = difflib.get_close_matches(args[0], names, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {close[0]!r}?" if close else
@@ -140,7 +140,7 @@ class LazyGroup(Group):
 
 def run_command(command: click.Command, argv: Sequence[str] | None = None, name: str | None = None, *,
                 report: Callable[[GarrisonError], None] = print_error) -> int:
-    """Run a click command and return its exit code; never raises (but with GARRISON_DEBUG=1, see `run_guarded`).
+    """Run a click command and return its exit code; never raise, unless GARRISON_DEBUG=1 is set (see `run_guarded`).
 
     The code is 0 for success, 1 refused or failed, 2 wrong usage, 130 interrupted.
 

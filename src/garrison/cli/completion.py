@@ -1,7 +1,7 @@
 """Shell completion: the script for each shell, and the runs, nodes and names that TAB offers.
 
-`options` imports this module for every command, so whatever reads the home is imported late. On any failure nothing
-is offered: completion must never print an error.
+`options` imports this module for every command, so the modules that read the home are imported late. After a failure
+nothing is offered: completion must never print an error.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete run ids, the newest first."""
+    """Complete run ids, newest first."""
     from garrison.records.run import list_runs as run_ids
 
     return _complete(lambda home: list(reversed(run_ids(home))), ctx, incomplete)
 
 
 def nodes(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete nodes of the run on the command line, else of all runs."""
+    """Complete nodes of the run given on the command line, else of all runs."""
     from garrison.cli.resolve import nodes_of
     from garrison.records.run import list_runs as run_ids
 
     run = ctx.params.get("run")
-    return _complete(lambda home: [node for each in ([run] if run else reversed(run_ids(home)))
-                                   for node in nodes_of(home, each)], ctx, incomplete)
+    return _complete(lambda home: [node for run_id in ([run] if run else reversed(run_ids(home)))
+                                   for node in nodes_of(home, run_id)], ctx, incomplete)
 
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete names of identities, of the role on the command line if there is one."""
+    """Complete names of identities, only those of the role given on the command line, if any."""
     from garrison.records.identity import Identity
     from garrison.records.store import Store
 

@@ -1,6 +1,6 @@
 """`garrison demo`: find the demonstration and run it.
 
-Its code and data are examples/demo of the checkout; a wheel contains them as package data.
+Its code and data are in examples/demo of the checkout; a wheel contains them as package data.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from garrison.errors import Refused, UsageError
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
               help="Where agents work: in tmux sessions, or as plain processes.")
 @click.option("--claude", is_flag=True, help="Run four sessions of the real Claude CLI with a scripted model, offline.")
-@click.option("--live", is_flag=True, help="With --claude: a real model answers, paid by your own key.")
+@click.option("--live", is_flag=True, help="With --claude: use a real model, paid with your own key.")
 def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) -> int:
     """Watch agents change a small real project while each of garrison's processes is killed once.
 
-    One of the tasks breaks the merged tree at first and one meets a conflict; both are reworked, knowing why. The
-    folder is removed at the end, unless --keep is given or something went wrong.
+    One of the tasks breaks the merged tree at first and one meets a conflict; both are reworked with the reason in
+    their prompt. The folder is removed at the end, unless --keep is given or something went wrong.
     """
     if live and not claude:
-        raise UsageError("--live goes with --claude")
+        raise UsageError("--live requires --claude")
     sys.path.insert(0, str(find_demo()))
     if claude:
         code: int = importlib.import_module("garrison_demo.claude").run_claude_demo(

@@ -1,7 +1,7 @@
 """`garrison events`: print everything that happens in a home's runs, as lines or as JSON.
 
-An event is a whole journal record with its writer and its subject. Each is printed once, in the order of their times as
-far as it is known at that moment.
+An event is a whole journal record with its writer and its subject. Each is printed once; events that are read together
+are sorted by time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command(cls=Command, examples=(
-    ("garrison events crew-1 -f", "what happens in a run, until it is over"),
+    ("garrison events crew-1 -f", "everything that happens in a run, until it is over"),
     ("garrison events -f --json | jq 'select(.kind == \"death\")'", "every death in any run, as it happens"),
-    ("garrison events --since 10m --kind node --kind landed", "what became of each node in the last ten minutes"),
+    ("garrison events --since 10m --kind node --kind landed", "what happened to each node in the last ten minutes"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("-f", "--follow", is_flag=True, help="Continue with new events, until RUN is over; without RUN for ever.")
-@click.option("--since", metavar="AGE|TIME", help="Only younger events: 30s, 10m, 2h, 1d, or a UTC time.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events until RUN is over; without RUN, forever.")
+@click.option("--since", metavar="AGE|TIME", help="Only events since then: 30s, 10m, 2h, 1d ago, or a UTC time.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record (repeatable).")
 @click.option("--node", metavar="NODE", help="Only events of a node.")
 @json_option
@@ -76,7 +76,7 @@ class Watcher:
         self._reported: set[str] = set()
 
     def read(self) -> list[Event]:
-        """Return new events, by time; a journal that cannot be read is reported once and skipped."""
+        """Return the new events, sorted by time; a journal that cannot be read is reported once and skipped."""
         return sorted(self._new(), key=lambda event: event.at)
 
     def _new(self) -> Iterator[Event]:

@@ -1,7 +1,7 @@
 """`hook_manager.py`: create, read and move hooks, as commands and as functions for agents' prompts.
 
-A hook records the progress of one name's work. The functions return what the commands print as JSON; a refusal raises a
-GarrisonError.
+A hook records the progress of the work of one role and name. The functions return what the commands print as JSON, and
+raise a GarrisonError to refuse.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
 
 
 def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
-    """Return the key of a new hook; without a run it belongs to the identity of that name, if there is one."""
+    """Return the key of a new hook; without a run it belongs to the identity with that name, if there is one."""
     key = Key(role, name, resolve.run_for_new(store, run))
     if run is not None or key.run:
         return key
@@ -121,12 +121,12 @@ def wisdom(role: str, name: str, run: str | None = None, home: str | None = None
 @click.group(cls=Group, epilog="Example: hook_manager.py read runner add_tests --run crew-1")
 @home_option
 def hook_manager(home: str | None) -> None:
-    """Create, read and move hooks, which record the progress of each name's work."""
+    """Create, read and move hooks, which record the progress of the work of each role and name."""
     use_home(home)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `hook_manager.py`; returns the exit code."""
+    """Run `hook_manager.py`; return the exit code."""
     return run_command(hook_manager, argv, "hook_manager.py", report=print_error_json)
 
 

@@ -113,7 +113,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
                serve=serve, steps=options["max_steps"])
         return
     if retry_failed or original_graph:
-        raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} goes with --resume RUN")
+        raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} requires --resume RUN")
     if pipeline is None or target_dir is None:
         raise UsageError("launch needs PIPELINE and --target-dir REPO, or --resume RUN")
     request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
@@ -248,7 +248,7 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
 
 
 class _GracefulStop:
-    """Stop of a run: the highest living process is told to stop; if it dies before all have ended, the next one."""
+    """Graceful stop of a run: signals its highest living process; if that dies before all have ended, the next one."""
 
     def __init__(self, runtime: Runtime, launch_: Launch) -> None:
         self.runtime, self.launch = runtime, launch_

@@ -1,4 +1,4 @@
-"""`garrison login`: run the Claude CLI's own log-in for the home's agents. garrison reads and keeps no credentials."""
+"""`garrison login`: run the Claude CLI's own log-in for the home's agents. garrison reads and stores no credentials."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def login(name: str, console: bool, status: bool, home: str | None) -> None:
 
 
 def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], arguments: Sequence[str]) -> None:
-    """Replace this process by the CLI, with the home's folder and a session's environment."""
+    """Replace this process with the CLI, with the home's folder and a session's environment."""
     atomic.make_directory(cli_process.config_folder(home))
     argv = [cli_process.find_cli(settings), *arguments]
     sys.stdout.flush()
@@ -63,7 +63,7 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
 
 def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
                 source: Mapping[str, str]) -> dict[str, str]:
-    """Return the CLI's environment: that of a session, without API keys, which would take precedence."""
+    """Return the CLI's environment: a session's, without API keys, which would take precedence over the log-in."""
     wanted = [name for name in names if name not in API_KEYS]
     return child_environment(source, wanted, {"GARRISON_HOME": str(home),
                                               **cli_process.cli_environment(settings, home)})

@@ -40,7 +40,7 @@ def merge_queue() -> None:
 
 @merge_queue.command("list", examples=(
     ("garrison merge-queue list", "every queue of the home"),
-    ("garrison merge-queue list --repo-root . --json", "this repository's, for programs"),
+    ("garrison merge-queue list --repo-root . --json", "the queues of this repository, for programs"),
 ))
 @json_option
 @click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
@@ -61,11 +61,11 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
     for problem in problems[1:]:
         print_message(problem)
     if problems:
-        raise Refused(f"{problems[0]} (a queue: `garrison merge-queue doctor` in its repository)")
+        raise Refused(f"{problems[0]} (to repair a queue, run `garrison merge-queue doctor` in its repository)")
 
 
 def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:
-    """Return queues as `{"entries", "queues", "last_updated"}`."""
+    """Return the queues as `{"entries", "queues", "last_updated"}`."""
     return {"entries": [entry.to_dict() for queue in queues for entry in queue.state.entries.values()],
             "queues": [_queue_to_data(queue) for queue in queues],
             "last_updated": max((queue.state.updated_at for queue in queues if queue.state.updated_at), default=None)}
@@ -93,7 +93,7 @@ def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
 
 
 def describe_entry(state: QueueState, entry: MergeEntry) -> str:
-    """Return in one line the entry's unusual options, its reason and what it waits for."""
+    """Return one line with the entry's unusual options, its reason and what it waits for."""
     options = [f"priority {entry.priority}"] if entry.priority else []
     if entry.strategy != "merge":
         options.append(entry.strategy)
@@ -175,7 +175,7 @@ def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, 
 # ----------------------------------------------------------------------------------------------------- control entries
 
 _own_repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-                                help="Repository of the entry; refused if it is another one's.")
+                                help="Repository of the entry; refused if the entry belongs to another.")
 
 
 @merge_queue.command("cancel", examples=(
@@ -234,18 +234,18 @@ def release_command(entry: str, repo_root: str | None, as_json: bool, home: str 
 def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Enqueue the commit of a failed entry again, as the next attempt of its node.
 
-    For a branch with new commits use `enqueue`. Refused while the entry's run is active, which decides by itself.
+    For a branch with new commits use `enqueue`. Refused while the entry's run is active: the run decides itself.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
     if merge_entry.recipient and merge_entry.run in _running_runs(home):
         node, run = merge_entry.node, merge_entry.run
-        raise Refused(f"{merge_entry.id} is of run {run}, which is active and decides itself about {node}; "
+        raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node} itself; "
                       f"`garrison why {node} --run {run}` explains what it does")
     retried = commands.retry(queue, merge_entry.id)
     tip = queue.git.branch_tip(merge_entry.branch)
     if tip and tip != retried.oid:
         print_message(f"note: {merge_entry.branch} is at {tip[:10]} now and {retried.id} at {retried.oid[:10]}; "
-                      "`enqueue` takes the branch's commit")
+                      "`enqueue` enqueues the branch's commit")
     print_json({"status": "ok", "entry": retried.to_dict()})
 
 
@@ -270,7 +270,7 @@ def _running_runs(home: str | None) -> set[str]:
 def pause_command(reason: str, repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Pause the queue. Nothing is tested or landed until `resume`; entries can still be enqueued.
 
-    A running gate ends by itself, and its verdict is kept.
+    A running gate finishes, and its verdict is kept.
     """
     queue = only_queue(repo_root, target, home)
     pause = commands.pause(queue, " ".join(reason.split()))
@@ -285,7 +285,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 @json_option
 @home_option
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Resume a paused queue; what made the queue pause by itself is tried again."""
+    """Resume a paused queue; if it paused itself, it retries what failed."""
     queue = only_queue(repo_root, target, home)
     pause = commands.resume(queue)
     if pause is None:
@@ -295,9 +295,9 @@ def resume_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
 
 @merge_queue.command("config", examples=(
-    ("garrison merge-queue config", "what is recorded"),
+    ("garrison merge-queue config", "print the recorded configuration"),
     ('garrison merge-queue config --gate "make test" --timeout 600', "what tests a merged tree, and for how long"),
-    ("garrison merge-queue config --strategy squash --guard", "one commit a branch; only the queue moves the target"),
+    ("garrison merge-queue config --strategy squash --guard", "one commit per branch; only the queue moves the target"),
 ))
 @repo_root_option
 @target_option
@@ -312,17 +312,17 @@ def resume_command(repo_root: str | None, target: str | None, as_json: bool, hom
 @click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the worktree before each test.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")
 @click.option("--gate-cores", type=click.IntRange(0), metavar="N",
-              help="Cores that one gate uses; where more are idle, gates run in parallel. 0: all.")
+              help="Cores that one gate uses; if more are idle, gates run in parallel. 0: all.")
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
 @json_option
 @home_option
 def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **given: Any) -> None:
     """Show a queue's configuration, or change it with options.
 
-    When the gate changes, entries whose test has begun are tested again with the new one.
+    When the gate changes, entries whose test has started are tested again with the new gate.
     """
     if given["gate"] and given["no_gate"]:
-        raise click.UsageError("--gate and --no-gate exclude each other")
+        raise click.UsageError("--gate and --no-gate are mutually exclusive")
     queue = only_queue(repo_root, target, home)
     changes = _config_changes(given)
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
@@ -334,7 +334,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
 
 def _config_changes(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that options give, under their names in the record."""
+    """Return the settings that the options change, under their names in the record."""
     changes = {name: given[name] for name in ("timeout", "strategy", "clean", "gate_cores", "guard")
                if given[name] is not None}
     changes |= {name: tuple(value for value in given[name] if value) for name in ("lock_files", "keep") if given[name]}
@@ -361,9 +361,9 @@ def _plain(value: object) -> str:
 @json_option
 @home_option
 def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Repair what a crash left of a queue. Lists what was repaired and what you have to do.
+    """Repair a queue after a crash. Lists what was repaired and what you have to do.
 
-    Exit code 1 if something is left for you. `garrison doctor` checks the rest of the home.
+    Exits with 1 if anything is left for you to do. `garrison doctor` checks the rest of the home.
     """
     from garrison.merge.recovery import repair
 

@@ -67,8 +67,9 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
                  ) -> dict[str, Any]:
     """Process the queue until its next verdict and return `{"success", "entry", "error"}`.
 
-    An empty queue is a success without entry; a refusal is an `error`. If another processor is alive, its verdict is
-    awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are recorded in the queue's configuration.
+    For an empty queue the result is a success without an entry; for a refusal it has an `error`. If another processor
+    is alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are recorded in the
+    queue's configuration.
     """
     return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
                         home=home, report=report))
@@ -78,7 +79,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
             setup: str | None = None, target: str | None = None, wait: bool = True, watch: bool = False,
             max_batch: int = MAX_BATCH, home: str | os.PathLike[str] | None = None,
             report: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a result as of `process_next` for each verdict, until the queue is empty or blocked; with `watch` forever.
+    """Yield a result like `process_next`'s for each verdict, until the queue is empty or blocked; with `watch` forever.
 
     Args:
         max_batch: maximum number of entries that are tested together.
@@ -104,7 +105,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
 
 
 def _drain(processing: ManualProcessing, wait: bool) -> Iterator[dict[str, Any]]:
-    """Yield results until the queue is empty, worked by another processor, or blocked."""
+    """Yield results until the queue is empty, blocked, or processed by another processor."""
     while True:
         result = processing.next_or_failure(wait)
         processing.clean_up_landed()
@@ -114,7 +115,7 @@ def _drain(processing: ManualProcessing, wait: bool) -> Iterator[dict[str, Any]]
 
 
 def _watch(processing: ManualProcessing) -> Iterator[dict[str, Any]]:
-    """Yield verdicts forever; a cause that blocks the queue is reported once."""
+    """Yield verdicts forever; report once what blocks the queue."""
     reported = ""
     while True:
         result = processing.next_or_failure(wait=True)
@@ -140,7 +141,7 @@ def _print_stderr(line: str) -> None:
 
 
 class ManualProcessing:
-    """One call's work on a queue: as its processor, or waiting for the living one."""
+    """Processing of a queue for one call, as its processor or by waiting for the one that is alive."""
 
     def __init__(self, queue: MergeQueue, report: Callable[[str], None], max_batch: int) -> None:
         self.queue, self.report, self._max_batch = queue, report, max_batch
@@ -156,7 +157,7 @@ class ManualProcessing:
             self._processor = None
 
     def next_or_failure(self, wait: bool) -> dict[str, Any]:
-        """Return the next result; a refusal is one too."""
+        """Return the next result; a refusal becomes a failure."""
         try:
             return self._next(wait)
         except GarrisonError as error:
@@ -187,7 +188,7 @@ class ManualProcessing:
         return None
 
     def _wait_for_other_processor(self) -> dict[str, Any] | None:
-        """Return the next result of the living processor, None if it dies first."""
+        """Return the next result of the processor that is alive, None if it dies first."""
         self.report(f"{self.queue.state.holder} is processing this queue; waiting for its next verdict")
         while self.queue.is_processor_running():
             if outcome := self._new_outcome():
@@ -274,7 +275,7 @@ def _failure(entry: MergeEntry | None, reason: str) -> dict[str, Any]:
     return {"success": False, "entry": entry.to_dict() if entry else None, "error": reason}
 
 
-# ---------------------------------------------------------------------------------------- cleaning up after ad-hoc runs
+# ------------------------------------------------------------------------------------------- clean up after ad-hoc runs
 
 
 def clean_up_landed(queue: MergeQueue) -> None:
@@ -291,7 +292,7 @@ def clean_up_landed(queue: MergeQueue) -> None:
 
 
 def _is_finished_adhoc(home: Path, entry: MergeEntry) -> bool:
-    """Return whether the entry is of an ad-hoc run whose runner has ended."""
+    """Return whether the entry belongs to an ad-hoc run whose runner has ended."""
     try:
         launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
         if launch is None or not launch.adhoc or entry.branch != branch_name(entry.run, entry.node):
@@ -300,7 +301,7 @@ def _is_finished_adhoc(home: Path, entry: MergeEntry) -> bool:
         runner = store.read(Identity, Key("runner", entry.node, entry.run))
         return runner is not None and not observer_of(store).judge(runner).living
     except RecordError:
-        return False  # `status` reports it; the landing stands
+        return False  # `status` reports it; the landing is not affected
 
 
 def _close_hook(home: Path, entry: MergeEntry) -> None:
@@ -329,7 +330,8 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
     ("garrison merge-queue enqueue add_tests work/tests", "in the repository; returns at once"),
     ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
      "after another entry, as one commit"),
-    ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5", "onto a remote's branch, soon"),
+    ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5",
+     "onto a remote branch, ahead of other entries"),
 ))
 @click.argument("node")
 @click.argument("branch")
@@ -337,7 +339,7 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 @target_option
 @click.option("--run", default="", metavar="RUN", help="Run of the node.")
 @click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
-              help="Higher goes first, 0 is the default; waiting raises the effective priority.")
+              help="Higher priorities land first; the default is 0, and waiting raises the effective priority.")
 @click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first (repeatable).")
 @click.option("--strategy", type=click.Choice(STRATEGIES), help="How the branch lands (default: the queue's, merge).")
 @json_option
@@ -346,8 +348,8 @@ def enqueue_command(node: str, branch: str, repo_root: str | None, target: str |
                     depends_on: tuple[str, ...], strategy: str | None, as_json: bool, home: str | None) -> None:
     """Enqueue BRANCH of NODE at its current commit; prints the entry as JSON.
 
-    The same node and commit is the same entry, whose priority, dependencies and strategy may be changed this way.
-    Another commit replaces the entry that waits.
+    Enqueueing the same node and commit again changes the priority, dependencies and strategy of the existing entry. A
+    new commit replaces the waiting entry.
     """
     print_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
                        strategy=strategy))
@@ -373,11 +375,11 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
                     no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
     """Test and land the next entry, or wait for the processor that does; prints JSON."""
     if once + drain + watch > 1:
-        raise click.UsageError("--once, --drain and --watch exclude each other")
+        raise click.UsageError("--once, --drain and --watch are mutually exclusive")
     if gate and no_gate:
-        raise click.UsageError("--gate and --no-gate exclude each other")
+        raise click.UsageError("--gate and --no-gate are mutually exclusive")
     if watch and no_wait:
-        raise click.UsageError("--watch waits while another processor is alive; leave --no-wait out")
+        raise click.UsageError("--watch waits while another processor is alive; omit --no-wait")
     failures: list[dict[str, Any]] = []
     printed = False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
@@ -394,7 +396,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
 
 
 def _summarize(failures: list[dict[str, Any]]) -> str:
-    """Return one line about all failures; the reasons of several entries are in their own results."""
+    """Return one line about all failures; if several entries failed, the reasons are in their own results."""
     ids = [result["entry"]["id"] for result in failures if is_verdict(result)]
     reasons = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
     if len(ids) < 2:

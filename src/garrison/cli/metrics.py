@@ -1,4 +1,4 @@
-"""`garrison metrics`: a home's metrics in Prometheus' text format, on stdout or at a loopback port."""
+"""`garrison metrics`: print a home's metrics in the Prometheus text format, or serve them on a loopback port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOST = "127.0.0.1"
     ("garrison metrics --serve 9477", "at http://127.0.0.1:9477/metrics, until Ctrl-C"),
 ))
 @click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve at this port of 127.0.0.1 instead (0: any free one); nothing is read between two scrapes.")
+              help="Serve on this port of 127.0.0.1 instead (0: any free port); nothing is read between scrapes.")
 @home_option
 def metrics(port: int | None, home: str | None) -> None:
     """Print the home's runs, processes, queues and costs in Prometheus' text format."""
@@ -43,7 +43,7 @@ def _server(home: Path, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Send the metrics; there is nothing else."""
+            """Send the metrics; any other path is a 404."""
             if self.path.partition("?")[0] not in ("/", "/metrics"):
                 self.send_error(404)
                 return
@@ -55,10 +55,10 @@ def _server(home: Path, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Log no scrapes."""
+            """Do not log scrapes."""
 
     try:
         return ThreadingHTTPServer((_HOST, port), Handler)
     except OSError as error:
-        raise Refused(f"cannot listen on port {port} of {_HOST}: {error.strerror}; pass another, or 0 for any free one"
-                      ) from error
+        raise Refused(f"cannot listen on port {port} of {_HOST}: {error.strerror}; pass another port, or 0 for "
+                      "any free one") from error

@@ -103,7 +103,7 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout has gone, which is no failure; what is still buffered goes to /dev/null.
+        # The reader of stdout has gone, which is not a failure; what is still buffered goes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:

@@ -47,13 +47,13 @@ class HomeAgent:
     """Handler of codergen nodes: start the agent that the node or the run names, and wait for its end."""
 
     sessions_by_id = True
-    """Sessions are resumed by their id alone; an agent without one gets a long account of what came before."""
+    """Sessions are resumed by their id alone; an agent without one gets a long summary of the run so far."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
 
     def check(self, graph: Graph) -> None:
-        """Refuse, before the run starts, what is certain to fail: an unknown agent, a command agent without a command.
+        """Refuse what is certain to fail before the run starts: an unknown agent, or a command agent without a command.
         """
         for node in graph.nodes_of("codergen"):
             name = agent_of(node.attrs, self.name)
@@ -89,11 +89,11 @@ class HomeAgent:
 
 
 class _NoAnswererError(Exception):
-    """An agent asks a question and the run has no answerer."""
+    """Raised when an agent asks a question and the run has no answerer."""
 
 
 async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:
-    """Return the work's outcome; it is stopped first when cancelled, or when its question cannot be answered."""
+    """Return the work's outcome; stop the work first if this task is cancelled or a question cannot be answered."""
     try:
         return await _wait(work, call)
     except asyncio.CancelledError:
@@ -107,7 +107,7 @@ async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:
 
 
 async def _wait(work: Work, call: Call | None = None) -> base.Outcome:
-    """Poll the work to its end, and with `call` answer its questions."""
+    """Poll the work until it ends; with `call`, answer its questions."""
     answered: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
         if call is not None:

@@ -33,7 +33,7 @@ _INDENT = " " * 10
 
 
 @click.command(cls=Command, examples=(
-    ("garrison why add_tests", "all that happened to a node, its runner and its agent, and by which rule"),
+    ("garrison why add_tests", "all that happened to a node, its runner and its agent, and which rule fired"),
     ("garrison why guardian", "why the guardian was restarted"),
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and events of a whole run"),
     ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions that today's rules contradict"),

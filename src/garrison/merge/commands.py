@@ -83,12 +83,12 @@ def explain_no_retry(entry: MergeEntry) -> str | None:
     if entry.status == "landed":
         return f"{entry.id} has landed; enqueue the branch's new commit"
     if entry.status == "held":
-        return f"{entry.id} is held; `garrison merge-queue release {entry.id}` lets it go on"
+        return f"{entry.id} is held; `garrison merge-queue release {entry.id}` releases it"
     return f"{entry.id} is {entry.status}, not failed; only a failed entry can be retried"
 
 
 def pause(queue: MergeQueue, reason: str = "") -> Pause:
-    """Judge and land nothing until a person resumes; a running gate goes on and its verdict is kept."""
+    """Judge and land nothing until a person resumes; a running gate continues and its verdict is kept."""
     with queue.locked() as state:
         if state.pause is None or not state.pause.is_manual:
             queue.append(QueuePaused((), MANUAL, reason or "by a person", ""), sync=True)

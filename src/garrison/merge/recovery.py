@@ -1,5 +1,8 @@
 """Recovery: repair a queue after a crash or a foreign change, and rebuild a damaged or lost journal.
 
+A processor that takes over after a kill needs none of this: `MergeProcessor.recover` and `Lander.finish` complete what
+its predecessor started. This module is for `garrison merge-queue doctor`.
+
 `repair` is idempotent. It leaves to a running processor what that would handle itself, and removes only what the
 journal calls final. `rebuild` holds both locks; the damaged file stays beside the new one. New sequence numbers begin
 beyond every number that may have been used, so that no reader mistakes a new record for an old one.

@@ -2,7 +2,7 @@
 
 `tip` asks the repository that has the branch; `swap` moves the branch from OLD to NEW by one compare-and-swap, and may
 be repeated after a crash. A remote is asked by `ls-remote` and moved by `push --force-with-lease`; its commits are
-fetched into a ref of ours, never into the user's.
+fetched into a ref of garrison's, never into one of the user's.
 """
 
 from __future__ import annotations

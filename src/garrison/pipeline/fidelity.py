@@ -1,6 +1,6 @@
-"""Fidelity: how much of the run an agent is told, its thread, and the preamble. Pure.
+"""Fidelity: how much an agent learns about the run so far, its thread, and the preamble. Pure.
 
-The fidelity of a node comes from the edge by which the run came, then the node, then the graph (`default_fidelity`),
+The fidelity of a node comes from the edge that led to it, then the node, then the graph (`default_fidelity`),
 and is `compact` otherwise. `full` continues the session of the node's thread; every other fidelity starts a session
 with a preamble that summarizes the run. The thread of a `full` node is named by the node, the edge or the graph
 (`thread_id`, `default_thread`), or by its subgraph's class; otherwise it is the session of the previous node.
@@ -37,7 +37,7 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
 
 @dataclass(frozen=True)
 class Carryover:
-    """Part of a run that a codergen node is told: its fidelity, the thread whose session it shares, and the preamble.
+    """What a codergen node learns about the run so far: its fidelity, the thread whose session it shares, the preamble.
 
     `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
     """
@@ -61,7 +61,7 @@ class _History:
 
 
 def carryover_of(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carryover:
-    """Return what the node of `place` is told; omit `goal` if the agent is told it anyway."""
+    """Return what the node of `place` learns; omit `goal` if the agent's prompt contains it anyway."""
     graph, context = program.graph, state.context(place.branch)
     node, edge = graph.nodes[place.node], incoming_edge(program, place)
     completed = [name for name in state.completed if not program.units[name].automatic]
@@ -88,7 +88,7 @@ def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
 
 def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, Any],
                     session: str) -> dict[str, str]:
-    """Return the context values by which later nodes find the session that `node` had."""
+    """Return the context values with which later nodes find the session that `node` had."""
     updates = {_session_key(node.id): session}
     named = _named_thread(graph, node, edge)
     key = _session_key(named) if named else ""
@@ -108,7 +108,7 @@ def _session_key(thread: str) -> str:
 
 
 def incoming_edge(program: Program, place: Place) -> Edge | None:
-    """Return the edge by which the run came to a place."""
+    """Return the edge that led the run to a place."""
     return program.graph.edges[place.via] if 0 <= place.via < len(program.graph.edges) else None
 
 

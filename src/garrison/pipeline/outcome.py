@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Return whether the run may go on normally: success, partial success, or skipped."""
+        """Return whether the run may continue normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
 
     def to_data(self) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def explain_stylesheet(text: str, error: UnexpectedInput, properties: Mapping[st
     if _is_comment(stop):
         return stop.offset, "this comment is never closed; end it with */"
     if "SELECTOR" in stop.expected:
-        return stop.offset, f"{found} is no selector; write *, a shape, .class or #node"
+        return stop.offset, f"{found} is not a selector; write *, a shape, .class or #node"
     if "LBRACE" in stop.expected:
         return stop.offset, f"{found} after the selector {last}; write one selector, then {{ ... }}"
     if "NAME" in stop.expected:

@@ -87,7 +87,7 @@ class SendSignal:
 
 @dataclass(frozen=True)
 class ReplaceChild:
-    """Class of a death that is no crash (`death_classes.CLASSES`)."""
+    """Class of a death that is not a crash (`death_classes.CLASSES`)."""
 
     death_class: str
 

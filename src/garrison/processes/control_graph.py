@@ -1,4 +1,4 @@
-"""Control graph: the processes of a run as an agent graph, by which one controls which. Pure.
+"""Control graph: the processes of a run as an agent graph, with edges from controllers to subordinates. Pure.
 
 Both the prompts of the agents and `garrison agents graph` use this table.
 """

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from garrison.supervise.verdict import Verdict
 
 SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""Variables by which a service reports to systemd."""
+"""Variables through which a service reports to systemd."""
 
 INSPECTION_PAUSE = 2.0
 """Seconds between two inspections of a launcher, at least: a working one beats at every rescan."""

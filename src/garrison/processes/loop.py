@@ -196,7 +196,7 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
             return False
         if errors.has_lasted(runtime.timing.damage_patience if is_damage else runtime.timing.git_patience, now):
             if is_damage:
-                raise  # ends this incarnation, not its node: once the record is repaired, a successor goes on
+                raise  # ends this incarnation, not its node: once the record is repaired, a successor continues
             process.handle_persistent_error(str(error))
         return False
     except OSError as error:

@@ -206,7 +206,7 @@ def _exit_code(role: str, code: int) -> int:
 
 
 def report_crash(incarnation: Incarnation | None, who: str, why: str, code: int = 1) -> int:
-    """Write to log and identity why a process cannot go on; return the exit code."""
+    """Record in the log and the identity why a process cannot continue; return the exit code."""
     log_line(f"{who}: {why}")
     if incarnation is not None:
         with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is damaged

@@ -262,7 +262,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     _restore_gate(runtime, launch, git)
     if unset := unset_variables(runtime, launch.env):
         log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and its "
-                 "gate go on without them, unless you stop it, export them and resume again")
+                 "gate continue without them, unless you stop it, export them and resume again")
     return launch
 
 

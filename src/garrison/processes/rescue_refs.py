@@ -172,7 +172,7 @@ def resolve_rescue(refs: Sequence[tuple[RescueRepository, RescueName]], word: st
 
 
 def restore_branch(git: Git, commit: str, branch: str) -> None:
-    """Create a branch at saved work; Refused if it exists, UsageError if that is no branch name."""
+    """Create a branch at saved work; Refused if it exists, UsageError if `branch` is not a branch name."""
     if git.run("check-ref-format", "--branch", branch, check=False).code or branch.startswith("-"):
         raise UsageError(f"not a branch name: {branch!r}")
     if not git.update_ref(f"refs/heads/{branch}", commit, ABSENT, message="garrison: restored"):

@@ -122,7 +122,7 @@ def needs_launcher(runtime: Runtime, run: str) -> bool:
 
 
 def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
-    """Resume one run if needed; an error becomes its result, so that the other runs go on."""
+    """Resume one run if needed; an error becomes its result, so that the other runs are resumed."""
     home = runtime.home
     try:
         launch = runtime.launch(run)

@@ -190,12 +190,12 @@ class RunFlow:
         return dict(flow.state.context(located.branch))
 
     def carryover(self, place: Place) -> Carryover:
-        """Return what the agent of a place learns about the run so far, beside the goal."""
+        """Return what the agent of a place learns about the run so far, besides the goal."""
         flow, located = self.locate(place)
         return carryover_of(flow.program, flow.state, located, self.run)
 
     def session_updates(self, place: Place, session: str) -> dict[str, str]:
-        """Return the context values by which later nodes find the session of the agent of a place."""
+        """Return the context values with which later nodes find the session of the agent of a place."""
         flow, located = self.locate(place)
         graph = flow.program.graph
         return session_updates(graph, graph.nodes[located.node], incoming_edge(flow.program, located),

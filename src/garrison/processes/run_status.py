@@ -2,8 +2,8 @@
 
 Where the status comes from: the guardian journals `run` records (`guardian/process.py _change_run`; without a guardian
 `launcher/process.py _write_stopped`), `run_state.py RunState` replays them, `read_run_state` here reads a run's
-journal, and `RunStatus` adds what only the home shows. `views/` presents the same state to status, top, web and
-metrics.
+journal, and `RunStatus` adds what only the home shows: `clean` and `doctor` ask it whether a run is over.
+`views/run_view.py run_status` decides the status that status, top, web and metrics show, from the same state.
 
 `RunStatus` decides and is pure. A run whose records cannot be read does not count as over.
 """

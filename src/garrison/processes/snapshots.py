@@ -1,8 +1,8 @@
 """Snapshots of an agent's work, taken at intervals while it works.
 
 A child of the runner (`python -m garrison.processes.snapshots`) saves the content of the worktree under a rescue ref.
-The runner's heartbeat goes on meanwhile, worktree and index are only read, and a child that takes too long is killed. A
-run does not depend on snapshots: a failure is logged once and retried later.
+Meanwhile the runner's heartbeat continues, worktree and index are only read, and a child that takes too long is killed.
+A run does not depend on snapshots: a failure is logged once and retried later.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  7. the successor       `main.py` registers it; `orchestrator/process.py _begin` reads the hook and writes the prompt
                         with what its predecessor had done.
 
-If a supervisor dies between any two steps, its successor observes the same state and goes on from there.
+If a supervisor dies between any two steps, its successor observes the same state and continues from there.
 
 `Parent` is the process that a runner reports to.
 """

@@ -32,7 +32,7 @@ _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, 
 
 
 def read(path: Path) -> bytes | None:
-    """Return the bytes of a record, None if it is absent; RecordUnreadable if it is no file or may not be read."""
+    """Return the bytes of a record, None if it is absent; RecordUnreadable if it is not a file or may not be read."""
     descriptor = open_existing(path)
     if descriptor is None:
         return None

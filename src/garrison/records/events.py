@@ -366,7 +366,7 @@ class GuardianUnparked:
 
 @dataclass(frozen=True)
 class LauncherDetached:
-    """The terminal is gone; the run goes on."""
+    """The terminal is gone; the run continues."""
 
     kind: ClassVar[str] = "detached"
 

@@ -1,4 +1,4 @@
-"""Wisdom: the prompt block by which a successor learns what its predecessor had done. Pure."""
+"""Wisdom: the prompt block that tells a successor what its predecessor has done. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of deaths: what a process or a Claude session died of decides whether it counts and what follows. Pure."""
+"""Classes of deaths: the cause of a process's or session's death decides whether it counts and what follows. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLASSES: Mapping[str, Ruling] = {
     HUNG: Ruling(True, "backoff"),
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
     ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
-    REBOOT: Ruling(False, "at once"),  # a reboot is no fault of the process
+    REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),

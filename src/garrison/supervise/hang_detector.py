@@ -22,7 +22,7 @@ AGENT_EVIDENCE = ("work", "unstopped", "output", "stream", "transcript", "notes"
 """Evidence of the agent below an orchestrator: CPU and processes of its tree, no stopped process in it, and what grows
 or changes: output, stream events, transcript, notes, HEAD, worktree."""
 SPINNING_TIMEOUTS = 4.0
-"""Timeouts without a heartbeat that a computing process is given: a long turn is no hang, an endless one is."""
+"""Timeouts without a heartbeat that a computing process is allowed: a long turn is no hang, but an endless one is."""
 
 
 @dataclass(frozen=True)

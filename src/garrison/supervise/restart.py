@@ -133,7 +133,7 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
 
 
 def _apply_uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
-    """Decide what follows a death that is no fault."""
+    """Decide what follows a death that is not the process's fault."""
     follows = ruling(last.kind).follows
     cause = f": {last.why}" if last.why else ""
     if follows == "person":

@@ -1,7 +1,7 @@
 """systemd: run a launcher in a unit or scope of its own, query lingering, and notify the service manager.
 
 The decisions are pure (`choose_start_method`, `unit_serves_home`, `parse_lingering`). Every call to the user manager
-has a time limit; a missing answer is never taken for a "no".
+has a time limit; a missing answer never counts as a "no".
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 StartMethod = Literal["here", "unit", "scope", "detached"]
-"""Ways to start a launcher: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
+"""Ways to start a launcher: in this process, a unit already; through its unit; in a scope of its own; or detached."""
 
 CALL_TIMEOUT = 10.0
 """Seconds that a call to the user manager may take."""
 START_TIMEOUT = 100.0
-"""Seconds that starting a unit may take, which waits until the launcher is ready."""
+"""Seconds that starting a unit may take; the call returns when the launcher is ready."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Manager:
 def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> StartMethod:
     """Choose how to start a launcher. Pure.
 
-    A manager that ends at logout would end the launcher in its scope, while a session's own processes may outlive it:
-    so a scope is used only if the manager lingers.
+    A user manager that ends at logout would end a launcher in its scope, while a detached process may outlive the
+    session. So a scope is used only if the manager may linger.
 
     Args:
         in_unit: a service manager runs us as its main process and waits for our notification.
@@ -57,7 +57,7 @@ def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: 
 
 
 def find_manager(environ: Mapping[str, str]) -> Manager | None:
-    """Return the user manager, found by `environ`; cron and ssh set no runtime directory, so the usual one counts."""
+    """Return the user manager that `environ` leads to; cron and ssh set no runtime directory, so try the usual one."""
     path = environ.get("PATH", os.defpath)
     program = shutil.which("systemd-run", path=path)
     if program is None:
@@ -69,12 +69,12 @@ def find_manager(environ: Mapping[str, str]) -> Manager | None:
 
 
 def scope_prefix(manager: Manager | None) -> list[str]:
-    """Return the prefix that starts a command in a scope of its own, under the same pid; [] without a manager."""
+    """Return the prefix that starts a command in its own scope with the same pid; [] without a manager."""
     return [manager.systemd_run, "--user", "--scope", "--quiet", "--collect", "--"] if manager else []
 
 
 def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with the runtime directory by which the manager is found."""
+    """Return `environ` with the runtime directory that leads to the manager."""
     return {**environ, "XDG_RUNTIME_DIR": manager.runtime}
 
 
@@ -109,7 +109,7 @@ def has_unit(manager: Manager | None, run: str, home: str, default_home: str) ->
 
 
 def unit_serves_home(output: str, home: str, default_home: str) -> bool:
-    """Return whether a unit, as `systemctl show` prints it, is loaded and has this home. Pure."""
+    """Return whether a unit, as `systemctl show` prints it, is loaded and serves this home. Pure."""
     properties = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     try:
         words = shlex.split(properties.get("Environment", ""))

@@ -1,8 +1,9 @@
 """Terminals: where an orchestrator's program runs, so that it outlives its runner and a person can watch it.
 
-A session is opened under a full name and addressed by ids from then on. It gets exactly the environment it was given.
-`ProcessTerminal` runs each as a detached process whose output goes to its log; it records open sessions in
-`<home>/run/plain/<name>.json`, so that a successor of the opener finds them. `tmux.TmuxTerminal` runs them in tmux.
+A session is opened under a full name and addressed by ids from then on. Its program gets exactly the environment that
+the caller passes. `ProcessTerminal` runs each session as a detached process whose output goes to its log; it records
+open sessions in `<home>/run/plain/<name>.json`, so that a successor of the opener finds them. `tmux.TmuxTerminal` runs
+them in tmux.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from garrison.system.processes import MARKER, ProcessId
 
 @dataclass(frozen=True)
 class Session:
-    """One open session, as it is kept in a record (`dataclasses.asdict` ↔ `Session(**…)`).
+    """One open session, as stored in a record (`dataclasses.asdict` ↔ `Session(**…)`).
 
-    With tmux, `pid` is a hint, since the program registers its own; `ticks` is that process's start. `server` is the
-    tmux server's pid and start time, because each server counts ids from zero; for a plain process, its boot.
+    With tmux, `pid` is a hint, since the program registers its own; `ticks` is the start time of that process. `server`
+    is the tmux server's pid and start time, because each server counts ids from zero; for a plain process it is the
+    boot id.
     """
 
     kind: str
@@ -41,7 +43,7 @@ class Session:
 
 
 class Terminal(Protocol):
-    """Opens, finds, watches and closes our own sessions; never touches others."""
+    """Opens, finds, watches and closes garrison's own sessions; never touches others."""
 
     kind: str
 
@@ -55,7 +57,7 @@ class Terminal(Protocol):
         ...
 
     def find(self, name: str, marker: str = "") -> Session | None:
-        """Return the open session of exactly that name, and of that incarnation's marker if given; it may be dead."""
+        """Return the open session of exactly that name, with that incarnation's marker if given; it may be dead."""
         ...
 
     def is_alive(self, session: Session) -> bool:
@@ -63,7 +65,7 @@ class Terminal(Protocol):
         ...
 
     def exit_code(self, session: Session) -> int | None:
-        """Return how its program ended (negative: a signal); None while it runs, or if that cannot be known."""
+        """Return the exit code of its program (negative: a signal); None while it runs, or if it is unknown."""
         ...
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
@@ -71,7 +73,7 @@ class Terminal(Protocol):
         ...
 
     def capture(self, session: Session, lines: int = 50) -> str:
-        """Return the last lines of its output as text; empty if it is gone and left none."""
+        """Return the last lines of its output as text; empty if the session is gone and left none."""
         ...
 
     def send(self, session: Session, text: str) -> None:
@@ -79,7 +81,7 @@ class Terminal(Protocol):
         ...
 
     def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
-        """Return the command with which a person watches the session, or with `write` types into it.
+        """Return the command with which a person watches the session, or types into it if `write` is set.
 
         Refused where there is nothing to attach to.
 
@@ -93,7 +95,7 @@ class Terminal(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """End the server of the sessions if none is left; otherwise do nothing."""
+        """End the server of the sessions if no session is left; otherwise do nothing."""
         ...
 
 
@@ -119,26 +121,26 @@ class ProcessTerminal:
         return session
 
     def find(self, name: str, marker: str = "") -> Session | None:
-        """Return the session of that name, and of that incarnation's marker if given."""
+        """Return the session of that name, with that incarnation's marker if given."""
         session, recorded = self._read(name)
         return session if marker in ("", recorded) else None
 
     def is_alive(self, session: Session) -> bool:
-        """Return whether that very process runs."""
+        """Return whether exactly that process still runs."""
         return processes.same_boot(session.server) and processes.is_running(session.pid, session.ticks)
 
     def exit_code(self, session: Session) -> int | None:
-        """Return how it ended, if this process started it."""
+        """Return its exit code, if this process started it."""
         return None if self.is_alive(session) else processes.exit_code(session.pid)
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
-        """End the process and what it started; forget the session."""
+        """End the process and its descendants; forget the session."""
         root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
         recorded, marker = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             marker = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
         kill_tree.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
-        processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
+        processes.exit_code(root.pid)  # reap it if it was our own child
         with self._locked():
             recorded = self.find(session.name)
             if recorded is not None and (recorded.session_id, recorded.server) == (session.session_id, session.server):
@@ -158,7 +160,7 @@ class ProcessTerminal:
                       "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
 
     def sessions(self) -> list[Session]:
-        """Return all sessions that were opened and not closed."""
+        """Return all sessions that have not been closed."""
         names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
         return [session for name in names if (session := self.find(name)) is not None]
 

@@ -349,7 +349,7 @@ def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[s
 def status_format(keys: str, title: str) -> str:
     """Return the status line as a tmux format that tells each client whether it may type."""
     mode = "#{?client_readonly,read-only,you may type}"
-    return f"#[reverse] {mode} · {literal(keys)} detaches, the agent goes on · {literal(title)} "
+    return f"#[reverse] {mode} · {literal(keys)} detaches, the agent continues · {literal(title)} "
 
 
 def literal(text: str) -> str:

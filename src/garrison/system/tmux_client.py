@@ -119,7 +119,7 @@ class TmuxClient(libtmux.Server):
             if result is None:
                 if not replace:
                     raise GarrisonError(f"the tmux server at {self.socket_path} does not answer within {limit:.0f} s; "
-                                        "agents go on, the next one to start replaces it")
+                                        "agents continue; the next one to start replaces it")
                 self._server.kill_unresponsive()
                 continue
             if result.returncode == 0:

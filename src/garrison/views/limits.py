@@ -1,7 +1,7 @@
-"""Limits of a run and their use: incarnation inside attempt inside node inside run, then the timeouts. Pure.
+"""Limits of a run and how much of them is used: per incarnation, attempt, node and run, then the timeouts. Pure.
 
 No limit is defined here. Each comes from where the processes read it: the restart policy, the launch record, the
-settings, the queue's configuration.
+settings, or the queue's configuration.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TIMEOUTS = {
     "acceptance_timeout": "acceptance command",
     "gate_timeout": "gate",
     "spawn_deadline": "start of a process",
-    "beat_timeout": "silence until a process counts as hung and is replaced",
-    "orphan_grace": "how long a runner without guardian and launcher may start new work",
+    "beat_timeout": "silence after which a process counts as hung and is replaced",
+    "orphan_grace": "time for which a runner without guardian and launcher may start new work",
     "stop_launcher": "graceful stop of the launcher",
     "stop_guardian": "graceful stop of the guardian",
     "stop_runner": "graceful stop of a runner",
@@ -31,13 +31,14 @@ TIMEOUTS = {
 
 @dataclass(frozen=True)
 class Used:
-    """Use of a run's limits. `deaths` by full name, those of the current attempt; `now` is monotonic, of `boot_id`."""
+    """Use of a run's limits. `deaths` are those of the current attempt, by full name; `now` is monotonic, on `boot_id`.
+    """
 
     deaths: Mapping[str, Sequence[Death]] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     working: int = 0
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    """Node → its own timeout, seconds."""
+    """Node → its own timeout in seconds."""
     no_rework: Sequence[str] = ()
     """Nodes with rework=none."""
     gate_timeout: float | None = None
@@ -48,7 +49,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: how much of `unit` is allowed at `level`, who has used how much, and what sets it."""
+    """One limit: how much of `unit` is allowed at `level`, how much is used by name, and what sets the limit."""
 
     level: str
     limit: float
@@ -60,14 +61,14 @@ class Limit:
     """Seconds after which a use no longer counts; None: never."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `status --json` prints it."""
+        """Return the limit as `status --json` prints it."""
         row = {"level": self.level, "limit": self.limit, "unit": self.unit, "text": self.text,
                "used": dict(self.used), "set_by": self.set_by}
         return row if self.window_s is None else {**row, "window_s": self.window_s}
 
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
-    """Return every limit of a run; `used` of each holds counts above 0."""
+    """Return every limit of a run; the `used` of each holds only counts above 0."""
     return [*_nested_limits(launch, Policy.of(timing, launch.max_respawn), used), *_timeouts(timing, used)]
 
 

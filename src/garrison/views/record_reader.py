@@ -19,7 +19,7 @@ class RecordReader:
         self._loaded: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def load(self, path: Path, load: Callable[[], T]) -> T | None:
-        """Return what `load` makes of `path`; None if there is no such file, or if it cannot be read."""
+        """Return the result of `load` for `path`; None if there is no such file, or if it cannot be read."""
         return self.attempt(lambda: self._load(path, load))
 
     def _load(self, path: Path, load: Callable[[], T]) -> T | None:

@@ -1,7 +1,7 @@
 """Resource usage and costs: what the processes of a home use, and what its sessions have cost.
 
-`system.resource_usage` measures processes; costs come from the agents' usage files, their limits from the sessions'
-jobs. Files are read again only if they may have changed.
+`system.resource_usage` measures processes. Costs come from the agents' usage files, and the limits on them from the
+sessions' jobs. A file is read again only if it may have changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from garrison.records.names import parse_marker
 from garrison.system import resource_usage
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 
-COSTS_EVERY = 5.0
-"""Seconds between two readings of what sessions have cost."""
+COST_INTERVAL = 5.0
+"""Seconds between two reads of the usage files."""
 COSTS_BY = ("node", "run", "day", "model")
-"""What `cost_rows` groups by."""
+"""Keys that `cost_rows` can group by."""
 UsageByProcess = Mapping[tuple[str, str], Usage]
 """(run, role-name) → what the process trees of its incarnations use."""
 
@@ -69,7 +69,7 @@ def next_pause(interval: float, cost: float) -> float:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """What one run's sessions have cost, by node, and the limits on it."""
+    """Costs of one run's sessions by node, and the limits on them."""
 
     nodes: Mapping[str, budget.Spent]
     limits: Mapping[str, budget.Limits]
@@ -78,14 +78,14 @@ class RunCosts:
 
     @property
     def usd(self) -> float | None:
-        """Return US dollars in total; None if no session was paid for."""
+        """Return the total in US dollars; None if no session has made a call."""
         return add_up(self.nodes.values()).usd if self.nodes else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the page shows it.
+        """Return the costs as the page shows them.
 
-        `nodes` are dollars, `tokens` [input, output], `limits` dollars where there are any; `today` only beside a limit
-        on the day.
+        `nodes` are in dollars, `tokens` are [input, output], `limits` are in dollars where set; `today` is given only
+        if there is a limit on the day.
         """
         whole = add_up(self.nodes.values())
         day = _lowest(limits.day for limits in self.limits.values())
@@ -101,7 +101,7 @@ class RunCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the sessions of a home have cost, and the limits on it, by (run, node)."""
+    """Costs of a home's sessions and the limits on them, by (run, node)."""
 
     nodes: Mapping[tuple[str, str], budget.Spent] = field(default_factory=dict)
     limits: Mapping[tuple[str, str], budget.Limits] = field(default_factory=dict)
@@ -109,35 +109,35 @@ class Costs:
     """US dollars, of the whole home."""
 
     def of_run(self, run: str) -> RunCosts:
-        """Return those of one run."""
-        return RunCosts({node: spent for (of, node), spent in self.nodes.items() if of == run},
-                        {node: limits for (of, node), limits in self.limits.items() if of == run}, self.today)
+        """Return the costs of one run."""
+        return RunCosts({node: spent for (owner, node), spent in self.nodes.items() if owner == run},
+                        {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today)
 
 
 class CostReader:
-    """Reads what the sessions of a home have cost, every few seconds at most."""
+    """Reads the costs of a home's sessions, every few seconds at most."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self._books, self._due, self._costs = home, budget.UsageCache(), 0.0, Costs()
+        self.home, self._usage, self._due, self._costs = home, budget.UsageCache(), 0.0, Costs()
         self._limits: dict[Path, tuple[int, budget.Limits]] = {}
 
     def read(self, day: str) -> Costs:
-        """Return costs so far; `day` (2026-01-31, UTC) is today."""
+        """Return the costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + COSTS_EVERY
+            self._due = time.monotonic() + COST_INTERVAL
             nodes: dict[tuple[str, str], budget.Spent] = {}
             limits: dict[tuple[str, str], budget.Limits] = {}
             today = 0.0
             for run, node, path in budget.usage_files(self.home):
-                calls = self._books.read(path)
+                calls = self._usage.read(path)
                 nodes[run, node] = add_up([nodes.get((run, node), budget.Spent()), budget.total(calls)])
-                limits[run, node] = self._limits_beside(path)  # of the latest attempt: it asked last
+                limits[run, node] = self._limits_beside(path)  # the latest attempt comes last, and its limits apply
                 today += budget.total_of_day(calls, day)
             self._costs = Costs(nodes, limits, today)
         return self._costs
 
     def _limits_beside(self, usage_file: Path) -> budget.Limits:
-        """Return the limits in the job of the session beside a usage file, as they were when it last wrote that."""
+        """Return the limits in the job of the session beside a usage file; read again only when that file has grown."""
         size = usage_file.stat().st_size
         read = self._limits.get(usage_file)
         if read is None or read[0] != size:
@@ -147,18 +147,18 @@ class CostReader:
 
 
 def limits_of(job: object) -> budget.Limits:
-    """Return the limits in the job of a session; none of what is no job."""
+    """Return the limits in the job of a session; no limits if `job` is not one."""
     settings = job.get("settings") if isinstance(job, dict) else None
-    found = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
-             if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)}
-    return budget.Limits(**found)
+    limits = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
+              if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)}
+    return budget.Limits(**limits)
 
 
 def add_up(parts: Iterable[budget.Spent]) -> budget.Spent:
     """Return the sum of some costs."""
-    found = list(parts)
-    return budget.Spent(sum(part.usd for part in found), sum(part.calls for part in found),
-                        sum(part.input for part in found), sum(part.output for part in found))
+    costs = list(parts)
+    return budget.Spent(sum(part.usd for part in costs), sum(part.calls for part in costs),
+                        sum(part.input for part in costs), sum(part.output for part in costs))
 
 
 def rounded(usd: float | None) -> float | None:
@@ -171,7 +171,7 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
-    """Return what sessions have cost, a row a node, run, day or model: `of, calls, input, output, usd`."""
+    """Return what sessions have cost, one row per node, run, day or model: `of, calls, input, output, usd`."""
     groups: dict[str, list[budget.Spent]] = {}
     for name, node, path in budget.usage_files(home, run):
         for key, part in _split(budget.read_usage(path), by, name, node):
@@ -182,7 +182,7 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
 
 
 def _split(calls: list[budget.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
-    """Split what one usage file holds into parts: (key, part)."""
+    """Split the content of one usage file into (key, part)."""
     whole = budget.total(calls)
     if by == "node":
         return [(f"{run}/{node}", whole)]
@@ -193,7 +193,7 @@ def _split(calls: list[budget.UsageRecord], by: str, run: str, node: str) -> lis
     models = sorted({call.model for call in calls if call.model})
     estimates = {model: budget.total(call for call in calls if call.model == model) for model in models}
     estimated = sum(part.usd for part in estimates.values())
-    share = whole.usd / estimated if estimated else 0.0  # what the CLI billed, divided as the estimates are
+    share = whole.usd / estimated if estimated else 0.0  # divide what the CLI billed in proportion to the estimates
     return [(model, budget.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
 

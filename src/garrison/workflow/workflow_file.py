@@ -30,8 +30,10 @@ BASE_DIR = "base"
 
 
 def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
-    """Return the workflow of a file, with `given` overriding its inputs, and its servers; an error is one line with
-    the place.
+    """Return the workflow of a file, with `given` overriding its inputs, and its servers.
+
+    Raises:
+        WorkflowValidationError: the file is invalid; the message is one line and names the place.
     """
     body = _load(path)
     specs, servers = _servers(path, body)
@@ -53,12 +55,12 @@ def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> No
     """
     used = {re.split(r"[.\[]", reference)[1] for step in workflow.steps for reference in references(step.arguments)
             if reference.startswith(f"{INPUTS}.")}
-    known = [*workflow.inputs, *sorted(used - workflow.inputs.keys())]
-    unknown = [name for name in given if name not in known]
+    accepted = [*workflow.inputs, *sorted(used - workflow.inputs.keys())]
+    unknown = [name for name in given if name not in accepted]
     if unknown:
-        near = get_close_matches(unknown[0], known, 1, 0.6)
+        close = get_close_matches(unknown[0], accepted, 1, 0.6)
         raise WorkflowValidationError(f"{path}: unknown input {unknown[0]!r:.60}; " + (
-            f"did you mean {near[0]}?" if near else f"inputs: {', '.join(known) or 'none'}"))
+            f"did you mean {close[0]}?" if close else f"inputs: {', '.join(accepted) or 'none'}"))
 
 
 def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
@@ -84,13 +86,13 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _loader() -> Any:
-    """Return YAML's safe loader, made to refuse duplicate keys; the plain one silently keeps the last."""
+    """Return YAML's safe loader, extended to refuse duplicate keys: the original silently keeps the last value."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         pass
 
-    def table(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Any:
+    def construct_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Any:
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
             if key.value in seen:
@@ -98,7 +100,7 @@ def _loader() -> Any:
             seen.add(key.value)
         return loader.construct_yaml_map(node)
 
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, table)
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
     return Loader
 
 

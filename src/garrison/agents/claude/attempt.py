@@ -1,8 +1,8 @@
-"""Attempt of a session that can be suspended: programs started one after the other, and the waits in between.
+"""Attempt whose session can be suspended: its programs, started one after the other, and the waits in between.
 
 The program of a `SuspendableAttempt` ends whenever the session has to wait (a question, a rate limit, a refused key)
-and records why. `policy` decides what follows, and while the session waits no process of it exists. A person may take
-the session over meanwhile: the program is stopped, and started again when they have left.
+and records why. `policy` decides what follows; the session has no process while it waits. A person may take the session
+over meanwhile: the program is stopped, and restarted when they leave.
 
 `ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
 session, which resumes at the node in progress.
@@ -40,7 +40,7 @@ class SuspendableAttempt(Work):
         self.program: Work | None = None
         self.outcome: Outcome | None = None
         self._stopping = self._taken_over = False
-        # A new incarnation means that a person has dealt with the failure; if not, the CLI refuses again.
+        # A new incarnation means that a person has resolved the failure; if not, the CLI refuses again.
         resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
         self.decision = policy.RESUME if resolved else self._decide()
         self._step(now)
@@ -52,7 +52,7 @@ class SuspendableAttempt(Work):
         raise NotImplementedError
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
-        """Return the attempt's outcome after its program ended; None: the policy decides by the endings.
+        """Return the attempt's outcome after its program ended; None if the policy decides from the endings.
 
         Args:
             recorded: the program has recorded an ending.
@@ -66,7 +66,7 @@ class SuspendableAttempt(Work):
     # ---- the protocol `Work`
 
     def poll(self, now: float) -> Outcome | None:
-        """Do one step; return the outcome once there is one and nothing of the session runs any more."""
+        """Do one step; return the outcome once there is one and no process of the session is left."""
         if self.program is not None:
             if not self._taken_over and takeover.holder(self.files) is not None:
                 self._taken_over = True
@@ -87,7 +87,7 @@ class SuspendableAttempt(Work):
             self.program.stop(now)
 
     def process(self) -> tuple[int, int] | None:
-        """Return the program, or the takeover of a person who works in its place."""
+        """Return the program's process, or that of the takeover by a person who works in its place."""
         return self.program.process() if self.program is not None else takeover.process(self.files)
 
     def wake_at(self) -> float | None:
@@ -98,7 +98,7 @@ class SuspendableAttempt(Work):
 
     @property
     def question(self) -> Question | None:
-        """Return what a person is asked: the agent's question, or a failure that only a person can resolve."""
+        """Return the open question: the agent's, or one about a failure that only a person can resolve."""
         return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
 
     def answer(self, question: str, text: str) -> None:
@@ -137,7 +137,7 @@ class SuspendableAttempt(Work):
         elif waiting := questions.waiting_for(self.files, self.endings, self.decision, self._wall()):
             self._show_waiting(waiting)
         else:
-            if self.decision.step is not Step.CONNECT:  # its wait is over
+            if self.decision.step is not Step.CONNECT:  # the wait is over
                 self.decision = self._decide() if self.decision.step is Step.ASK else policy.RESUME
             self._show_waiting("")
             self.program = self._start(self.decision, now)
@@ -153,9 +153,9 @@ class ClaudeAgent:
         self.name, self.settings, self.role = name, settings, role
 
     def start(self, assignment: Assignment, now: float) -> ClaudeAttempt:
-        """Begin, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
+        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
         task = assignment.task
-        if self.role == VALIDATOR:  # the node's attributes are about its own agent, not about this one
+        if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
             return ClaudeAttempt(assignment, read_only(self.settings), now, role=self.role)
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
 
@@ -172,7 +172,7 @@ class ClaudeAttempt(SuspendableAttempt):
 
     @property
     def session(self) -> str | None:
-        """Return the session's id, once one was chosen."""
+        """Return the session's id, once it has been chosen."""
         body = read_json(self.files.session)
         return str(body["id"]) if body else None
 
@@ -223,7 +223,7 @@ class ClaudeAttempt(SuspendableAttempt):
 
 
 class _ConnectionProcess(Work):
-    """Process of one connection; its ending is in the attempt's files, its outcome says only how it exited."""
+    """Process of one connection. Its outcome says only how it exited; its ending is in the attempt's files."""
 
     def __init__(self, process: Job, output: Path) -> None:
         self._job, self._output = process, output

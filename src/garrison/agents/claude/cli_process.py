@@ -1,7 +1,7 @@
 """Claude CLI process: find the program, build its environment, record its pid, end an orphan.
 
-Two CLIs may write to one transcript without noticing, so the recorded one has to be gone before a session is resumed.
-Loads no SDK: `garrison login` and `garrison takeover` run the CLI without it.
+Two CLIs would write to the same transcript without noticing, so the recorded one must be gone before a session is
+resumed. This module does not import the SDK: `garrison login` and `garrison takeover` run the CLI without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 WRAPPER = Path(__file__).with_name("cli.sh")
-"""Starts the CLI so that it dies with the process that started it."""
+"""Script that starts the CLI so that it dies with the process that started it."""
 _STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
 """Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 
@@ -32,7 +32,7 @@ def config_folder(home: Path) -> Path:
 
 
 def find_cli(settings: ClaudeSettings) -> str:
-    """Return the CLI: the profile's, else the one that the SDK bundles, else `claude` on PATH."""
+    """Return the CLI: the profile's, else the one bundled with the SDK, else `claude` on PATH."""
     if settings.cli:
         return settings.cli
     spec = find_spec("claude_agent_sdk")
@@ -42,20 +42,20 @@ def find_cli(settings: ClaudeSettings) -> str:
 
 def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[str, str]:
     """Return the variables that the CLI needs; without `home` it uses the person's own configuration folder."""
-    own = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
-    return {**own, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
+    config = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
+    return {**config, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             **settings.set}
 
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:
-    """Return the metadata of an agent graph's node that runs a Claude with the home's settings and log-in."""
+    """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in."""
     metadata: dict[str, Any] = {"env": cli_environment(settings, home), "cwd": str(cwd)}
     return {**metadata, "cli": settings.cli} if settings.cli else metadata
 
 
 def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:
-    """Record the CLI that runs now; incarnation 0 for a person's."""
+    """Record the CLI that runs now; incarnation 0 if a person started it."""
     process = processes.probe(pid)
     if process is not None:
         write_json(files.process, {"pid": pid, "ticks": process.ticks, "boot": processes.boot_id(),

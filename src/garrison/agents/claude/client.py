@@ -1,7 +1,8 @@
-"""Claude client: the one module that talks to the SDK, used by connections, agent graphs, sessions and delegation.
+"""Claude client: the only module that uses the SDK, for connections, agent graphs, sessions and delegation.
 
-A client starts one CLI, sends it prompts, and yields the events of each turn (`stream`). It decides nothing about what
-a failure means. Connect, turns and close belong to one task, since the SDK's own tasks cannot be left by another.
+A client starts one CLI, sends it prompts, and yields the events of each turn (`stream`). It does not decide what a
+failure means. One task must call `connect`, `turn` and `close`, since the SDK's cancel scopes must be left by the task
+that entered them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "Process
            "project_key_for_directory"]
 
 TOOL_TIMEOUT = 660.0
-"""Seconds a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
+"""Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
 _INTERRUPT_TIMEOUT = 2.0
 _MAX_LINE = 32 * 1024 * 1024
 """Longest line of the CLI; the SDK's own limit of 1 MiB breaks on large tool results."""
@@ -58,7 +59,7 @@ class Silence(Exception):
     """Raised when nothing was received for too long; `seconds` is the limit."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing was heard for {seconds:.0f} s")
+        super().__init__(f"nothing was received for {seconds:.0f} s")
         self.seconds = seconds
 
 
@@ -72,24 +73,24 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
     """Return the SDK's options.
 
     Args:
-        tools: the CLI's own tools that it may use.
-        functions: functions of ours that it may call, as tools of the MCP server named `server`.
-        options: further options of the SDK, as they are.
+        tools: the CLI's own tools that the model may use.
+        functions: garrison's functions that the model may call, as tools of the MCP server named `server`.
+        options: further options of the SDK, passed on unchanged.
     """
     servers: dict[str, Any] = {}
     if functions:
-        servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(each) for each in functions])
+        servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(function) for function in functions])
     return ClaudeAgentOptions(
         cwd=cwd, env=dict(environment), cli_path=str(cli_process.WRAPPER), max_buffer_size=_MAX_LINE,
         setting_sources=[], strict_mcp_config=True, tools=list(tools),
-        allowed_tools=[*tools, *(f"mcp__{server}__{each.name}" for each in functions)],
+        allowed_tools=[*tools, *(f"mcp__{server}__{function.name}" for function in functions)],
         mcp_servers=servers, system_prompt=system_prompt, model=model, max_turns=max_turns,
         permission_mode=permission_mode,  # type: ignore[arg-type]  # checked where settings are read
         **options)
 
 
 class ClaudeClient:
-    """One CLI; after `stale` seconds of silence, outside of tool calls, a turn has failed (None: never)."""
+    """One CLI; a turn fails after `stale` seconds of silence outside of tool calls (None: never)."""
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None) -> None:
         self._client = ClaudeSDKClient(options)
@@ -98,7 +99,7 @@ class ClaudeClient:
 
     @property
     def tool_running(self) -> bool:
-        """Return whether a tool call has no result."""
+        """Return whether a tool call has no result yet."""
         return bool(self._messages.tool_calls)
 
     @property
@@ -108,7 +109,7 @@ class ClaudeClient:
 
     @property
     def last_error(self) -> str:
-        """Return the failure in the CLI's last message, by the CLI's own name; '' for none."""
+        """Return the failure in the CLI's last message, in the CLI's own terms; '' for none."""
         return self._messages.last_error
 
     async def connect(self) -> None:
@@ -131,7 +132,7 @@ class ClaudeClient:
         """
         await self._client.query(prompt)
         unlimited = stop is None and self._stale is None
-        received = self._client.receive_response() if unlimited else self._watched(stop)
+        received = self._client.receive_response() if unlimited else self._receive_until(stop)
         async with aclosing(cast("AsyncGenerator[Any]", received)) as messages:
             async for message in messages:
                 for event in self._messages.read(message):
@@ -141,28 +142,28 @@ class ClaudeClient:
         raise NoResult("the CLI ended without a result")
 
     async def interrupt(self) -> None:
-        """Interrupt the present turn; 50 ms instead of the 5 s that a disconnect without it takes."""
+        """Interrupt the current turn. It takes 50 ms; a disconnect without it takes 5 s."""
         await _ignore_failure(asyncio.wait_for(self._client.interrupt(), _INTERRUPT_TIMEOUT))
 
     async def close(self) -> None:
         """End the CLI."""
         await _ignore_failure(self._client.disconnect())
 
-    async def _watched(self, stop: asyncio.Event | None) -> AsyncGenerator[Any]:
+    async def _receive_until(self, stop: asyncio.Event | None) -> AsyncGenerator[Any]:
         """Yield the SDK's messages of a turn until its result, the stop event or silence."""
         messages = self._client.receive_response()
         stopped = asyncio.ensure_future((stop or asyncio.Event()).wait())
         try:
             while True:
                 received = asyncio.ensure_future(anext(messages, None))
-                done, _ = await asyncio.wait({received, stopped}, timeout=self._patience(),
+                done, _ = await asyncio.wait({received, stopped}, timeout=self._silence_limit(),
                                              return_when=asyncio.FIRST_COMPLETED)
                 if received not in done:
                     received.cancel()
                     await self.interrupt()
                     if done:
                         raise Interrupted
-                    raise Silence(self._patience() or 0.0)
+                    raise Silence(self._silence_limit() or 0.0)
                 message = received.result()
                 if message is None:
                     return
@@ -170,14 +171,14 @@ class ClaudeClient:
         finally:
             stopped.cancel()
 
-    def _patience(self) -> float | None:
+    def _silence_limit(self) -> float | None:
         if self._stale is None:
             return None
         return self._stale + (TOOL_TIMEOUT if self.tool_running else 0.0)
 
 
 class _MessageReader:
-    """Translates the SDK's messages into events, and keeps what the next ones depend on."""
+    """Translates the SDK's messages into events, and keeps the state on which later messages depend."""
 
     def __init__(self) -> None:
         self.tool_calls: set[str] = set()
@@ -195,7 +196,7 @@ class _MessageReader:
         return []
 
     def _stream_event(self, message: StreamEvent) -> list[Event]:
-        """Report usage when a response begins, and again once its tokens are known, before its tools run."""
+        """Report usage when a response starts, and again once its tokens are known, before its tools run."""
         event, source = message.event, message.parent_tool_use_id
         if event.get("type") == "message_start":
             body = event.get("message") or {}
@@ -222,7 +223,7 @@ class _MessageReader:
             return events
         self.answered = True
         streamed = any(message.message_id == message_id for message_id, _, _ in self._responses.values())
-        if message.usage and not streamed:  # without streaming, or asked again without it after a stream broke
+        if message.usage and not streamed:  # not streamed, or requested again without streaming after a stream broke
             events.insert(0, _usage(message.message_id or "", message.model, message.usage))
         return events
 
@@ -262,7 +263,7 @@ _READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = 
     (StreamEvent, _MessageReader._stream_event), (AssistantMessage, _MessageReader._assistant),
     (UserMessage, _MessageReader._user), (RateLimitEvent, _MessageReader._rate_limit),
     (ResultMessage, _MessageReader._result), (SystemMessage, _MessageReader._system))
-"""Class of a message → its reader; the first match counts, since SystemMessage has subclasses of its own."""
+"""Class of a message → its reader; the first match counts, since SystemMessage has subclasses."""
 
 
 def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False) -> Usage:
@@ -274,7 +275,7 @@ def _mcp_tool(function: Function) -> SdkMcpTool[Any]:
         try:
             result = function.call(**arguments)
             text = await result if isawaitable(result) else result
-        except (GarrisonError, TypeError) as error:  # TypeError: arguments that the schema does not know
+        except (GarrisonError, TypeError) as error:  # TypeError: arguments that the schema does not allow
             return {"content": [{"type": "text", "text": str(error)}], "is_error": True}
         return {"content": [{"type": "text", "text": str(text)}]}
 

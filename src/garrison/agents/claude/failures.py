@@ -24,10 +24,10 @@ CLASSES: Mapping[str, str] = {
 
 WHAT_TO_DO = {
     AUTHENTICATION: "the key or log-in was refused: set ANTHROPIC_API_KEY (and pass it on), or run `garrison login`",
-    BILLING: "the account cannot pay: mend that with the provider",
+    BILLING: "the account cannot pay: resolve that with the provider",
     BUDGET: "the budget is used up: raise it in config.toml or the graph",
 }
-"""Instruction for the person without whom such a session cannot continue."""
+"""Failure → instruction for the person who has to act before the session can continue."""
 
 _BY_STATUS = {401: AUTHENTICATION, 402: BILLING, 403: AUTHENTICATION, 408: NETWORK, 413: CONTEXT, 429: RATE_LIMIT,
               529: OVERLOADED}

@@ -1,7 +1,7 @@
 """Session policy: decide what follows when a connection to Claude has ended.
 
 A session has as many connections as it needs, each to one CLI process. How they ended is recorded in the attempt's
-folder, so a successor of a dead orchestrator makes the same decision. Deaths are not decided here: a connection that
+folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a connection that
 was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
@@ -14,8 +14,8 @@ from enum import StrEnum
 from garrison.agents.claude import failures
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
-"""Endings that are no failures: it reported, it asked a person, its turn ended without a report, it was stopped, a
-person worked in its place."""
+"""Endings that are not failures: the agent reported, asked a person, ended its turn without a report, or was stopped;
+or a person worked in its place."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Backoff:
     first: float
     cap: float
     max_consecutive: int
-    """Failures running after which the attempt has failed."""
+    """Consecutive failures after which the attempt has failed."""
     max_total: int
     """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
 
     def delay(self, failure: int) -> float:
-        """Return the seconds to wait after the n-th failure running."""
+        """Return the seconds to wait after the n-th consecutive failure."""
         return float(min(self.cap, self.first * 2.0 ** (failure - 1)))
 
 
@@ -97,12 +97,12 @@ TRANSIENT: Mapping[str, Backoff] = {
     failures.HANG: Backoff(0.5, 10.0, 3, 30),
     failures.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
 }
-"""Failures that pass by themselves. After a rate limit the wait ends at its reset, if that is known."""
+"""Failures that pass without help. After a rate limit the wait ends when the limit resets, if that time is known."""
 MAX_WAIT = 8 * 86_400.0
-"""Longest wait for a reset in seconds: a week's limit, and a day."""
+"""Longest wait for a reset, in seconds: a weekly limit plus one day."""
 _COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
 MAX_CONSECUTIVE = max(TRANSIENT[kind].max_consecutive for kind in _COUNTED)
-"""Failures running of any class but rate limits, after which an attempt has failed."""
+"""Consecutive failures, of any class but rate limits, after which an attempt has failed."""
 NEEDS_PERSON = frozenset(kind for kind in failures.CLASSES if failures.ruling(kind).follows == "person")
 """Failures that only a person can resolve."""
 MAX_HAND_OVERS = 5
@@ -110,7 +110,7 @@ MAX_HAND_OVERS = 5
 
 
 def first_decision(session: str | None) -> Decision:
-    """Decide before any ending: resume the session that an earlier incarnation began, or begin one."""
+    """Return the first decision: resume the session that an earlier incarnation started, or start one."""
     return RESUME if session else Decision(Step.CONNECT, Prompt.TASK, fresh=True)
 
 
@@ -125,7 +125,7 @@ def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
 
 
 def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
-    """Count the latest failures of these classes running.
+    """Count the latest consecutive failures of these classes.
 
     Other transient failures in between are skipped; progress or any other ending starts a new count.
     """
@@ -145,13 +145,13 @@ def _after_transient(endings: Sequence[Ending]) -> Decision:
     same, counted = consecutive(endings, {last.kind}), consecutive(endings, _COUNTED)
     total = sum(1 for ending in endings if ending.kind == last.kind)
     if same > backoff.max_consecutive:
-        return Decision(Step.FINISH, reason=f"{last.kind} {same} times running: {last.reason}")
+        return Decision(Step.FINISH, reason=f"{last.kind} {same} times in a row: {last.reason}")
     if last.kind in _COUNTED and counted > MAX_CONSECUTIVE:
-        return Decision(Step.FINISH, reason=f"{counted} failures running, at last {last.kind}: {last.reason}")
+        return Decision(Step.FINISH, reason=f"{counted} failures in a row, the last {last.kind}: {last.reason}")
     if total > backoff.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
     until = last.at + backoff.delay(same if last.kind == failures.RATE_LIMIT else counted)
-    if last.resets_at and last.resets_at > last.at:  # a reset in the past would make a loop without a pause
+    if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)
     return Decision(Step.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
 
@@ -183,7 +183,7 @@ def _after_unknown_session(endings: Sequence[Ending], _answered: bool) -> Decisi
 
 
 def _after_interruption(endings: Sequence[Ending], _answered: bool) -> Decision:
-    """Resume after a stop, a death or a takeover; a takeover is mentioned until the model has answered to it."""
+    """Resume after a stop, a death or a takeover; mention a takeover until the model has responded to it."""
     for ending in reversed(endings):
         if ending.kind == PERSON:
             return Decision(Step.CONNECT, Prompt.PERSON)

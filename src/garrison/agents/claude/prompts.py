@@ -1,4 +1,8 @@
-"""Prompts of Claude sessions: system prompt and first message of each connection, from `agents/prompts/*.md`."""
+"""Prompts of Claude sessions: system prompt and first message of each connection, from `agents/prompts/*.md`.
+
+After a death, the first message to the resumed session is `_continue`; a new session gets the whole task, which
+`agents.prompt` wrote to prompt.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ SESSION = "session"
 """Role of an agent that runs as a garrison session."""
 _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 MAX_CONVERSATION = 100_000
-"""Bytes of a conversation that a person's CLI is given: an argument of a program may have 128 KiB."""
+"""Bytes of a conversation that are passed to a person's CLI: Linux limits a program's argument to 128 KiB."""
 
 
 def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
@@ -33,14 +37,14 @@ def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = 
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool) -> str:
-    """Return the prompt of a connection; a `fresh` session needs the whole task where a resumed one knows it."""
+    """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows."""
     if fresh and prompt is not Prompt.HAND_OVER:
         prompt = Prompt.TASK
     return _BUILDERS[prompt](assignment, files)
 
 
 def conversation_for_person(conversation: str) -> str:
-    """Return the first message of a person's CLI in the place of an agent's session: the end of its conversation."""
+    """Return the first message for a person who takes over an agent's session: the end of its conversation."""
     text = conversation if len(conversation) <= MAX_CONVERSATION else f"…{conversation[-MAX_CONVERSATION:]}"
     while len(text.encode()) > MAX_CONVERSATION:
         text = f"…{text[len(text) // 10:]}"
@@ -53,8 +57,8 @@ def after_person() -> str:
 
 
 def _choices(ways: Sequence[str]) -> str:
-    """Return the ways that the agent may choose between with its report."""
-    return "" if not ways else "\n" + _fill("claude_ways.md", ways="\n".join(f"- {way}" for way in ways))
+    """Return the edges between which the agent chooses with its report."""
+    return "" if not ways else "\n" + _fill("claude_edges.md", ways="\n".join(f"- {way}" for way in ways))
 
 
 def _control(assignment: Assignment) -> str:
@@ -71,9 +75,9 @@ def _task(assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
-    """Repeat the task where the session has a parent: it may have been interrupted before it received the task."""
+    """Repeat the task if the session has a parent: it may have been interrupted before it received the task."""
     task = _task(assignment, files) + "\n" if files.parent_session() else ""
-    return task + _fill("claude_go_on.md", wisdom=assignment.wisdom) + ("" if task else _answer(files))
+    return task + _fill("claude_continue.md", wisdom=assignment.wisdom) + ("" if task else _answer(files))
 
 
 def _person(_assignment: Assignment, files: AttemptFiles) -> str:
@@ -81,7 +85,7 @@ def _person(_assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def _report(assignment: Assignment, _files: AttemptFiles) -> str:
-    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which one it has
+    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: each session has one of them
 
 
 def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:

@@ -1,7 +1,7 @@
-"""Questions of an attempt to a person, and what the attempt waits for; one store for every kind of session.
+"""Questions of an attempt to a person, and what the attempt waits for; every kind of session stores them here.
 
-A question is open until an answer bears its id. A failure that only a person can resolve is asked like a question; its
-answer resolves it and is kept in a file of its own, so that it does not replace an answer to the agent.
+A question is open until there is an answer with its id. A failure that only a person can resolve becomes a question,
+too; its answer resolves it and has a file of its own, so that it does not replace an answer to the agent.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from garrison.agents.claude.policy import Ending
 
 _FAILURE = "trouble-"
-"""Prefix of a question's id that garrison itself asks about a failure; an agent's id has no dash."""
+"""Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
 
 
 def ask(files: AttemptFiles, text: str, call: str = "") -> None:
-    """Record a question of the agent's; a second one in the same turn is added to the first.
+    """Record a question of the agent; append a second one in the same turn to the first.
 
     Args:
-        call: id of the tool call that waits for the answer; such a question is not joined with others.
+        call: id of the tool call that waits for the answer; such a question is not combined with others.
     """
     question = read_json(files.question)
     if question and not call and not is_answered(files):
@@ -54,7 +54,7 @@ def last_answer(files: AttemptFiles) -> tuple[str, str] | None:
 
 
 def answer_to_call(files: AttemptFiles, call: str) -> str | None:
-    """Return the answer to the question of that tool call; None if it was not asked, or is open."""
+    """Return the answer to the question of that tool call; None if the question was not asked or is still open."""
     question, answered = read_json(files.question), last_answer(files)
     return answered[1] if answered is not None and question.get("call") == call else None
 
@@ -66,14 +66,14 @@ def unanswered(files: AttemptFiles) -> str:
 
 
 def save_answer(files: AttemptFiles, question: str, text: str) -> None:
-    """Record a person's answer to the question of that id."""
+    """Record a person's answer to the question with that id."""
     write_json(files.lifted if question.startswith(_FAILURE) else files.answer, {"id": question, "text": text})
 
 
 def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, *, over: bool) -> Question | None:
-    """Return what a person is asked while that decision waits.
+    """Return the question that a person has to answer while that decision waits.
 
-    It is the agent's question or, unless the attempt is `over`, a failure that only a person can resolve.
+    It is the agent's or, unless the attempt is `over`, one about a failure that only a person can resolve.
     """
     if decision.step is Step.PARK and not over:
         return Question(failure_id(endings), decision.reason)
@@ -82,7 +82,7 @@ def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Deci
 
 
 def failure_id(endings: Sequence[Ending]) -> str:
-    """Return the id under which the last of these endings is asked about."""
+    """Return the id of the question about the last of these endings."""
     return f"{_FAILURE}{len(endings)}"
 
 
@@ -93,7 +93,7 @@ def is_resolved(files: AttemptFiles, endings: Sequence[Ending]) -> bool:
 
 
 def waiting_for(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, now: float) -> str:
-    """Return in words what a decision still waits for, '' for nothing; `now` in seconds since 1970."""
+    """Describe what a decision still waits for, '' for nothing; `now` is in seconds since 1970."""
     if decision.step is Step.WAIT and now < decision.until:
         return f"until {datetime.fromtimestamp(decision.until, UTC):%H:%M:%S UTC}: {decision.reason}"
     if decision.step is Step.ASK and not is_answered(files):
@@ -104,12 +104,12 @@ def waiting_for(files: AttemptFiles, endings: Sequence[Ending], decision: Decisi
 
 
 def wake_at(decision: Decision, now: float) -> float | None:
-    """Return when a timed wait is over in monotonic seconds, None without one; `now` in seconds since 1970."""
+    """Return when a timed wait ends in monotonic seconds, None if there is none; `now` is in seconds since 1970."""
     return time.monotonic() + max(0.0, decision.until - now) if decision.step is Step.WAIT else None
 
 
 def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
-    """Show once what the attempt waits for ('': nothing), in a file for `status` and in the attempt's output."""
+    """Write once what the attempt waits for ('': nothing) to a file for `status` and to the attempt's output."""
     shown = files.waiting.read_text() if files.waiting.exists() else ""
     if what == shown:
         return

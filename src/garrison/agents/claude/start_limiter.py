@@ -1,7 +1,7 @@
 """Limit of concurrent session starts in a home: a start costs half a second of a core and 200 MiB.
 
-Each start holds one of the lock files `run/claude-start-<n>` until the session has answered; the kernel releases it at
-a death. Apart from `cli_process`, because asyncio would delay the start of every orchestrator by 14 ms.
+Each start holds one of the lock files `run/claude-start-<n>` until the session has answered; if it dies, the kernel
+releases the lock. This is a module of its own because asyncio would delay the start of every orchestrator by 14 ms.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from garrison.records.life_lock import LifeLock
 
 _POLL_INTERVAL = 0.1
 _MAX_HOLD = 30.0
-"""Seconds after which a start no longer counts, answered or not."""
+"""Seconds after which a start releases its slot even if the session has not answered."""
 
 
 @asynccontextmanager
 async def start_slot(home: Path, slots: int, on_wait: Callable[[str], None],
                      stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Wait for a slot, unless `stop` is set meanwhile; yield the event that ends the start."""
+    """Wait for a slot, unless `stop` is set meanwhile; yield the event that releases the slot."""
     folder = atomic.make_directory(home / "run")
     lock, waiting = None, False
     while not stop.is_set() and (lock := _try_lock(folder, slots)) is None:
         if not waiting:
-            on_wait(f"for its turn: {slots} at a time start")
+            on_wait(f"for a start slot: at most {slots} sessions start at a time")
             waiting = True
         await asyncio.sleep(_POLL_INTERVAL)
     started = asyncio.Event()

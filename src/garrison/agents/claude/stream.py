@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_TEXT = 2_000
-"""Characters that the stream keeps of a tool's output; the CLI's own transcript has the rest."""
+"""Characters of a tool's output that the stream keeps; the CLI's own transcript has the rest."""
 _MAX_SHOWN = 240
 _TAIL_BYTES = 256 * 1024
-"""End of the stream that is read; results are cut, so a tool's call is nearly always within it."""
+"""Bytes at the end of the stream that are read; results are cut, so a pending tool call is nearly always among them."""
 TOOL_TIMEOUT = 900.0
-"""Seconds a tool call may be silent for an observer: a little above what the session itself allows (`connection`)."""
+"""Seconds for which an observer lets a tool call be silent; a little more than the session itself (`client`)."""
 
 
 class Begin(TypedDict):
-    """Start of the CLI: the session was begun or resumed."""
+    """Start of the CLI: the session was started or resumed."""
 
     kind: Literal["begin"]
     session: str
@@ -87,14 +87,14 @@ class Usage(TypedDict):
 
 
 class Result(TypedDict):
-    """End of a turn; the last three are not in `stream.jsonl`."""
+    """End of a turn; the last three fields are not in `stream.jsonl`."""
 
     kind: Literal["result"]
     subtype: str
     error: bool
     said: str
     usd: float | None
-    """Cost since the session's beginning."""
+    """Cost since the start of the session."""
     turns: int
     status: int | None
     terminal_reason: str | None
@@ -128,7 +128,7 @@ def cut(text: str) -> str:
 
 
 def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
-    """Return (name, seconds it may be silent) of the last tool call without a result in this attempt's session."""
+    """Return (name, seconds for which it may be silent) of this attempt's last tool call that has no result yet."""
     calls: dict[str, str] = {}
     for line in _tail(attempt / "claude" / "stream.jsonl").splitlines():
         try:

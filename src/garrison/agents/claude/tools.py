@@ -55,9 +55,9 @@ def report_result(files: AttemptFiles) -> Function:
                            "better."},
                 "summary": {"type": "string", "description": "What was done, or why it could not be."},
                 "evidence": {"type": "array", "items": _STRING,
-                             "description": "What proves it: commands that were run and what they said, commits."},
+                             "description": "What proves it: commands that were run and their output, commits."},
                 "preferred_label": {**_STRING, "description": "Only where the task leaves you a choice of how the "
-                                    "pipeline goes on: the label of the way to take."},
+                                    "pipeline continues: the label of the edge to follow."},
                 "suggested_next_ids": {"type": "array", "items": _STRING, "description": "Nodes to go to, best first, "
                                        "where no label decides."},
                 "context_updates": {"type": "object", "description": "Values that later steps of the pipeline read, by "

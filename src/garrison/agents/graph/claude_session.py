@@ -1,4 +1,4 @@
-"""Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names some."""
+"""Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SERVER = "desk"
 """Name of the MCP server with a node's functions."""
 METADATA = {"functions": list, "cwd": str, "tools": list, "max_turns": int, "env": dict, "cli": str}
-"""Metadata of a node that shapes its session, and its type; any other key is the user's own."""
+"""Key of a node's metadata that configures its session → type of the value; other keys are the user's own."""
 
 
 class ClaudeSession:
@@ -57,7 +57,7 @@ class ClaudeSession:
 
 def options_of(spec: SessionSpec) -> ClaudeAgentOptions:
     """Return the SDK's options for a node; UsageError if its metadata is invalid."""
-    metadata = _checked(spec)
+    metadata = _check_metadata(spec)
     environment = cli_environment(ClaudeSettings(cli=metadata.get("cli")))
     environment |= {str(name): str(value) for name, value in metadata.get("env", {}).items()}
     return build_options(
@@ -66,7 +66,7 @@ def options_of(spec: SessionSpec) -> ClaudeAgentOptions:
         server=SERVER, system_prompt=spec.system_prompt, model=spec.model, max_turns=metadata.get("max_turns"))
 
 
-def _checked(spec: SessionSpec) -> Mapping[str, Any]:
+def _check_metadata(spec: SessionSpec) -> Mapping[str, Any]:
     metadata = dict(spec.metadata)
     if "working_directory" in metadata:
         metadata.setdefault("cwd", os.fspath(metadata["working_directory"]))

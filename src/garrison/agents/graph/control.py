@@ -1,7 +1,7 @@
-"""Control hierarchy of an agent graph: edges by adjacency, and the effective prompt of a directed agent.
+"""Control hierarchy of an agent graph: adjacency lists of its edges, and the effective prompt of a directed agent.
 
-Each question costs the degree of the nodes it is about, never the number of edges. Answers are sorted, so that the same
-graph gives the same prompt.
+The cost of a query grows with the degree of its nodes, not with the number of edges. Results are sorted, so that the
+same graph gives the same prompt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from garrison.agents.prompt import control_block
 
 
 def effective_prompt(original: str, node_id: str, controllers: Sequence[tuple[str, str]]) -> str:
-    """Return the prompt a session starts with: the original, and the block that names the node's controllers."""
+    """Return the prompt with which a session starts: the original plus the block that names the node's controllers."""
     block = control_block(node_id, controllers)
     return f"{original}\n\n{block}" if block else original
 
@@ -60,22 +60,22 @@ class ControlGraph:
         return orphaned
 
     def add_edge(self, edge: Edge) -> None:
-        """Connect two nodes; AgentGraphError for an edge to itself, or where that direction is already connected."""
+        """Connect two nodes; AgentGraphError for an edge from a node to itself or one that already exists."""
         self.require(edge.source, edge.target)
         if edge.source == edge.target:
             raise AgentGraphError(f"{edge.source!r} cannot direct itself")
         if edge.target in self._out[edge.source] or (not edge.directed and edge.source in self._out[edge.target]):
-            raise AgentGraphError(f"{edge.source!r} and {edge.target!r} are already connected so; "
+            raise AgentGraphError(f"{edge.source!r} and {edge.target!r} are already connected in that direction; "
                                   "remove that edge first")
         self._out[edge.source][edge.target] = edge
         self._in[edge.target][edge.source] = edge
 
     def has_edge(self, source: str, target: str) -> bool:
-        """Return whether an edge was added from `source` to `target`."""
+        """Return whether there is an edge from `source` to `target`."""
         return target in self._out.get(source, {})
 
     def edge(self, source: str, target: str) -> Edge:
-        """Return the edge from `source` to `target`, an undirected one from either side; AgentGraphError for none."""
+        """Return the edge from `source` to `target`, or an undirected one in either order; AgentGraphError for none."""
         self.require(source, target)
         edge = self._out[source].get(target)
         reverse = self._out[target].get(source)
@@ -106,11 +106,11 @@ class ControlGraph:
         return sorted(target for target, edge in self._out[node_id].items() if edge.directed)
 
     def is_controller(self, controller: str, subordinate: str) -> bool:
-        """Return whether `controller` directs `subordinate` by an edge of its own."""
+        """Return whether an edge says that `controller` directs `subordinate`."""
         self.require(controller, subordinate)
         edge = self._out[controller].get(subordinate)
         return edge is not None and edge.directed
 
     def relationships(self) -> dict[str, list[str]]:
-        """Return controller → its subordinates, both sorted; nodes that direct none are left out."""
-        return {node_id: below for node_id in sorted(self._out) if (below := self.subordinates(node_id))}
+        """Return controller → its subordinates, both sorted; nodes without subordinates are omitted."""
+        return {node_id: directed for node_id in sorted(self._out) if (directed := self.subordinates(node_id))}

@@ -99,7 +99,7 @@ class AgentGraph:
 
     async def add_edge(self, from_node: str, to_node: str, directed: bool = True,
                        control_type: str = SUPERVISOR, **properties: Any) -> Edge:
-        """Let `from_node` direct `to_node` (or, undirected, know it); a running agent learns it at its next start."""
+        """Let `from_node` direct `to_node`, or make them peers if undirected; running agents see it once restarted."""
         edge = Edge(from_node, to_node, directed, check_name("control type", control_type), properties)
         self.control.add_edge(edge)
         self._mark_prompt(edge)
@@ -281,7 +281,7 @@ def load_graph(path: Path | str, **options: Any) -> AgentGraph:
     except FileNotFoundError as error:
         raise NotFound(f"no graph at {path}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordCorrupt(path, f"it is no agent graph ({error})") from error
+        raise RecordCorrupt(path, f"it is not an agent graph ({error})") from error
 
 
 # ---- networkx

@@ -1,15 +1,15 @@
 """Data model of an agent graph: nodes, edges, messages, an agent's status, its session's protocol, and the errors.
 
     initializing -> active        the first message, or start_agent
-    initializing -> error         its start failed in all tries
-    active -> stopped             stop_agent, or the graph is left
-    active -> error               a message failed in all tries
+    initializing -> error         every try to start it failed
+    active -> stopped             stop_agent, or the graph is closed
+    active -> error               every try to send a message failed
     stopped | error -> active     the next message, start_agent, restart_agent
     error -> stopped              stop_agent
 
-`Session` is what any model, program or test must implement to be an agent's session. A session is connected, asked and
-closed by one and the same task, one question at a time. It answers with the events of `agents.claude.stream` (pieces of
-kind `text` carry `text`), and raises when a turn failed.
+A model, program or test that serves as an agent's session implements `Session`. A session is connected, asked and
+closed by the same task, one question at a time. It yields the events of `agents.claude.stream` (those of kind `text`
+carry `text`), and raises an exception when a turn fails.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SUPERVISOR = "supervisor"
 
 
 class AgentGraphError(GarrisonError):
-    """Raised when an agent graph refuses an operation, or an agent failed."""
+    """Raised when an agent graph refuses an operation or an agent fails."""
 
 
 class NodeNotFoundError(AgentGraphError, NotFound):
-    """Raised for a node that the graph does not have."""
+    """Raised for a node that is not in the graph."""
 
     def __init__(self, node_id: str, graph: str) -> None:
         super().__init__(f"no node {node_id!r:.120} in graph {graph!r:.80}; add it with add_node")
@@ -39,7 +39,7 @@ class NodeNotFoundError(AgentGraphError, NotFound):
 
 
 class AgentFailure(AgentGraphError):
-    """Raised when a session failed; `status` is the API's HTTP status if known, the cause the client's exception."""
+    """Raised when a session fails; `status` is the API's HTTP status if known, the cause is the client's exception."""
 
     def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
         super().__init__(message)
@@ -66,7 +66,8 @@ TRANSITIONS: Mapping[AgentStatus, frozenset[AgentStatus]] = {
 
 @dataclass(slots=True)
 class Node:
-    """One agent. `metadata` is kept as given; `cwd`, `tools`, `max_turns` and `env` in it shape a Claude session."""
+    """One agent. `metadata` is stored unchanged; its `cwd`, `tools`, `max_turns` and `env` configure a Claude session.
+    """
 
     id: str
     system_prompt: str
@@ -76,14 +77,14 @@ class Node:
     """UTC, ISO 8601."""
     status: AgentStatus = AgentStatus.INITIALIZING
     effective_prompt: str = ""
-    """Prompt that its session last started with; empty before the first."""
+    """Prompt with which its session last started; empty before the first start."""
     prompt_dirty: bool = True
     """True if the next activation has to compute the prompt again."""
     attempts: int = 0
     """Tries of the last activation or message."""
     last_error: str | None = None
     error_count: int = 0
-    """Activations and messages that failed in all tries since the last success."""
+    """Activations and messages since the last success whose tries all failed."""
 
     @property
     def original_system_prompt(self) -> str:
@@ -92,11 +93,11 @@ class Node:
 
     @property
     def effective_system_prompt(self) -> str:
-        """Return the prompt that its session last started with; empty before the first."""
+        """Return the prompt with which its session last started; empty before the first start."""
         return self.effective_prompt
 
     def move(self, new: AgentStatus) -> None:
-        """Change the status; ForbiddenTransition, with nothing changed, for a step that `TRANSITIONS` does not list."""
+        """Change the status; ForbiddenTransition, and no change, for a step that `TRANSITIONS` does not list."""
         if new is self.status:
             return
         allowed = TRANSITIONS[self.status]
@@ -108,7 +109,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Connection of two nodes: `source` directs `target` if directed, else they only know each other."""
+    """Connection of two nodes: `source` directs `target` if directed; otherwise they are peers."""
 
     source: str
     target: str
@@ -134,7 +135,7 @@ class Message:
 
 
 def check_name(what: str, name: object) -> str:
-    """Return `name` if it is one line of 1 to 200 printable characters, as prompts need it; UsageError if not."""
+    """Return `name` if it is one line of 1 to 200 printable characters, as prompts require; UsageError if not."""
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise UsageError(f"{name!r:.60} cannot be a {what}; use one line of 1 to {MAX_NAME} printable characters")
     return name
@@ -157,7 +158,7 @@ class Session(Protocol):
     """One agent's conversation."""
 
     async def connect(self) -> None:
-        """Begin; `close` releases whatever it holds, even if this fails half-way."""
+        """Start the session; `close` releases whatever it holds, even if this fails half-way."""
         ...
 
     def ask(self, content: str) -> AsyncIterator[Event]:
@@ -170,4 +171,4 @@ class Session(Protocol):
 
 
 Connect = Callable[[SessionSpec], Session]
-"""Makes a session object; cheap, it starts nothing yet."""
+"""Creates a session object; cheap, since it starts nothing yet."""

@@ -1,11 +1,11 @@
 """Session manager of an agent graph: start a session with its agent's first message, ask it, retry, stop it.
 
-A session lives in one task from `connect` to `close`, because the client's own tasks cannot be left by another. Calls
-for the same agent wait for one another; agents never wait for each other. A failed session is closed, and the next try
-starts a new one with the present prompt.
+A session lives in one task from `connect` to `close`, because the client's cancel scopes must be left by the task that
+entered them. Calls for the same agent run one after the other; different agents never wait for each other. A failed
+session is closed, and the next try starts a new one with the current prompt.
 
-A failure that may pass (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds.
-One that cannot pass by itself (a refused key, an account that cannot pay, an invalid request) is not retried.
+A transient failure (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds. A
+permanent one (a refused key, an account that cannot pay, an invalid request) is not retried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Question:
 
 @dataclass
 class _Running:
-    """A running session: its task, and the questions it is to answer."""
+    """A running session: its task, and the questions in its queue."""
 
     session: Session
     ready: asyncio.Future[None]
@@ -59,12 +59,13 @@ class _Running:
 
     @property
     def connected(self) -> bool:
-        """Return whether it has connected, while its task runs."""
+        """Return whether the session has connected and its task still runs."""
         return self.ready.done() and self.task is not None and not self.task.done()
 
 
 class AgentSessionManager:
-    """Starts, asks and stops the sessions of nodes; `prompt_of` returns a node's effective prompt at a start."""
+    """Starts, asks and stops the sessions of nodes; `prompt_of` returns the effective prompt with which a node starts.
+    """
 
     def __init__(self, connect: Connect, prompt_of: Callable[[Node], str], *,
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -72,7 +73,7 @@ class AgentSessionManager:
         self._connect, self._prompt_of, self._sleep = connect, prompt_of, sleep
         self._start_timeout = start_timeout
         self.ended = False
-        """True if no session may start any more, since it would outlive the graph."""
+        """True once the graph has ended: a session started later would outlive it."""
         self._sessions: dict[str, Session] = {}
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -84,7 +85,7 @@ class AgentSessionManager:
         return running is not None and running.connected
 
     def create_session(self, node: Node) -> Session:
-        """Return the node's session object, made if there is none; start nothing."""
+        """Return the node's session object, creating it if there is none; start nothing."""
         if node.id not in self._sessions:
             if node.prompt_dirty or not node.effective_prompt:
                 node.effective_prompt = self._prompt_of(node)
@@ -96,7 +97,7 @@ class AgentSessionManager:
     async def start(self, node: Node) -> None:
         """Start the node's session, with retries; AgentGraphError if it already runs."""
         if self.is_running(node.id):
-            raise AgentGraphError(f"agent {node.id!r} is already running; restart_agent starts it again")
+            raise AgentGraphError(f"agent {node.id!r} is already running; use restart_agent to restart it")
         if self._lock(node.id).locked():
             return await self.activate(node)
         async with self._lock(node.id):
@@ -110,15 +111,15 @@ class AgentSessionManager:
                 await self._start(node)
 
     async def ask(self, node: Node, content: str | Callable[[], str], listener: Listener | None = None) -> str:
-        """Send a message to the node and return its whole answer, starting its session first where none runs.
+        """Send a message to the node and return its whole answer; start its session first if none runs.
 
         Args:
-            content: the message, or a function that returns it for each try: a failure may come after much was done.
+            content: the message, or a function that returns it for each try: work may have been done before a failure.
             listener: called with every event.
         """
         async with self._turns.setdefault(node.id, asyncio.Lock()):
             await self.activate(node)
-            return await self._retried(node, lambda: self._answer(node, content, listener))
+            return await self._retry(node, lambda: self._ask_once(node, content, listener))
 
     async def stop(self, node: Node) -> bool:
         """End the node's session and drop its client; return whether one ran."""
@@ -126,37 +127,37 @@ class AgentSessionManager:
             return await self._stop(node)
 
     async def restart(self, node: Node) -> None:
-        """End the session, and start a new one with the present prompt."""
+        """End the session, and start a new one with the current prompt."""
         async with self._lock(node.id):
             await self._stop(node)
             await self._start(node)
 
     async def stop_all(self, nodes: dict[str, Node]) -> None:
-        """End all sessions concurrently; log the failure of one without keeping the others."""
+        """End all sessions concurrently; a failure of one is logged and does not keep the others running."""
         ids = [node_id for node_id in {*self._running, *self._sessions} if node_id in nodes]
-        ended = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
-        for node_id, how in zip(ids, ended, strict=True):
-            if isinstance(how, BaseException):
-                logger.error("agent %s did not stop gracefully: %s", node_id, describe(how))
+        results = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
+        for node_id, result in zip(ids, results, strict=True):
+            if isinstance(result, BaseException):
+                logger.error("agent %s did not stop gracefully: %s", node_id, describe(result))
 
     def forget(self, node_id: str) -> None:
-        """Drop what is kept for a removed node, whose session has been stopped."""
-        for kept in (self._sessions, self._running, self._locks, self._turns):
-            kept.pop(node_id, None)
+        """Forget a removed node, whose session has been stopped."""
+        for table in (self._sessions, self._running, self._locks, self._turns):
+            table.pop(node_id, None)
 
-    # ---- starting and stopping, under the node's lock
+    # ---- start and stop, under the node's lock
 
     def _lock(self, node_id: str) -> asyncio.Lock:
         return self._locks.setdefault(node_id, asyncio.Lock())
 
     async def _start(self, node: Node) -> None:
-        await self._retried(node, lambda: self._try_start(node))
+        await self._retry(node, lambda: self._try_start(node))
 
     async def _try_start(self, node: Node) -> None:
         """Try once to start the session; drop whatever a failed try leaves behind."""
         await self._drop(node.id)
         if self.ended:
-            raise AgentGraphError(f"the graph has ended; agent {node.id!r} is not started in it any more")
+            raise AgentGraphError(f"the graph has ended; agent {node.id!r} was not started")
         running = _Running(self.create_session(node), asyncio.get_running_loop().create_future())
         self._running[node.id] = running
         running.task = asyncio.create_task(_run_session(running, self._start_timeout), name=f"agent {node.id}")
@@ -176,7 +177,7 @@ class AgentSessionManager:
         return ran
 
     async def _drop(self, node_id: str) -> None:
-        """End the task of a session and forget its client: the next one is made with the prompt of that time."""
+        """End the task of a session and forget its client: the next one is created with the prompt of that time."""
         running = self._running.pop(node_id, None)
         self._sessions.pop(node_id, None)
         if running is None or running.task is None:
@@ -192,7 +193,7 @@ class AgentSessionManager:
 
     # ---- questions
 
-    async def _answer(self, node: Node, content: str | Callable[[], str], listener: Listener | None) -> str:
+    async def _ask_once(self, node: Node, content: str | Callable[[], str], listener: Listener | None) -> str:
         async with self._lock(node.id):
             if not self.is_running(node.id):
                 await self._try_start(node)
@@ -201,8 +202,8 @@ class AgentSessionManager:
         question = _Question(message, listener, asyncio.get_running_loop().create_future())
         running.questions.put_nowait(question)
         assert running.task is not None
-        both: set[asyncio.Future[Any]] = {question.answer, running.task}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        pending: set[asyncio.Future[Any]] = {question.answer, running.task}
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if not question.answer.done():
             raise AgentGraphError(f"agent {node.id!r} was stopped before it had answered")
         try:
@@ -222,8 +223,8 @@ class AgentSessionManager:
             if self._running.get(node.id) is running:
                 await self._drop(node.id)
 
-    async def _retried(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
-        """Try as often as the retry policy allows, and record the result in the node."""
+    async def _retry(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
+        """Call `once` as often as the retry policy allows, and record the result in the node."""
         attempt = 0
         while True:
             attempt += 1
@@ -272,7 +273,7 @@ async def _run_session(running: _Running, start_timeout: float) -> None:
 
 
 async def _answer_question(session: Session, question: _Question) -> None:
-    """Ask one question; its failure is the caller's, not the task's."""
+    """Ask one question; a failure is raised in the caller, not in the session's task."""
     texts = []
     try:
         async for event in session.ask(question.content):

@@ -1,9 +1,9 @@
-"""State of a run, and the operations by which the strategies change it in one turn. Pure.
+"""State of a run, and the operations with which the strategies change it in one turn. Pure.
 
 The state is plain data, lossless as JSON. It holds everything the next decision needs and nothing that can be computed
-from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed and never
-decides. Places, moves and steps are values: they are replaced, never changed (and not frozen, since each step creates
-several).
+from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed, but never
+used in a decision. Places, moves and steps are values: they are replaced, never changed. They are not frozen only
+because each step creates several, and frozen ones are slower to create.
 
     running -> waiting                      everything in flight waits for a person or a signal
     waiting -> running                      something finished, or the run was resumed
@@ -45,9 +45,9 @@ class Place:
     """One node in flight.
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
-    `attempt` counts from 1 within the visit, `failed` the attempts that ended in a recorded failure. `branch` is the
-    context it sees. `delay_s` is the delay before this attempt may start. `reason` says why the node is retried or
-    visited again; it belongs in the prompt. `via` is the edge it was entered by, an index of `Program.edges` (or -1).
+    `attempt` counts from 1 within the visit; `failed` counts the attempts that ended in a recorded failure. `branch`
+    is the context it sees. `delay_s` is the delay before this attempt may start. `reason` says why the node is retried
+    or visited again; it belongs in the prompt. `via` is the edge that led here, an index of `Program.edges` (or -1).
     """
 
     id: str
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Move:
-    """A decided step that is not done yet: enter `node` in `branch`."""
+    """A step that is decided but not taken yet: enter `node` in `branch`."""
 
     branch: str
     node: str
@@ -270,7 +270,7 @@ class Turn:
         self.state.status = status
 
     def end(self, status: str, reason: str = "", detail: str = "", node: str = "", resumable: str = "") -> None:
-        """End the run and cancel what is in flight; keep the moves to do if a larger budget may resume it."""
+        """End the run and cancel what is in flight; keep the pending moves if a larger budget may resume it."""
         state = self.state
         self.become(status)
         state.reason, state.detail, state.node, state.resumable = reason, detail, node, resumable
@@ -311,7 +311,7 @@ class Turn:
     # ---- visits ------------------------------------------------------------------------------------------------------
 
     def visit(self, move: Move) -> Place | None:
-        """Start a visit; None if a budget does not allow it and has ended the run."""
+        """Start a visit; None if a budget is used up, which ends the run."""
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
             state.queue.appendleft(move)
@@ -386,7 +386,7 @@ class Turn:
         self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
 
     def fail_in(self, path: str, node: str, outcome: Outcome) -> None:
-        """Record the failure of a node inside one of its parallels in the branch `path`."""
+        """Record in the branch `path` the failure of a node inside one of its parallels."""
         branch, context = self.state.branches[path], self.state.contexts[path]
         branch.last, branch.last_node = outcome, node
         _set_outcome_keys(context, outcome)

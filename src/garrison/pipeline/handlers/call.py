@@ -99,9 +99,9 @@ class Call:
         self.run = run
         self.graph = run.graph
         self.edge = edge
-        """Edge by which the run came here, if any."""
+        """Edge that led the run here, if any."""
         self.carried = carried
-        """Part of the run so far that the agent is told: fidelity, thread and preamble."""
+        """What the agent learns about the run so far: fidelity, thread and preamble."""
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.resumed = resumed

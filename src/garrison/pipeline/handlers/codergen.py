@@ -95,7 +95,7 @@ def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Out
 
 
 def read_status_file(folder: Path | None) -> Mapping[str, Any] | None:
-    """Return the outcome an agent or a tool reported, None without one; a failure's fields if it is no JSON object."""
+    """Return the outcome that an agent or a tool reported, None if none; a failure if it is not a JSON object."""
     if folder is None or not (folder / STATUS_FILE).is_file():
         return None
     try:
@@ -103,4 +103,4 @@ def read_status_file(folder: Path | None) -> Mapping[str, Any] | None:
     except (OSError, ValueError) as error:
         return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} is no JSON: {error}"}
     return body if isinstance(body, Mapping) else {"outcome": "fail",
-                                                   "failure_reason": f"{STATUS_FILE} is no JSON object"}
+                                                   "failure_reason": f"{STATUS_FILE} is not a JSON object"}

@@ -63,7 +63,7 @@ class Registry:
     def register(self, name: str, handler: Any) -> None:
         """Use `handler` for all nodes of type `name`, in place of any other."""
         if not isinstance(name, str) or not name:
-            raise UsageError(f"{name!r:.40} is no handler type; use a text such as deploy or session.classify")
+            raise UsageError(f"{name!r:.40} is not a handler type; use a name such as deploy or session.classify")
         if name in ENGINE_TYPES:
             raise UsageError(f"the engine itself does {name} nodes; give them another type")
         execute = getattr(handler, "execute", None)

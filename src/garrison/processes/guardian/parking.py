@@ -1,8 +1,8 @@
 """Parking of nodes: apply a person's guidance, find parked nodes, and explain why a run fails with them. Pure.
 
 A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
-processor's window is used up), or by a person. It keeps its status and attempt, occupies no agent, and goes on by a
-probe or when a person unparks it.
+processor's window is used up), or by a person. It keeps its status and attempt, occupies no agent, and continues
+after a probe or when a person unparks it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def awaits_person(state: RunState, name: str) -> bool:
 
 
 def failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
-    """Return why a run failed: the nodes that failed or are parked, and how the parked ones can go on.
+    """Return why a run failed: the nodes that failed or are parked, and how the parked ones can continue.
 
     `flow` is why the flow ended; it is included if no node has failed.
     """

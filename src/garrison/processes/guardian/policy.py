@@ -338,7 +338,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """End the run when its flow has ended, or when nothing can go on without a person."""
+    """End the run when its flow has ended, or when nothing can continue without a person."""
     resting = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):

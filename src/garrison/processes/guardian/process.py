@@ -1,6 +1,6 @@
 """Guardian process: owns the run's journal, starts and supervises runners and the merge processor.
 
-It observes and acts; `policy.py` decides. If the guardian dies, runners go on; its successor replays the journal,
+It observes and acts; `policy.py` decides. If the guardian dies, runners continue; its successor replays the journal,
 adopts the living processes, and applies the signals that arrived meanwhile.
 """
 
@@ -228,7 +228,7 @@ class Guardian:
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Go on trying: the loop has logged it, and no node fails for a passing error."""
+        """Keep trying: the loop has logged the error, and no node fails because of a passing one."""
 
     # ---- actions: journal
 

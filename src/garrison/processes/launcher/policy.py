@@ -150,7 +150,7 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _supervise(view: LauncherView, policy: Policy) -> Decision:
-    """Keep the guardian alive while its run goes on."""
+    """Keep the guardian alive until its run is over."""
     identity = view.guardian.identity
     if identity is not None and identity.status == "parked":  # by this launcher's predecessor, or by a person
         return Decision([_end_parked(identity.reason)])

@@ -1,7 +1,7 @@
 """Launcher process: keeps the guardian alive, shows progress, stops the run gracefully.
 
-It observes and acts; `policy.py` decides. If the launcher dies, the rest goes on, and a new one (`--resume`, `garrison
-up`) adopts it. SIGHUP detaches it from its terminal: the run goes on, and the log says so.
+It observes and acts; `policy.py` decides. If the launcher dies, the rest continues, and a new launcher (`--resume`,
+`garrison up`) adopts it. SIGHUP detaches it from its terminal: the run continues, and the log says so.
 
 A stop, followed through the code: `stop` below (SIGTERM, SIGINT; a second one hurries) → TERMINATE, to the guardian →
 its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _stop_children`) → a runner ends
@@ -134,7 +134,7 @@ class Launcher:
         """Report a full disk at the terminal: the other processes cannot write it to a log on that disk."""
         full = self._full_disks()
         if full and not self._is_disk_full:
-            log_line(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is space")
+            log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
         self._is_disk_full = bool(full)
 
     def _full_disks(self) -> list[str]:
@@ -199,7 +199,7 @@ class Launcher:
         os.dup2(log, 2)
         os.close(log)
         self.progress.watched = False
-        log_line(f"{self.runtime.clock.utc()} the terminal is gone: detached, run {self.run} goes on")
+        log_line(f"{self.runtime.clock.utc()} the terminal is gone: detached, run {self.run} continues")
         self._record(LauncherDetached())
 
     def abandon(self, why: str) -> None:
@@ -207,7 +207,7 @@ class Launcher:
         end_lost_server(self.runtime.home)
 
     def handle_persistent_error(self, why: str) -> None:
-        """Go on trying: the loop has logged it, and no run fails for a passing error."""
+        """Keep trying: the loop has logged the error, and no run fails because of a passing one."""
 
     # ---- notifications
 

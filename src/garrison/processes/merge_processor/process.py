@@ -78,7 +78,7 @@ class Processor:
         return has_more
 
     def _work(self) -> bool:
-        """Take up to `STEPS_PER_TURN` steps; return whether to go on at once."""
+        """Take up to `STEPS_PER_TURN` steps; return whether to continue at once."""
         for _ in range(STEPS_PER_TURN):
             try:
                 step = self.worker.step()
@@ -146,7 +146,7 @@ class Processor:
         self.worker.close(end_gate=not (self.runtime.home / "identities").is_dir())
 
     def handle_persistent_error(self, why: str) -> None:
-        """Go on trying: the loop has logged it, and no entry fails for a passing error."""
+        """Keep trying: the loop has logged the error, and no entry fails because of a passing one."""
 
     def _end(self, reason: str) -> None:
         self.worker.close(end_gate=True)

@@ -323,8 +323,8 @@ class Orchestrator:
 class Mailbox:
     """Signals between an orchestrator and its runner: one open question, and its answer.
 
-    A question is sent once per incarnation, under an id by which a repeated one is recognised. An answer is passed to
-    the agent's work, which keeps it in its own files, before it is acknowledged.
+    A question is sent once per incarnation, with an id that identifies repeats. An answer is passed to the agent's
+    work, which stores it in its own files, before it is acknowledged.
     """
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:

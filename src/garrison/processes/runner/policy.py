@@ -100,7 +100,7 @@ class RunnerFacts:
     kill: int = 0
     """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
-    """The orchestrator's incarnation that this runner asked to stop: its graceful end is no death."""
+    """The orchestrator's incarnation that this runner asked to stop: its graceful end is not a death."""
 
     def apply(self, entry: Entry, attempt: int) -> None:
         """Apply one journal record; records of other attempts are ignored."""
@@ -432,7 +432,7 @@ def _last_ended(view: RunnerView) -> int:
 
 
 def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
-    """Return whether the last incarnation ended at its runner's request, which is no death."""
+    """Return whether the last incarnation ended at its runner's request, which is not a death."""
     identity = orchestrator.identity
     return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
             and facts.stop_requested >= identity.incarnation)

@@ -1,6 +1,6 @@
 """Runner process: one node's worktree and branch, its orchestrator, acceptance and merge entry.
 
-It observes and acts; `policy.py` decides. If the runner dies, the orchestrator goes on; the next runner finds phase,
+It observes and acts; `policy.py` decides. If the runner dies, the orchestrator continues; the next runner finds phase,
 facts and result on disk and adopts it.
 """
 

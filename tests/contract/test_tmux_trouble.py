@@ -127,6 +127,20 @@ def clients_of(session: Session) -> list[str]:
             if line.endswith(session.socket) and line.split()[5] == "02"]
 
 
+def test_a_session_is_alive_while_another_process_restores_the_socket(home: Path,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(home)
+    restore = TmuxServer.restore_socket
+
+    def second_to_restore(server: TmuxServer) -> bool:
+        assert restore(TmuxServer(home / "run")), "the other process"
+        return restore(server)
+
+    monkeypatch.setattr(TmuxServer, "restore_socket", second_to_restore)
+    Path(first.socket).unlink()
+    assert TmuxTerminal(home).is_alive(first)
+
+
 def test_a_server_restores_its_removed_socket(home: Path) -> None:
     first = opened(home)
     Path(first.socket).unlink()

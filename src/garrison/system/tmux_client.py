@@ -129,7 +129,7 @@ class TmuxClient(libtmux.Server):
                 raise NoServer(error)
             if not any(text in error.lower() for text in _UNREACHABLE):
                 raise GarrisonError(f"tmux {words[0]} failed: {error or result.returncode}")
-            if self._server.restore_socket():
+            if not self._server.socket.exists() and self._server.restore_socket():
                 continue
             if not start:
                 break

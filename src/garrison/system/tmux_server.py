@@ -135,8 +135,11 @@ class TmuxServer:
             time.sleep(0.01)
 
     def restore_socket(self) -> bool:
-        """Let a living server create its removed socket again; False if the socket is there or there is no server."""
-        if self.socket.exists() or _restore_socket(self.run) is None:
+        """Let a living server create its removed socket again; False without a server.
+
+        True too if another process has just restored it: the server lives, and the caller found it without a socket.
+        """
+        if _restore_socket(self.run) is None:
             return False
         self.forget_socket()
         return True
@@ -150,7 +153,7 @@ def scope_prefix() -> list[str]:
     """Return the command prefix that puts the server into its own systemd scope, where that keeps it alive."""
     manager = systemd.find_manager(os.environ)
     chosen = systemd.choose_start_method(in_unit=False, unit=False, manager=manager is not None,
-                              lingering=systemd.is_lingering(manager))
+                                         lingering=systemd.is_lingering(manager))
     return systemd.scope_prefix(manager) if chosen == "scope" else []
 
 

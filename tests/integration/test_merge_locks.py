@@ -77,6 +77,18 @@ def test_a_command_gives_up_on_a_lock_that_stays_taken(world, lock, monkeypatch)
     assert commands.hold(world.queue, one.id).status == "held"
 
 
+@pytest.mark.parametrize("lock", [plain_flock, file_lock])
+def test_a_processor_that_cannot_record_its_lease_has_no_lock_and_tries_again(world, lock, monkeypatch):
+    monkeypatch.setattr(MergeQueue.lock, "__defaults__", (0.1,))
+    processor = MergeProcessor(world.queue, trees=world.trees, environment={})
+    with lock(world.queue.locks / "queue.lock"), pytest.raises(Refused, match="stays locked"):
+        processor.acquire()
+    assert not world.queue.is_processor_running()
+    assert processor.acquire()
+    assert processor.writer.epoch == world.queue.state.epoch > 0
+    processor.close()
+
+
 def test_others_wait_while_the_queue_is_locked(world):
     path = world.queue.locks / "queue.lock"
     with world.queue.locked():

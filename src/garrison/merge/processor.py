@@ -97,11 +97,16 @@ class MergeProcessor:
         """Take the processor's lock and begin a new epoch; return False if another process holds it."""
         if self._lock is None:
             atomic.make_directory(self.queue.locks)
-            self._lock = LifeLock.try_acquire(self.queue.processor_lock)
-            if self._lock is None:
+            lock = LifeLock.try_acquire(self.queue.processor_lock)
+            if lock is None:
                 return False
-            with self.queue.locked():
-                self.writer.epoch = self.queue.append(LeaseTaken(), take=True, sync=True).epoch
+            try:
+                with self.queue.locked():
+                    self.writer.epoch = self.queue.append(LeaseTaken(), take=True, sync=True).epoch
+            except BaseException:  # without an epoch it may write nothing: the next call tries again
+                lock.release()
+                raise
+            self._lock = lock
             failpoint.here("lease")
         return True
 

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.base import Outcome
+from garrison.agents.base import Assignment, Outcome
 from garrison.agents.claude import budget, failures, policy, prompts, questions
+from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.json_io import append_line, read_json
 from garrison.agents.session_agent import ORDER, SessionAttempt
 from garrison.processes.orchestrator.session_attempt import SessionProgram
 from garrison.records.life_lock import LifeLock
+from garrison.records.run import Task
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 
 
@@ -109,6 +112,26 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert not programs.files.waiting.exists()
     assert work.poll(0.0) == DONE
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_report_that_comes_as_a_person_takes_over_ends_a_claude_session(tmp_path: Path, recorded: bool) -> None:
+    """Stopped for the person, the connection may have its report already."""
+    assignment = Assignment(Task("r", "n", 1), tmp_path, tmp_path, {"GARRISON_HOME": str(tmp_path)})
+    ends = [policy.Ending(policy.REPORTED, 1.0, success=True)] if recorded else [Outcome("fail", "stopped")]
+    programs = Programs(tmp_path, *ends)
+
+    class Attempt(ClaudeAttempt):
+        def _start(self, _decision: Decision, now: float) -> Any:
+            return programs.begin(now)
+
+    attempt = Attempt(assignment, ClaudeSettings(), 0.0)
+    there = LifeLock.try_acquire(programs.files.takeover)
+    assert there is not None
+    outcome = attempt.poll(0.0)
+    assert (outcome is not None and outcome.status == "success") == recorded
+    assert programs.files.waiting.exists() != recorded, "without a report it waits for the person"
+    there.release()
 
 
 def test_a_result_during_a_takeover_counts(tmp_path: Path) -> None:

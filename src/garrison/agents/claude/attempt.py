@@ -114,8 +114,10 @@ class SuspendableAttempt(Work):
 
     def _program_ended(self, ended: Outcome) -> None:
         before, self.endings = len(self.endings), self.files.read_endings()
-        self.outcome = self._conclude(ended, recorded=len(self.endings) > before)
-        if self.outcome is None and not self._taken_over:
+        recorded = len(self.endings) > before
+        self.outcome = self._conclude(ended, recorded=recorded)
+        # Its own ending counts even if a person takes over: a session that has just reported is finished.
+        if self.outcome is None and (recorded or not self._taken_over):
             self.decision = self._decide()
 
     def _step(self, now: float) -> None:

@@ -482,6 +482,15 @@ def parse_and_check() -> None:
     Registry().check(parse(f"digraph {{ {ENDS} a [type=any]; start -> a -> x }}"))
 
 
+def test_a_handler_that_is_an_empty_collection_is_a_handler() -> None:
+    class Recorder(list[str]):
+        def __call__(self, call: Any) -> None:
+            self.append(call.node.id)
+
+    recorder = Recorder()
+    assert Registry({"deploy": recorder}).get("deploy") is recorder
+
+
 def test_artifacts_are_files_when_they_are_large(tmp_path: Path) -> None:
     store = Artifacts(tmp_path / "artifacts")
     large = {"text": "x" * THRESHOLD}

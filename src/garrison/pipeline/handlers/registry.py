@@ -77,7 +77,8 @@ class Registry:
         """Return the handler of a type; None if there is none."""
         if name in BUILT_IN and name not in self._handlers:
             return BUILT_IN[name].handler
-        handler: Handler | None = self._handlers.get(name) or offered().get(name) or self._handlers.get(ANY)
+        handlers = self._handlers if name in self._handlers else offered()  # a handler may be an object without length
+        handler: Handler | None = handlers[name] if name in handlers else self._handlers.get(ANY)
         return handler
 
     def is_built_in(self, name: str) -> bool:

@@ -43,8 +43,6 @@ from garrison.system.terminal_text import clean_lines
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
-    from garrison.agents.claude.attempt_files import ConnectionJob
-
 _MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
 _LOCK_TIMEOUT = 30.0

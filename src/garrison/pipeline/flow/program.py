@@ -288,7 +288,7 @@ def _refuse_cycle(graph: Graph) -> None:
     if cycle:
         node = graph.nodes[cycle[0]]
         raise Refused(graph.message_at(node.line, node.column, f"flow=dag, but {' -> '.join(cycle[:6])} wait for each "
-                                                           "other; remove one of the edges, or say flow=walk"))
+                                       "other; remove one of the edges, or say flow=walk"))
 
 
 def _whole_number(attrs: Mapping[str, str], key: str, default: int | None) -> int | None:

@@ -130,7 +130,7 @@ def timeout_unit(view: View) -> Iterator[Problem]:
             bare = attrs.get(key, "").strip()
             if key in types and bare.isascii() and bare.isdigit() and int(bare):
                 yield Problem(f"{_prefix(owner)}{key}={bare} has no unit and means {_in_seconds(int(bare))}",
-                            _unit_fix(key, int(bare)), owner, *position(attrs[key]))
+                              _unit_fix(key, int(bare)), owner, *position(attrs[key]))
 
 
 def _unit_fix(key: str, bare: int) -> str:
@@ -150,7 +150,7 @@ def status_known(view: View) -> Iterator[Problem]:
         word = text(node.attrs, "status")
         if word is not None and node_status.normalize(word) is None:
             yield Problem(f"{node.id} has the unknown status {word!r:.40}",
-                        "use " + ", ".join(node_status.STATUS_WORDS), node, *position(node.attrs["status"]))
+                          "use " + ", ".join(node_status.STATUS_WORDS), node, *position(node.attrs["status"]))
 
 
 def type_known(view: View) -> Iterator[Problem]:
@@ -161,12 +161,12 @@ def type_known(view: View) -> Iterator[Problem]:
         if not view.has_handler(handler):
             near = _nearest(handler, handlers)
             yield Problem(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
-                        f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
+                          f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
         elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in handlers:
             near = next(iter(get_close_matches(handler[8:], SESSION_TYPES, 1, 0.75)), None)
             if near:
                 yield Problem(f"{node.id} has the type {handler!r:.40}, which is not a type of sessions",
-                            f"did you mean session.{near}?", node)
+                              f"did you mean session.{near}?", node)
 
 
 @lru_cache(maxsize=256)
@@ -190,10 +190,10 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
             continue
         if text(node.attrs, "llm_prompt"):
             yield Problem(f"{node.id} has llm_prompt, which garrison does not read", "write prompt instead", node,
-                        *position(node.attrs["llm_prompt"]))
+                          *position(node.attrs["llm_prompt"]))
         elif not text(node.attrs, "label"):
             yield Problem(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
-                        'write prompt="..."', node)
+                          'write prompt="..."', node)
 
 
 def fidelity_valid(view: View) -> Iterator[Problem]:
@@ -206,7 +206,7 @@ def fidelity_valid(view: View) -> Iterator[Problem]:
         word = text(attrs, key)
         if word is not None and word not in MODES:
             yield Problem(f"{_prefix(owner)}{key}={word:.40} is not a fidelity", "use " + ", ".join(MODES), owner,
-                        *position(attrs[key]))
+                          *position(attrs[key]))
 
 
 def stylesheet_syntax(view: View) -> Iterator[Problem]:

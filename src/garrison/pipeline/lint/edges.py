@@ -83,7 +83,7 @@ def conditions_not_exhaustive(view: View) -> Iterator[Problem]:
                     if not any(condition and case.satisfies(condition) for condition in conditions)), None)
         if gap is not None:
             yield Problem(f"no edge of {node.id} matches after {gap.description}, and the run would fail there",
-                        "add an edge without a condition, or one for that case", node)
+                          "add an edge without a condition, or one for that case", node)
 
 
 # ---- ties ------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _unconditional_tie(view: View, node: Node) -> Problem | None:
     if len(targets) < 2 or (all(labels) and len(set(labels)) == len(labels)):
         return None
     return Problem(f"{len(targets)} edges of {node.id} have no condition; only the one to {targets[0]} is followed, "
-                 f"because its name comes first", _tie_fix(view.graph), node)
+                   f"because its name comes first", _tie_fix(view.graph), node)
 
 
 def _tie_fix(graph: Graph) -> str:

@@ -59,7 +59,7 @@ def node_id(view: View) -> Iterator[Problem]:
             check_node(node.id)
         except UsageError:
             yield Problem(f"{node.id!r:.60} cannot name a task", "use 1 to 48 of A-Z a-z 0-9 _ -, first a letter or _",
-                        node)
+                          node)
         other = first_by_folded_id.setdefault(node.id.lower(), node.id)
         if other != node.id:
             yield Problem(f"{node.id} and {other} differ only in case", "rename one of them", node)
@@ -70,7 +70,7 @@ def undeclared_node(view: View) -> Iterator[Problem]:
     for node in view.graph.nodes.values():
         if not node.declared:
             yield Problem(f"{node.id} appears only in edges", f"declare it ({node.id} [label=...]) or correct the name",
-                        node)
+                          node)
 
 
 def reachability(view: View) -> Iterator[Problem]:
@@ -93,8 +93,8 @@ def retry_target_exists(view: View) -> Iterator[Problem]:
             if target is not None and target not in view.graph.nodes:
                 value = attrs[key]
                 yield Problem(f"{f'{owner.id}: ' if owner else ''}{key}={target:.60} is not a node of this graph",
-                            f"use one of its nodes{_nearest(target, names)}", owner,
-                            getattr(value, "line", 0), getattr(value, "column", 0))
+                              f"use one of its nodes{_nearest(target, names)}", owner,
+                              getattr(value, "line", 0), getattr(value, "column", 0))
 
 
 def goal_gate_has_retry(view: View) -> Iterator[Problem]:
@@ -109,7 +109,7 @@ def goal_gate_has_retry(view: View) -> Iterator[Problem]:
                            for edge in view.outgoing[node.id])
         if not has_way_back:
             yield Problem(f"{node.id} is a goal gate without a way back, so the run fails if it is not met",
-                        "write retry_target=NODE", node)
+                          "write retry_target=NODE", node)
 
 
 def _is_goal_gate(node: Node) -> bool:
@@ -128,7 +128,7 @@ def parallel_without_join(view: View) -> Iterator[Problem]:
         branches = _branches(view, node)
         if targets[node.id] and find_join(node.id, branches, targets, view.handler) is None:
             yield Problem(f"the branches of {node.id} never meet again", "lead them all to one node "
-                        "(shape=tripleoctagon)", node)
+                          "(shape=tripleoctagon)", node)
             continue
         k = next((text(node.attrs, key) for key in ("join_k", "k", "min_success") if text(node.attrs, key)), None)
         if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not _is_up_to(k, len(branches)):
@@ -151,7 +151,7 @@ def dag_cycle(view: View) -> Iterator[Problem]:
     cycle = find_cycle(view.graph) if view.flow == "dag" else []
     if cycle:
         yield Problem(f"flow=dag, but these wait for each other: {_format_cycle(cycle)}", "remove one of the edges",
-                    view.graph.nodes[cycle[0]])
+                      view.graph.nodes[cycle[0]])
 
 
 def dead_end(view: View) -> Iterator[Problem]:
@@ -161,7 +161,7 @@ def dead_end(view: View) -> Iterator[Problem]:
     for node in view.graph.nodes.values():
         if not view.outgoing[node.id] and view.handler[node.id] != "exit":
             yield Problem(f"nothing leads on from {node.id}, so a run that comes here fails",
-                        "lead it to an exit node, or give it shape=Msquare", node)
+                          "lead it to an exit node, or give it shape=Msquare", node)
 
 
 def loop_without_exit(view: View) -> Iterator[Problem]:

@@ -133,7 +133,7 @@ class Submodules(Worktrees):
             self._push_to_store({f"{COMMITS}/{head}": head})
 
     def create_snapshot(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
-               timeout: float | None = None, when: str = "") -> str:
+                        timeout: float | None = None, when: str = "") -> str:
         """Commit the worktree's work as `Worktrees.create_snapshot` does, with the work in its submodules.
 
         A submodule with work, or a repository that was created inside the worktree, is recorded as a commit of that

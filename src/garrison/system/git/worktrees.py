@@ -219,7 +219,7 @@ class Worktrees(Commits):
                 "GIT_COMMITTER_EMAIL": EMAIL}
 
     def create_snapshot(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
-               timeout: float | None = None, when: str = "") -> str:
+                        timeout: float | None = None, when: str = "") -> str:
         """Commit everything not ignored at `path` on top of its HEAD, touching neither index nor worktree; set no ref.
 
         Return the commit; for a clean worktree that is HEAD.

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FLAGS = frozenset({"resume", "again", "stop", "json", "quiet"})
 """Options without a value."""
+USAGE = ("usage: python -m garrison.processes.main ROLE --home DIR --run RUN --name NAME --incarnation N [--attempt N] "
+         "[--resume] [--again] [--stop] [--json] [--quiet]\n\nOne process of a run; `garrison launch` starts a run.")
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,12 @@ def _task(runtime: Runtime, options: Options) -> Task:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the incarnation that the lease is for, and run; return the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
     try:
-        options = parse_arguments(sys.argv[1:] if argv is None else argv)
+        options = parse_arguments(arguments)
     except UsageError as error:
         log_line(str(error))
         return error.exit_code

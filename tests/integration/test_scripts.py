@@ -151,6 +151,7 @@ def test_an_unknown_name_is_a_json_error_on_stderr(box: Box, command: str) -> No
 
 @pytest.mark.parametrize("arguments", [("show", "runer", "a"), ("frobnicate",), (), ("create", "runner"),
                                        ("find-stale", "--timeout", "-1"), ("find-stale", "--timeout", "nan"),
+                                       ("find-stale", "--timeout", "inf"), ("find-stale", "--timeout", "soon"),
                                        ("create", "runner", "a", "--pid", "0")])
 def test_wrong_usage_is_exit_code_2(box: Box, arguments: tuple[str, ...]) -> None:
     done = box.run("identity_registry.py", *arguments)
@@ -310,6 +311,9 @@ def test_notes_appear_in_the_wisdom_block(box: Box) -> None:
     block = box.run("hook_manager.py", "wisdom", "orchestrator", "a").stdout
     for part in ("RESUMPTION CONTEXT", "SKIP planning phase — go directly to executing", "a1b2c3", "tests are red"):
         assert part in block
+    text = "- tests are red\n- a=b is next"
+    noted = box.ok("hook_manager.py", "update-resumption", "orchestrator", "a", text, "--last-committed-node", "a1b2c3")
+    assert noted["resumption_instructions"] == text, "text with a dash is no option"
     again = box.run("hook_manager.py", "create", "orchestrator", "a", "--phase", "planning")
     assert "keeps its phase" in again.stderr
     body = json.loads(again.stdout)

@@ -3,8 +3,9 @@
     cd CHECKOUT_OF_0.1
     .venv/bin/python -P -m garrison.testing.isolation -- .venv/bin/python .../tests/recorded_home/record.py ARCHIVE
 
-Everything below is done with that checkout's own code (its commands, its scripts, its tests' support modules). What it
-leaves is packed into ARCHIVE as `recorded_home` unpacks it: machine paths and the like stand there as @PLACEHOLDERS@.
+Everything below is done with that checkout's own code (its commands, its scripts, its tests' support modules) and uses
+the names of that version. What it leaves is packed into ARCHIVE as `recorded_home` unpacks it: machine paths and the
+like stand there as @PLACEHOLDERS@.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ sys.path[:0] = [str(CHECKOUT / "tests"), str(CHECKOUT / "tests/claude")]
 
 from claude.conftest import Scene  # noqa: E402
 from claude_scripts import report, steps, work  # noqa: E402
+from garrison.testing.asked import Asked  # noqa: E402
 from garrison.testing.model_server import ModelServer  # noqa: E402
-from garrison.testing.request import Request  # noqa: E402
 from garrison.testing.turn import say, use  # noqa: E402
 from support import PROGRAM, Node, Place, git, make_repository, wait_for  # noqa: E402
 from support import work as work_of  # noqa: E402
@@ -88,7 +89,7 @@ class Recorder:
             "plan -> exit;", 'write [shape=box, agent=claude, prompt="Do write."]; plan -> write -> exit;'))
         launcher = self.place.launch(graph, "finished", gate=GATE)
         self.place.kill("orchestrator-plan", run="finished")
-        assert self.place.finish(launcher, "finished") == 0, self.place.logs()
+        assert self.place.finish(launcher, "finished") == 0, self.place.told()
 
     def failed_run(self) -> None:
         """A node that leaves work and fails."""
@@ -156,7 +157,7 @@ class Recorder:
 
     def session_and_conversation(self) -> None:
         """A session of two turns, and a conversation in which the butler asks triage."""
-        def script(asked: Request) -> Any:
+        def script(asked: Asked) -> Any:
             if asked.prompt.startswith("CLASSIFY"):
                 return say(json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": "look"}],
                                        "confidence": 1}))
@@ -184,7 +185,7 @@ class Recorder:
         time.sleep(1)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        for process in self.place.living_processes():
+        for process in self.place.mine():
             os.kill(process.pid, signal.SIGKILL)
         journal = self.place.home / "pipelines/build/journal.jsonl"
         assert journal.read_bytes().endswith(b"\0")
@@ -207,7 +208,7 @@ class Recorder:
         self.session_and_conversation()
         self.engine()
         self.engine_gate()
-        left = self.place.kill_rest()
+        left = self.place.leave()
         assert not left, left
         self.scene.server.close()
 

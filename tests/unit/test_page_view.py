@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +152,19 @@ def test_deaths_questions_and_gates_are_in_the_timeline() -> None:
     untold = new_page()
     lines = [line for record in tale() for line in untold.apply(record).get("timeline_add", [])]
     assert "Ship it?" in [line["text"] for line in lines if line["kind"] == "asks"], "a gate says what it asks"
+
+
+@pytest.mark.parametrize(("journal", "status"), [(GUARDIAN, "corrupt"), ("launch", "running"), ("runner-a", "running")])
+def test_a_record_about_an_invalid_name_is_a_problem_and_the_next_ones_count(journal: str, status: str) -> None:
+    one = Tale().g("run", status="running").node("a", "pending")
+    one.add(journal, "death", full="nonsense", incarnation=1, attempt=1, why="KILL", monotonic=1.0, boot_id="b",
+            **{"class": "crash"})
+    page, _ = replayed(one.node("a", "active", step="a#1:1").life("a", "death", 1).records)
+    shown = page.snapshot()
+    assert (shown["status"], shown["nodes"]["a"]["status"], shown["nodes"]["a"]["deaths"]) == (status, "active", 1)
+    assert len(shown["problems"]) == 1 and "nonsense" in shown["problems"][0]
+    assert [page.node_of(record) for record in one.records][2:] == ["a" if journal == "runner-a" else "", "a", "a"]
+    assert sum(map(len, page.model.deaths().values())) == 1, "the deaths that count can still be listed"
 
 
 def test_lists_keep_the_youngest() -> None:

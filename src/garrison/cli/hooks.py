@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from garrison.cli import resolve
-from garrison.cli.commands import Group, run_command
+from garrison.cli.commands import Command, Group, run_command
 from garrison.cli.options import home_option, incarnation_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message
 from garrison.errors import Fenced, NotFound
@@ -158,7 +158,21 @@ def read_command(role: str, name: str, run: str | None, home: str | None) -> Non
     print_json(record.to_dict(_hook(role, name, run, home)))
 
 
-@hook_manager.command("update-resumption")
+class _NotesCommand(Command):
+    """Command whose text may start with a dash, as a list in Markdown does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; a word that starts with a dash and contains a space is text, not an option."""
+        taking_value = {name for param in self.params if isinstance(param, click.Option) for name in param.opts}
+        is_text = [word.startswith("-") and before not in taking_value and any(map(str.isspace, word.partition("=")[0]))
+                   for before, word in zip(["", *args], args, strict=False)]
+        if any(is_text) and "--" not in args:
+            options = [word for word, text in zip(args, is_text, strict=True) if not text]
+            args = [*options, "--", *(word for word, text in zip(args, is_text, strict=True) if text)]
+        return super().parse_args(ctx, args)
+
+
+@hook_manager.command("update-resumption", cls=_NotesCommand)
 @record_arguments
 @click.argument("text")
 @click.option("--last-committed-node", metavar="COMMIT", help="Last commit of the work.")

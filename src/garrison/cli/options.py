@@ -14,16 +14,19 @@ from garrison.records.names import ROLES
 
 
 class _Seconds(click.FloatRange):
-    """Length of time in seconds; unlike its base it refuses nan."""
+    """Length of time in seconds; unlike its base it refuses nan and infinity."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
+        try:
+            is_finite = math.isfinite(float(value))
+        except ValueError:
+            is_finite = False
+        if not is_finite:
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return seconds
+        return super().convert(value, param, ctx)
 
 
 SECONDS = _Seconds(0)

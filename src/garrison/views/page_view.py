@@ -282,9 +282,8 @@ class PageModel:
         if record.entry.kind == "snapshot" or "resume" in data:
             return self._names()
         named = [str(data.get(key, "")) for key in ("node", "hold", "unhold")]
-        if "full" in data:
-            key = Key.parse(data["full"])
-            named += self._names() if key.role == "processor" else [key.name]
+        if (agent := _agent_of(record)) is not None:
+            named += self._names() if agent.role == "processor" else [agent.name]
         if "processor" in named:
             named = self._names()
         return [name for name in dict.fromkeys(named) if name in self.graph or name in self.model.state.nodes
@@ -326,10 +325,19 @@ class PageModel:
             return entry.node if entry else str(data.get("node", ""))
         if data.get("node"):
             return str(data["node"])
-        key = Key.parse(data["full"]) if "full" in data else None
-        if key is not None:
-            return key.name if key.role in NODE_ROLES else ""
+        agent = _agent_of(record)
+        if agent is not None:
+            return agent.name if agent.role in NODE_ROLES else ""
         return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
+
+
+def _agent_of(record: Record) -> Key | None:
+    """Return the agent that a record is about; None for none, or for an invalid name."""
+    full = record.entry.data.get("full")
+    try:
+        return Key.parse(full) if full else None
+    except CANNOT_REPLAY:
+        return None
 
 
 def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -90,15 +90,16 @@ class RunModel:
         if record.journal == QUEUE:
             self._apply_queue(record)
             return None
+        event = lifecycle_of(record)
+        key = Key.parse(event.agent) if event else None  # an invalid name is reported, not stored
         if record.journal == GUARDIAN:
             self.state.apply(record.entry)
         else:
             self._apply_process(record)
-        event = lifecycle_of(record)
-        if event is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
+        if event is None or key is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
             return None
         self.lifecycle[event.kind, event.agent, event.incarnation] = event
-        if event.kind == "died" and (key := Key.parse(event.agent)).role in NODE_ROLES:
+        if event.kind == "died" and key.role in NODE_ROLES:
             self.died[key.name] = self.died.get(key.name, 0) + 1
         return event
 

@@ -79,7 +79,7 @@ def _path(rest: str, reference: str) -> list[str | int]:
 
 
 def resolve(value: Any, results: Mapping[str, Any], unavailable: Mapping[str, str]) -> Any:
-    """Return the value with its references replaced; `lost` says why a step has no result.
+    """Return the value with its references replaced; `unavailable` says why a step has no result.
 
     Raises UnavailableResult for a reference to such a step, MissingReference for a key or index that does not exist.
     """

@@ -1,4 +1,4 @@
-"""The loop of all processs with a real waker: what wakes it, what must not, and how long a refusal is put up with."""
+"""Loop of every process with a real event loop: what wakes it, what must not, and how long an error may last."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from garrison.errors import GarrisonError, RecordError
 from garrison.processes.loop import run
+from garrison.system.event_loop import Wakeup
 from garrison.system.git import GitError
 
 RESCAN = 0.2
@@ -47,7 +48,7 @@ class Failing:
         self.persistent_errors.append(self.turns)
 
 
-def drive(process: Any, rescan: float, **patience: float) -> int:
+def drive(process: Any, rescan: float, event_loop: Any = None, **patience: float) -> int:
     """Run the process to its end; its clock advances one second a turn."""
     seconds = itertools.count()
     timing = SimpleNamespace(
@@ -57,7 +58,7 @@ def drive(process: Any, rescan: float, **patience: float) -> int:
                                  store=SimpleNamespace(rest=lambda: None),
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
-    return run(process, life, world)
+    return run(process, life, world, event_loop)
 
 
 def test_the_end_of_a_child_of_ours_does_not_hasten_a_turn_that_fails() -> None:
@@ -138,3 +139,31 @@ def test_with_a_short_heartbeat_timeout_each_timer_brings_a_turn() -> None:
     process = Quiet(20)
     drive(process, 0.001, beat_timeout=2.0)
     assert process.turns >= 10
+
+
+class NoInotify:
+    """Event loop of a process for which no inotify instance is left: it records how long it is asked to wait."""
+
+    watches_files = False
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float) -> Wakeup:
+        self.waits.append(seconds)
+        return Wakeup()
+
+    def close(self) -> None: ...
+
+
+def test_an_idle_process_without_inotify_checks_ever_more_rarely() -> None:
+    process, loop = Quiet(6), NoInotify()
+    process.is_event_driven = True
+    assert drive(process, 1.0, event_loop=loop) == 0
+    assert loop.waits == [1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_a_process_without_events_checks_at_each_rescan() -> None:
+    process, loop = Quiet(6), NoInotify()
+    assert drive(process, 1.0, event_loop=loop) == 0
+    assert loop.waits == [1.0] * 5

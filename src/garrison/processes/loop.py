@@ -40,6 +40,10 @@ TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFIL
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
+UNWATCHED_RESCANS = 5
+"""Rescans between two fingerprints of an idle process without inotify: a user has 128 instances by default, a hundred
+agents have two hundred processes, and one fingerprint a second of each would cost 3 % of a core."""
+
 HOME_REMOVAL = 1.0
 """Seconds in which a home whose life files are gone is removed entirely."""
 
@@ -137,7 +141,7 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
     """Sleep until an event, or until a timer finds that something may be due; return the Unix signals received.
 
     The first sleep is as long as a rescan, so that an event lost while the watches were set costs no more; later ones
-    are longer, unless files cannot be watched.
+    are longer. Where files cannot be watched they grow more slowly, and to a few rescans only.
     """
     due, pause = process.next_wake(), _pause(process, runtime)
     longest = max_age(runtime.timing)
@@ -148,8 +152,10 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
         if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
         incarnation.beat()
-        if event_loop.watches_files and process.is_event_driven:
-            pause = min(check_interval(runtime.timing), end - now)
+        if process.is_event_driven:
+            slower = (check_interval(runtime.timing) if event_loop.watches_files
+                      else min(2 * pause, UNWATCHED_RESCANS * runtime.timing.rescan))
+            pause = min(slower, end - now)
 
 
 class RepeatedErrors:

@@ -252,7 +252,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     terminal = Terminal(place, *place.launch_arguments(graph, "r1"))
     terminal.sees("run r1: 1 nodes")
     terminal.type(b"\x03")
-    terminal.sees("stopping run r1 in order")
+    terminal.sees("stopping run r1 gracefully")
     assert terminal.finish() == 130, terminal.text
     assert place.status() == "stopped"
 
@@ -260,7 +260,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     terminal = Terminal(place, "launch", "--resume", "r1")
     place.wait_until_held("a")
     terminal.type(b"\x03")
-    terminal.sees("stopping run r1 in order")
+    terminal.sees("stopping run r1 gracefully")
     terminal.type(b"\x03\x03")
     assert terminal.finish() == 130, terminal.text
     assert place.status() == "stopped"
@@ -276,10 +276,11 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     place.release("a")
     assert terminal.finish() == 0, place.logs()
     place.check("a", history=False)
-    for words in (("launch", "--resume", "r1"), ("stop", "r1")):
+    for words, message in ((("launch", "--resume", "r1"), "run r1 is done"),
+                           (("stop", "r1"), "run r1 is already done")):
         refused = place.command(*words)
         assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
-        assert "run r1 is done" in refused.stderr
+        assert message in refused.stderr
     again = place.command(*place.launch_arguments(graph, "r1"))
-    assert (again.returncode, "there is a run r1 already" in again.stderr) == (1, True)
+    assert (again.returncode, "run r1 exists already" in again.stderr) == (1, True)
     no_traceback(place)

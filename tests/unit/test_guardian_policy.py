@@ -210,6 +210,17 @@ def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
     assert shown(guard(state, runners=runners, processor=idle)) == [("start", "processor")]
 
 
+def test_a_landing_whose_record_a_power_cut_took_is_recorded_again_by_a_processor() -> None:
+    # Found by simulator seed 906244: the guardian had read the record before it was synced; the runner waits for it.
+    steps = ("pending", "active", "impl_complete", "validated")
+    state = journal(*(node("a", step) for step in steps), node("b", "pending"), RUNNING)
+    runners = {"a": life("runner", "a")}
+    merges = {"a": MergeStatus(1, "landing")}
+    assert shown(guard(state, max_agents=0, runners=runners, merges=merges)) == [("start", "processor")]
+    for recorded in (MergeStatus(1, "landed"), MergeStatus(2, "landing")):
+        assert guard(state, max_agents=0, runners=runners, merges={"a": recorded}).actions == []
+
+
 @pytest.mark.parametrize(("status", "merge", "expected"), [
     ("active", MergeStatus(1, "landed", commit="c"), "impl_complete"),
     ("impl_complete", MergeStatus(1, "landed", commit="c"), "validated"),

@@ -67,7 +67,7 @@ def test_a_flow_seed_that_once_failed_passes() -> None:
     simulate(160, flows=True)
 
 
-@pytest.mark.parametrize("seed", [172, 687, 10090])
+@pytest.mark.parametrize("seed", [172, 687, 10090, 906244])
 def test_a_seed_that_once_failed_passes(seed: int) -> None:
     """172: a process that was stopped, and had slept before, took its children's sleep for a hang.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from garrison.merge import entry
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy
@@ -47,6 +48,7 @@ from garrison.supervise.restart import Policy
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.guardian.view import GuardianView
+    from garrison.processes.merge_client import MergeStatus
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
@@ -251,8 +253,9 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
     """Return the actions on runners and merge processor, and the time of the next restart or probe."""
     watched = [(name, view.runner(name)) for name in state.nodes
                if needs_runner(state, view, name) and name not in state.held]
-    has_work_for_processor = any(node.status == "impl_complete" for node in state.nodes.values())
-    if view.processor.hung or (has_work_for_processor and "processor" not in state.held):
+    has_work = any(node.status == "impl_complete" or _has_lost_landing(node, view.merges.get(name))
+                   for name, node in state.nodes.items())
+    if view.processor.hung or (has_work and "processor" not in state.held):
         watched.append(("processor", view.processor))
     actions: list[Action] = []
     wakes = []
@@ -268,6 +271,14 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
         elif decision.kind not in ("none", "ended", "wait", "parked"):
             actions.append(_act(decision, name))
     return actions, min(wakes, default=None)
+
+
+def _has_lost_landing(node: NodeState, merge: MergeStatus | None) -> bool:
+    """Return whether a node landed, but a power cut took the queue's record of it: the guardian had read the record
+    before it was synced, and synced its own. Only a processor records the landing again, and the runner waits for it.
+    """
+    return (node.status == "validated" and merge is not None and merge.attempt == node.attempt
+            and merge.status not in entry.FINAL)
 
 
 def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, policy: Policy) -> RestartDecision:

@@ -29,7 +29,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert starting is not None
     child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9'))
     wait_for("both wait for a start", lambda: all(
-        "waits for its turn" in place.command("logs", name).stdout for name in ("a", "b")))
+        "waits for a start slot" in place.command("logs", name).stdout for name in ("a", "b")))
     assert not scene.server.messages
     starting.release()
     assert place.finish(child) == 0, place.logs()
@@ -45,7 +45,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert "I write a." in shown
     assert re.search(r"→ Bash echo a", shown)
     hook = place.hook("orchestrator-a")
-    # Not the first line: before it begins it says that it waits for its turn.
+    # Not the first line: before it begins it says that it waits for a start slot.
     assert [event["session"] for event in stream if event["kind"] == "begin"] == [hook["claude_session_id"]]
     assert hook["resumption_instructions"].strip() == "a is written"
     rows = json.loads(place.command("cost", "--json").stdout)

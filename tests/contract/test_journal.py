@@ -213,6 +213,16 @@ def test_a_reader_follows(path: Path) -> None:
     assert numbers(reader.read()) == [3]
 
 
+def test_a_reader_notices_a_rebuilt_journal_of_the_same_inode_number(path: Path) -> None:
+    reader, writer = Reader(path), Writer(path, "t#1")
+    writer.append("note", {"number": 0}, AT)
+    assert numbers(reader.read()) == [0]
+    # Rewritten in place, as if the file system had given a new file the number of the deleted one.
+    path.write_bytes(b"".join(encode_line(Entry(seq, 2, "t#2", AT, "note", {"number": number, "text": "x" * 50}))
+                              for seq, number in ((1, 0), (2, 5))))
+    assert numbers(reader.read()) == [5]
+
+
 def test_a_reader_follows_across_a_cut_tail(path: Path) -> None:
     whole = filled(path, 2)
     path.write_bytes(whole + b'{"seq":3,"torn')

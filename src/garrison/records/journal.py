@@ -101,6 +101,17 @@ class Reader:
 
     def read(self) -> list[Entry]:
         """Return new whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
+        offset, seq = self._offset, self._seq
+        try:
+            return self._read_rest()
+        except RecordCorrupt:
+            if not offset:
+                raise
+            # A journal that was deleted and rebuilt may have got the same inode number: only its start shows that.
+            self._inode, self._offset, self._seq = 0, 0, seq
+            return self._read_rest()
+
+    def _read_rest(self) -> list[Entry]:
         data = self._unread()
         end = whole_end(data)
         check_tail(data[end:end + len(_START)], self.path, self._offset + end)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def test_only_the_claude_agent_loads_the_sdk_only_the_screen_of_top_textual_and_only_the_page_a_server() -> None:
     """They cost more than a second and 45 MiB, and 0.4 s; everything else of garrison, imported whole, does without."""
@@ -24,3 +26,15 @@ print(sorted({"claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette", "text
     count, loaded = done.stdout.splitlines()
     assert int(count) > 80
     assert loaded == "[]"
+
+
+@pytest.mark.parametrize("process", ["launcher", "guardian", "runner", "orchestrator", "merge_processor"])
+def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parser(process: str) -> None:
+    """Each restart pays for them: asyncio takes 20 ms, a guardian's whole start 220. One constant was enough."""
+    code = f"""
+import sys
+import garrison.processes.main, garrison.processes.{process}.process
+print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

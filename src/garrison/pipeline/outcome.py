@@ -21,6 +21,9 @@ STATUSES = (SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED)
 DETERMINISTIC = "deterministic"
 """Failure class of an attempt that would fail the same way again, so that it is not retried."""
 
+RESPONSE_CHARS = 200
+"""Characters of an agent's response in the context's `last_response`."""
+
 _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("success", "succeeded", "succeed", "successful", "ok", "pass", "passed", "done", "complete",
                      "completed"), SUCCESS),

@@ -25,12 +25,10 @@ from garrison.pipeline.handlers.call import (
     is_async,
     to_outcome,
 )
-from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.outcome import RESPONSE_CHARS, SUCCESS, Outcome
 
 STATUS_FILE = "said.json"
 """File in which an agent or a tool reports its outcome; GARRISON_STATUS_FILE has its path."""
-RESPONSE_CHARS = 200
-"""Characters of an agent's response in `last_response`."""
 NO_AGENT = ("no agent does codergen nodes here; give agent=… to run(), or --agent NAME on the command line "
             "(or try the flow with --simulate)")
 

@@ -22,8 +22,7 @@ from garrison.agents.result import to_pipeline_outcome
 from garrison.pipeline import gates
 from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
-from garrison.pipeline.handlers.codergen import RESPONSE_CHARS
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian.view import UNFINISHED, needs_runner

@@ -33,7 +33,7 @@ OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the processes wait, in seconds; each value is set by `GARRISON_<NAME>`."""
+    """Timeouts and intervals of the processes, in seconds; each value is set by `GARRISON_<NAME>`."""
 
     rescan: float = 1.0
     """Period of the slow timer, which bounds the cost of a lost event."""
@@ -50,9 +50,9 @@ class Timing:
     probe_after: float = 0.0
     """From parking a name to its first probe, doubled after each that fails; 0: as long as the window."""
     damage_patience: float = 5.0
-    """How long a process waits for a damaged record to be repaired before it gives up and names it."""
+    """Time for a damaged record to be repaired; then the process gives up and names it."""
     git_patience: float = 10.0
-    """How long the same error of git is retried before the node or attempt fails for it; a lock passes."""
+    """Time for which the same error of git is retried before the node or attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
     """Between TERM and KILL when an incarnation is replaced."""
     rescue_every: float = 300.0

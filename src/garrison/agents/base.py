@@ -26,7 +26,7 @@ class Assignment:
     environment: Mapping[str, str]
     incarnation: int = 1
     wisdom: str = ""
-    """What earlier incarnations of this attempt did; empty in its first."""
+    """Account of what earlier incarnations of this attempt did; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
     """(full name, control type) of the processes that direct the agent, nearest first."""
     attempts: Path | None = None

@@ -63,13 +63,13 @@ class Selection:
     first: int = 0
     filter: str = ""
     typing: bool = False
-    """Whether the filter is being typed."""
+    """True if the filter is being typed."""
     ask: str = ""
     """Question that `y` confirms."""
     note: str = ""
     """The latest message: a command's last line, or why it failed."""
     bad: bool = False
-    """Whether the message reports a failure."""
+    """True if the message reports a failure."""
     title: str = ""
     """Title of the text over the table, '' if there is none."""
     text: Sequence[str] = field(default_factory=tuple)

@@ -112,7 +112,7 @@ class Entry(Model):
     agent: str = BUTLER
     delegations: tuple[Delegation, ...] = ()
     note: str = ""
-    """What went wrong, if anything did."""
+    """Error, if anything went wrong."""
 
 
 class Delegation(Model):

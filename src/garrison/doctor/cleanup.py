@@ -46,7 +46,7 @@ class CleanupOptions:
 
 @dataclass
 class CleanupPlan:
-    """What is, or was, removed of one run."""
+    """Parts of one run that are, or were, removed."""
 
     status: RunStatus
     files: list[Path] = field(default_factory=list)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is examined; see `examine.examine`."""
+    """State of a home that is examined; see `examine.examine`."""
 
     runtime: Runtime
     runs: Mapping[str, RunStatus]
@@ -36,7 +36,7 @@ class Scope:
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     NOTE = "note"
     """Nothing is wrong: a fallback is in use, or another process takes care of it."""
@@ -91,9 +91,9 @@ class IdentityFact:
     """The verdict on it, see `supervise.verdict`."""
     why: str
     by_hand: bool = False
-    """Whether it was registered by a person, without a process."""
+    """True if it was registered by a person, without a process."""
     supervised: bool = False
-    """Whether any process above it is alive."""
+    """True if any process above it is alive."""
 
 
 def judge_identity(fact: IdentityFact) -> Finding | None:
@@ -126,12 +126,12 @@ class ProcessFact:
     """`role-name` in its marker."""
     incarnation: int
     is_current: bool
-    """Whether the record is of the same incarnation."""
+    """True if the record is of the same incarnation."""
     is_alive: bool
-    """Whether the record's incarnation is alive."""
+    """True if the record's incarnation is alive."""
     run_over: bool
     exempt: bool = False
-    """Whether it must not be judged."""
+    """True if it must not be judged."""
 
 
 def judge_process(fact: ProcessFact) -> Finding | None:
@@ -152,9 +152,9 @@ class SessionFact:
     session: Session
     has_run: bool
     is_alive: bool
-    """Whether the incarnation it was opened for is alive."""
+    """True if the incarnation it was opened for is alive."""
     supervised: bool
-    """Whether a living process will close it."""
+    """True if a living process will close it."""
 
 
 def judge_session(fact: SessionFact) -> Finding | None:
@@ -199,9 +199,9 @@ class FileFact:
     state: FileState
     why: str
     held: bool = False
-    """Whether its owner is alive."""
+    """True if its owner is alive."""
     movable: bool = True
-    """Whether its owner can continue without it."""
+    """True if its owner can continue without it."""
     advice: str = "restore it from a copy; without it the run cannot continue"
     """For a torn file that is not movable."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Fix(ABC):
-    """What `garrison doctor --fix` does about one finding."""
+    """Fix of one finding, as `garrison doctor --fix` applies it."""
 
     name: ClassVar[str]
     """In JSON, as `remedy`."""
@@ -48,7 +48,7 @@ class Fix(ABC):
 
 @dataclass(frozen=True)
 class FenceIncarnation(Fix):
-    """Of an identity whose process is gone."""
+    """Fix for an identity whose process is gone."""
 
     name = "fence"
     description = "declare the incarnation crashed and end what is left of it, which frees its name"
@@ -62,7 +62,7 @@ class FenceIncarnation(Fix):
 
 @dataclass(frozen=True)
 class EndProcess(Fix):
-    """Of an orphan."""
+    """Fix for an orphan."""
 
     name = "sweep"
     description = "end the process: TERM, then KILL"
@@ -78,7 +78,7 @@ class EndProcess(Fix):
 
 @dataclass(frozen=True)
 class CloseSession(Fix):
-    """Of a session that no process will close."""
+    """Fix for a session that no process will close."""
 
     name = "close"
     description = "close the session"
@@ -93,7 +93,7 @@ class CloseSession(Fix):
 
 @dataclass(frozen=True)
 class RemoveGitLocks(Fix):
-    """Of a worktree in which no process works."""
+    """Fix for a worktree in which no process works."""
 
     name = "unlock"
     description = "remove the stale lock files"
@@ -107,7 +107,7 @@ class RemoveGitLocks(Fix):
 
 @dataclass(frozen=True)
 class RemoveWorktree(Fix):
-    """Of a run that is over."""
+    """Fix for a run that is over."""
 
     name = "give_back"
     description = "save under a rescue ref what no ref has, then remove the worktree"
@@ -123,7 +123,7 @@ class RemoveWorktree(Fix):
 
 @dataclass(frozen=True)
 class UnregisterWorktree(Fix):
-    """Of a worktree that git still lists although its directory is gone."""
+    """Fix for a worktree that git still lists although its directory is gone."""
 
     name = "unregister"
     description = "unregister the worktree, whose directory is gone"
@@ -138,7 +138,7 @@ class UnregisterWorktree(Fix):
 
 @dataclass(frozen=True)
 class RemoveSlots(Fix):
-    """Of gate slots that no run needs."""
+    """Fix for gate slots that no run needs."""
 
     name = "clear_slots"
     description = "remove the unused gate slots"
@@ -152,7 +152,7 @@ class RemoveSlots(Fix):
 
 @dataclass(frozen=True)
 class QuarantineFile(Fix):
-    """Of a torn record, or a temporary file of a killed writer."""
+    """Fix for a torn record, or a temporary file of a killed writer."""
 
     name = "quarantine"
     description = "move the file to quarantine/"
@@ -181,7 +181,7 @@ class QuarantineFile(Fix):
 
 @dataclass(frozen=True)
 class RemoveFolder(Fix):
-    """Of a run's folder whose remover was killed."""
+    """Fix for a run's folder whose remover was killed."""
 
     name = "finish"
     description = "remove the rest of the folder"
@@ -194,7 +194,7 @@ class RemoveFolder(Fix):
 
 @dataclass(frozen=True)
 class RemoveWritePermission(Fix):
-    """Of a file or folder that any user of the machine may write."""
+    """Fix for a file or folder that any user of the machine may write."""
 
     name = "close_off"
     description = "remove the write permission of other users"

@@ -37,7 +37,7 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
 
 @dataclass(frozen=True)
 class Carryover:
-    """What a codergen node learns about the run so far: its fidelity, the thread whose session it shares, the preamble.
+    """Account of the run so far for a codergen node: its fidelity, the thread whose session it shares, the preamble.
 
     `session` is the id of the thread's session, if known; `history` replaces the preamble if that session is lost.
     """

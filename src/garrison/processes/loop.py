@@ -59,7 +59,7 @@ class Process(Protocol):
     """A process of a run, as the loop drives it."""
 
     is_event_driven: bool
-    """Whether an event announces everything that matters to it; else its fingerprint is compared at each rescan."""
+    """True if an event announces everything that matters to it; else its fingerprint is compared at each rescan."""
 
     def turn(self) -> bool:
         """Observe, decide, act once; return whether another turn should follow at once."""

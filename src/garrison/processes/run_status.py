@@ -43,13 +43,13 @@ class RunStatus:
     living: tuple[str, ...] = ()
     """Full names of its processes that are, or may be, alive."""
     was_registered: bool = True
-    """Whether any of its processes was ever registered."""
+    """True if any of its processes was ever registered."""
     waiting: tuple[str, ...] = ()
     """Its merge entries that are not final."""
     ended_at: str = ""
     """Time of its last journal record, ISO 8601 UTC."""
     resumable: bool = False
-    """Whether it failed only because some of its nodes are parked: their work waits for a person."""
+    """True if it failed only because some of its nodes are parked: their work waits for a person."""
 
     @property
     def adhoc(self) -> bool:

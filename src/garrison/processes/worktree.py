@@ -138,7 +138,7 @@ class Worktree:
         self.git, self.launch, self.task = git, launch, task
         self.path, self.branch, self.folder, self._on_saved = path, branch, folder, on_saved
         self.ready = False
-        """Whether this incarnation of the runner has prepared it."""
+        """True if this incarnation of the runner has prepared it."""
 
     def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool) -> list[str]:
         """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.

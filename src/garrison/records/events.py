@@ -321,7 +321,7 @@ class GuardianSignal:
     """The run's new status."""
     unparked: list[str] = sparse([])
     stop: bool = field(default=False, metadata={"transient": True})
-    """Whether to stop the run; on disk the `run` record that follows says so."""
+    """True to stop the run; on disk the `run` record that follows says so."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ class Replay:
     verdict: Verdict | None
     decision: RestartDecision | None
     same: bool
-    """Whether verdict and decision are the same as then."""
+    """True if verdict and decision are the same as then."""
 
 
 def replay(inputs: DecisionInputs, action: str) -> Replay:

@@ -266,7 +266,7 @@ class _Tree:
     state: str
     """State letter of the process itself; '' if it is gone."""
     is_running: bool
-    """Whether the process itself is there and not stopped."""
+    """True if the process itself is there and not stopped."""
     own_ticks: int
     ticks_below: int
     pids: tuple[int, ...]

@@ -46,7 +46,7 @@ class Conversation:
     when: dict[str, str]
     turns: tuple[Turn, ...]
     repeat: bool = False
-    """Whether the last turn answers every later step."""
+    """True if the last turn answers every later step."""
 
     def matches(self, asked: Request) -> bool:
         """Return whether every expression is found in its field (for `tool`: in the name of one tool)."""

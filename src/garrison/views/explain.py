@@ -52,7 +52,7 @@ class Line:
     observed: str = ""
     rule: str = ""
     same: bool | None = None
-    """Whether replaying the decision from its observations gives the same result; None without a decision."""
+    """True if replaying the decision from its observations gives the same result; None without a decision."""
     basis: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class NodeView:
     doing: str
     asks: bool
     blocked: bool
-    """Whether failed nodes keep it from ever starting."""
+    """True if failed nodes keep it from ever starting."""
     parking: Parking | None
     phase: str
     """Of its runner's hook."""
@@ -303,13 +303,13 @@ class NodeFacts:
     runner_alive: bool = False
     agent_alive: bool = False
     agent_suspended: bool = False
-    """Whether its agent, or its orchestrator, is suspended (SIGSTOP)."""
+    """True if its agent, or its orchestrator, is suspended (SIGSTOP)."""
     agent_status: str = ""
     agent_incarnation: int = 0
     question: str = ""
     """Open question of its agent to a person."""
     session_waits: str = ""
-    """What its session waits for, while it does not run."""
+    """Thing that its session waits for, while it does not run."""
     job: str = ""
     """Set-up, acceptance or validator, while its runner runs it."""
     deaths: int = 0
@@ -317,7 +317,7 @@ class NodeFacts:
     waits_for: Sequence[str] = ()
     """Predecessors that have not landed."""
     unreached: bool = False
-    """Whether the flow has not reached it so far."""
+    """True if the flow has not reached it so far."""
     blocked_by: Sequence[str] = ()
     """Failed nodes that keep it from ever starting."""
     busy: int = 0

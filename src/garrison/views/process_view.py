@@ -43,7 +43,7 @@ class ProcessView:
     pid: int | None
     beat_age_s: float | None
     stopped: bool
-    """Whether its process is suspended (SIGSTOP)."""
+    """True if its process is suspended (SIGSTOP)."""
     age_s: float | None
     exit: int | str | None
     why: str

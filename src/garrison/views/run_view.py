@@ -72,7 +72,7 @@ class RunView:
     status: str
     reason: str
     waiting: bool
-    """Whether it runs, and can continue only after a person's answer or a signal from outside."""
+    """True if it runs, and can continue only after a person's answer or a signal from outside."""
     gates: list[OpenGate]
     questions: list[str]
     """Nodes whose agent, and gates, that wait for a person's answer."""
@@ -83,11 +83,11 @@ class RunView:
     repo: str
     base: str
     adhoc: bool
-    """Whether it is a single node without a guardian."""
+    """True if it is a single node without a guardian."""
     created_at: str
     age_s: float | None
     hint: str
-    """What to do about a run that does not continue by itself, '' for nothing."""
+    """Advice about a run that does not continue by itself; '' for none."""
     processes: list[ProcessView]
     deaths: int
     folder: str

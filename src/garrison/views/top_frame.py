@@ -59,7 +59,7 @@ class Row:
     attempt: int | None = None
     attempts: int | None = None
     starts: str = ""
-    """How often a process, or a node's runner and agent (`1+2`), was started."""
+    """Number of starts of a process, or of a node's runner and agent (`1+2`)."""
     age_s: float | None = None
     beat_s: float | None = None
     usd: float | None = None

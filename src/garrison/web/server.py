@@ -44,7 +44,7 @@ class Endpoint:
     names: tuple[str, ...] = ()
     tls: tuple[Path, Path] | None = None
     plain: bool = False
-    """Whether to serve without TLS even if other machines can reach the address."""
+    """True to serve without TLS even if other machines can reach the address."""
 
     def check(self) -> Endpoint:
         """Return itself; UsageError for an invalid address, or one that needs TLS or a host name."""

@@ -40,7 +40,7 @@ class McpError(AgentError):
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """How to reach a server: a command for stdio, or a URL. `env` adds variables to a minimal environment."""
+    """Address of a server: a command for stdio, or a URL. `env` adds variables to a minimal environment."""
 
     name: str
     command: tuple[str, ...] = ()

@@ -101,7 +101,7 @@ class Call:
         self.edge = edge
         """Edge that led the run here, if any."""
         self.carried = carried
-        """What the agent learns about the run so far: fidelity, thread and preamble."""
+        """Account of the run so far for the agent: fidelity, thread and preamble."""
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.resumed = resumed

@@ -35,14 +35,14 @@ class GuardianView:
     parked."""
     stopping: bool = False
     overdue: bool = False
-    """Whether the children have had their time to stop."""
+    """True if the children have had their time to stop."""
     stop_reason: str = STOPPED_BY_PERSON
     wall: float = 0.0
     """Seconds since 1970."""
     results: dict[str, Result | None] = field(default_factory=dict)
     """The results of nodes that have landed or failed."""
     auto_approve: bool = False
-    """Whether gates for people are approved automatically."""
+    """True if gates for people are approved automatically."""
 
     def runner(self, node: str) -> ChildState:
         """Return a node's runner; empty if none was ever started."""

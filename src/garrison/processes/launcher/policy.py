@@ -105,11 +105,11 @@ class LauncherView:
     applied: frozenset[str] = frozenset()
     stopping: bool = False
     overdue: bool = False
-    """Whether the guardian has had its time to stop."""
+    """True if the guardian has had its time to stop."""
     others_living: bool = False
-    """Whether any runner, orchestrator or merge processor of the run is alive."""
+    """True if any runner, orchestrator or merge processor of the run is alive."""
     to_resume: bool = False
-    """Whether a request to resume has yet to be sent."""
+    """True if a request to resume has yet to be sent."""
 
 
 # ---- resuming --------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Launcher:
         self.exit_code: int | None = None
         self._to_resume, self._retry_failed = resume, retry_failed
         self._resume_sent = False
-        """Whether this incarnation has sent the request to resume; the guardian may not have applied it yet."""
+        """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
         self._decision = Decision([])

@@ -89,14 +89,14 @@ class RunnerFacts:
     acceptance: str = ""
     validator: str = ""
     has_worktree: bool = False
-    """Whether a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
+    """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
-    """Whether this attempt has begun; until then the hook's phase is the earlier attempt's."""
+    """True if this attempt has begun; until then the hook's phase is the earlier attempt's."""
     failed: str = ""
     failure_kind: str = ""
     """Kind of the failure: acceptance, gate or conflict (a new attempt may fix it), `cancelled` by the flow, or ''."""
     merge_reported: bool = False
-    """Whether MERGE_COMPLETE was applied."""
+    """True if MERGE_COMPLETE was applied."""
     kill: int = 0
     """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
@@ -184,15 +184,15 @@ class RunnerView:
     result: Result | None = None
     merge: MergeStatus | None = None
     merge_reported: bool = True
-    """Whether the signal about the landing has arrived, or is no longer waited for."""
+    """True if the signal about the landing has arrived, or is no longer waited for."""
     worktree_ready: bool = False
     job: str = ""
     """Name of the running job (setup, acceptance or validator), or ''."""
     needs_validation: bool = False
-    """Whether another agent must validate the work."""
+    """True if another agent must validate the work."""
     stopping: bool = False
     overdue: bool = False
-    """Whether the orchestrator has had its time to stop."""
+    """True if the orchestrator has had its time to stop."""
     adhoc: bool = False
     orphaned_for: float | None = None
     """Seconds without a living guardian or launcher; None while there is one."""

@@ -21,6 +21,8 @@ from support import Place, git, load, wait_for
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed": "running"}
 """Run → its status in the journal."""
+SHOWN = {**BEFORE, "killed": "interrupted"}
+"""Run → its status in every view: no process of a recorded home is alive."""
 
 
 @pytest.fixture
@@ -64,12 +66,13 @@ def test_status_shows_every_run(old: Place) -> None:
     listed = output(old, "status")
     for run, status in BEFORE.items():
         assert old.status(run) == status
-        assert one_line(listed, run, "waiting" if run == "killed" else status)
+        assert one_line(listed, run, SHOWN[run])
     stopped = from_json(old, "status", "stopped")
     assert (stopped["status"], stopped["total"], stopped["reason"]) == ("stopped", 2, "stopped by a person")
     assert {layer["agent"]: (layer["incarnation"], layer["living"]) for layer in stopped["layers"]}[
         "orchestrator-second@stopped"] == (1, False)
-    assert from_json(old, "status", "killed")["waiting"]
+    killed = from_json(old, "status", "killed")
+    assert killed["status"] == "interrupted" and "garrison up" in killed["hint"]
     for run in BEFORE:
         assert f"run {run}" in output(old, "status", run)
     assert "exit code 3: no" in output(old, "status", "failed")
@@ -120,7 +123,7 @@ def test_agents_signals_costs_logs_and_rescues_are_listed(old: Place) -> None:
     assert (rescue["node"], rescue["files"]) == ("broken", 1)
     assert "half.txt" in output(old, "rescue", "show", rescue["ref"])
     metrics = output(old, "metrics")
-    for run, status in BEFORE.items():
+    for run, status in SHOWN.items():
         assert f'garrison_run_status{{run="{run}",status="{status}"}} 1.0' in metrics
 
 

@@ -164,7 +164,7 @@ LAUNCH = Launch("r", "p", "/repo", "main", AT, "/trees")
     (RunStatus("r", "done", LAUNCH), True, ""), (RunStatus("r", "failed", LAUNCH), True, ""),
     (RunStatus("r", "stopped", LAUNCH), False, "--resume"), (RunStatus("r", "running", LAUNCH), False, "--resume"),
     (RunStatus("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can continue"),
-    (RunStatus("r", "unreadable"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
+    (RunStatus("r", "corrupt"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
     (RunStatus("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True)), True, ""),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True), was_registered=False), False, "--resume"),

@@ -1,12 +1,21 @@
-"""One run at one moment: its status, and what to do about it. Pure."""
+"""One run at one moment: its status, what it waits for, and what to do about it. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from garrison.processes.run_state import RunState
+from garrison.merge.entry import MergeEntry
+from garrison.merge.state import Pause, QueueState
+from garrison.pipeline.gates import HUMAN, SIGNAL, OpenGate
+from garrison.pipeline.questions import Question
+from garrison.processes.run_state import NodeState, RunState
+from garrison.processes.run_status import ProcessFact, Status, decide_status
+from garrison.records.events import StuckAgent
 from garrison.views.process_view import ProcessView
-from garrison.views.run_view import _hint, run_status
+from garrison.views.run_model import RunModel
+from garrison.views.run_view import _hint, waits_for
 
 
 def layer(role: str, status: str = "active", *, living: bool = True) -> ProcessView:
@@ -14,29 +23,112 @@ def layer(role: str, status: str = "active", *, living: bool = True) -> ProcessV
                        False, None, None, "")
 
 
-@pytest.mark.parametrize(("journaled", "layers", "status"), [
-    ("running", [], "running"), ("done", [layer("runner")], "done"), ("failed", [layer("launch")], "failed")])
-def test_the_status_of_a_run_is_what_its_guardian_journaled(journaled: str, layers: list[ProcessView],
-                                                            status: str) -> None:
-    assert run_status(RunState(journaled), layers, adhoc=False) == status
+LIVING, DEAD = ProcessFact("launch", "active", living=True), ProcessFact("launch", "active", False, "process 7 is gone")
+PARKED = ProcessFact("guardian", "parked", False, "6 deaths in 600 s")
 
 
-@pytest.mark.parametrize(("layers", "status"), [
-    ([], "new"), ([layer("orchestrator")], "new"), ([layer("orchestrator"), layer("runner")], "running"),
-    ([layer("runner", "terminated", living=False)], "terminated"),
-    ([layer("runner", "crashed", living=False)], "crashed")])
-def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner(layers: list[ProcessView], status: str) -> None:
-    assert run_status(RunState(), layers, adhoc=True) == status
+@pytest.mark.parametrize(("journaled", "processes", "status", "reason"), [
+    ("new", [], "new", ""), ("new", [LIVING], "new", ""), ("new", None, "new", ""),
+    ("new", [DEAD], "interrupted", "none of its processes is alive (launcher: process 7 is gone)"),
+    ("running", [LIVING], "running", ""), ("running", None, "running", ""),
+    ("running", [], "interrupted", "none of its processes is alive"),
+    ("running", [DEAD], "interrupted", "none of its processes is alive (launcher: process 7 is gone)"),
+    ("running", [DEAD, ProcessFact("runner", "active", living=True)], "running", ""),
+    ("running", [DEAD, PARKED], "parked", "its guardian is parked: 6 deaths in 600 s"),
+    ("running", [LIVING, PARKED], "running", ""),
+    ("parked", [DEAD], "parked", "why"), ("parked", [LIVING], "parked", "why"),
+    ("stopped", [], "stopped", "why"), ("failed", [LIVING], "failed", "why"), ("done", [DEAD], "done", "why"),
+    ("levitating", [LIVING], "corrupt", "its journal says 'levitating', which this version does not know"),
+])
+def test_the_status_is_the_journals_while_something_is_alive_or_the_run_has_ended(
+        journaled: str, processes: list[ProcessFact] | None, status: str, reason: str) -> None:
+    state = RunState(journaled, "" if journaled in ("new", "running") else "why")
+    assert decide_status(state, processes) == (status, reason)
+
+
+@pytest.mark.parametrize("journaled", ["new", "running", "parked"])
+@pytest.mark.parametrize("waits", [(), ("an answer at gate",)])
+@pytest.mark.parametrize("role", ["launch", "guardian", "runner", "orchestrator", "processor"])
+@pytest.mark.parametrize("recorded", ["starting", "active", "crashed", "terminated", "parked"])
+def test_no_run_is_running_or_waiting_with_nobody_alive(journaled: str, waits: tuple[str, ...], role: str,
+                                                        recorded: str) -> None:
+    status, reason = decide_status(RunState(journaled), [ProcessFact(role, recorded, False, "gone")], waits_for=waits)
+    assert status in (Status.INTERRUPTED, Status.PARKED)
+    assert reason or journaled == "parked"
+
+
+@pytest.mark.parametrize(("processes", "status", "reason"), [
+    ([], "new", ""), (None, "new", ""), ([ProcessFact("orchestrator", "active", living=True)], "running", ""),
+    ([ProcessFact("orchestrator", "active", living=True), ProcessFact("runner", "active", living=True)], "running", ""),
+    ([ProcessFact("runner", "terminated", False, "done")], "done", ""),
+    ([ProcessFact("runner", "terminated", False, "failed")], "failed", "its runner failed"),
+    ([ProcessFact("runner", "terminated", False, "stopped")], "stopped", "its runner stopped"),
+    ([ProcessFact("runner", "terminated", False, "marked by hand")], "stopped", "its runner ended: marked by hand"),
+    ([ProcessFact("runner", "crashed", False, "process 7 is gone")], "interrupted",
+     "its runner is not alive: process 7 is gone"),
+    ([ProcessFact("runner", "active", False, "process 7 is gone")], "interrupted",
+     "its runner is not alive: process 7 is gone")])
+def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner_in_the_words_of_every_run(
+        processes: list[ProcessFact] | None, status: str, reason: str) -> None:
+    assert decide_status(RunState(), processes, adhoc=True) == (status, reason)
 
 
 def test_a_run_with_a_damaged_journal_is_corrupt() -> None:
-    assert run_status(RunState("done"), [], adhoc=False, corrupt=True) == "corrupt"
-    assert run_status(RunState(), [layer("runner")], adhoc=True, corrupt=True) == "corrupt"
+    assert decide_status(RunState("done"), [], corrupt="torn") == ("corrupt", "torn")
+    assert decide_status(RunState(), [LIVING], adhoc=True, corrupt="torn") == ("corrupt", "torn")
+
+
+# ---- waiting ---------------------------------------------------------------------------------------------------------
+
+GATE = OpenGate("g1", HUMAN, Question("g1", "approve", "Ship it?"))
+
+
+def model(nodes: dict[str, NodeState], *gates: OpenGate, entry: str = "", pause: str = "", held: str = "",
+          parked: dict[str, str] | None = None) -> RunModel:
+    state = RunState("running", nodes=nodes, gates={gate.place: gate for gate in gates},
+                     held={held: "later"} if held else {},
+                     stuck={name: StuckAgent("no credit", probe) for name, probe in (parked or {}).items()})
+    queue = QueueState(pause=Pause(pause, "red", "abc") if pause else None)
+    if entry:
+        queue.entries["a-1"] = MergeEntry("a-1", "r1", "a", 1, "b", "o", "main", status=entry, seq=1)
+    return RunModel("r1", state, {"q": queue}, "q")
+
+
+ACTIVE, LANDED, PENDING, QUEUED = (NodeState(status) for status in ("active", "validated", "pending", "impl_complete"))
+
+
+@pytest.mark.parametrize(("found", "asking", "words"), [
+    (model({"a": LANDED, "b": PENDING}, GATE), (), ["an answer at approve"]),
+    (model({"a": LANDED}, replace(GATE, kind=SIGNAL, signal="deployed")), (), ["the signal deployed at approve"]),
+    (model({"a": ACTIVE, "b": PENDING}, GATE), (), []),
+    (model({"a": ACTIVE, "b": PENDING}), ("a",), ["an answer to the agent of a"]),
+    (model({"a": ACTIVE, "b": ACTIVE}), ("a",), []),
+    (model({"a": ACTIVE}, GATE), ("a",), ["an answer at approve", "an answer to the agent of a"]),
+    (model({"a": replace(PENDING, step="s1"), "b": PENDING}, GATE), (), []),
+    (model({"a": QUEUED}, entry="testing"), (), []), (model({"a": QUEUED}), (), []),
+    (model({"a": QUEUED}, entry="held"), (), ["you to release a in the merge queue"]),
+    (model({"a": QUEUED}, entry="queued", pause="base_red"), (), ["the merge queue, which is paused (base_red)"]),
+    (model({"a": ACTIVE, "b": PENDING}, held="a"), (), ["you to unpark a"]),
+    (model({"a": ACTIVE}, parked={"a": ""}), (),
+     ["you to unpark a (its agent keeps failing: no credit)"]),
+    (model({"a": ACTIVE}, parked={"a": "2026-01-01T00:00:00Z"}), (), []),
+    (model({"a": LANDED}), (), []),
+])
+def test_a_run_waits_if_only_a_person_or_a_signal_can_make_it_continue(found: RunModel, asking: tuple[str, ...],
+                                                                       words: list[str]) -> None:
+    assert waits_for(found, asking) == words
+    status, reason = decide_status(found.state, [LIVING], waits_for=words)
+    assert (status == "waiting") == bool(words)
+    assert reason == (f"waits for {'; '.join(words)}" if words else "")
+
+
+# ---- hints -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("status", "launcher", "word"), [
-    ("running", True, ""), ("running", False, "garrison up"), ("stopped", False, "--resume r1"), ("done", False, ""),
-    ("failed", False, ""),
+    ("running", True, ""), ("running", False, "garrison up"), ("interrupted", False, "garrison up"),
+    ("waiting", True, ""), ("waiting", False, "garrison up"), ("parked", False, "--resume r1"),
+    ("stopped", False, "--resume r1"), ("done", False, ""), ("failed", False, ""),
 ])
 def test_the_hint_says_how_to_continue_a_run(status: str, launcher: bool, word: str) -> None:
     hint = _hint("r1", status, [layer("launch", living=launcher)], resumable=False)

@@ -15,6 +15,7 @@ from garrison.config import Timing
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import Question
 from garrison.processes.run_state import NodeState
+from garrison.processes.run_status import Status
 from garrison.records.run import Launch
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, NodeView
@@ -41,7 +42,7 @@ def view(*nodes: NodeView, **more: Any) -> RunView:
               if each.place == "failed"]
     details = RunDetails(list(nodes), failed, None, [], [],
                          limits(Launch("r1", "crew", "/repo", "main", "", ""), Timing(), Used()))
-    return RunView(**{"run_id": "r1", "status": "running", "reason": "", "waiting": False, "gates": [], "questions": [],
+    return RunView(**{"run_id": "r1", "status": Status.RUNNING, "reason": "", "gates": [], "questions": [],
                       "counts": counts, "total": len(nodes), "pipeline_id": "crew", "repo": "/repo", "base": "main",
                       "adhoc": False, "created_at": "", "age_s": 90.0, "hint": "",
                       "processes": [layer("guardian", "crew", 2)], "deaths": 0, "folder": "/home/runs/r1",
@@ -129,7 +130,7 @@ def test_each_change_is_printed_once() -> None:
 
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
-    waits = view(node("a", "landed"), waiting=True, gates=[gate])
+    waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate])
     said = text(render.render_run(waits, None), colours=False)
     assert said.startswith("run r1: waiting, 1 of 1 landed")
     assert "ask asks you: Ship it?" in said and "\x1b" not in said

@@ -172,7 +172,8 @@ def _exit_code(view: RunView) -> int | None:
 
 STYLES: Mapping[str, str] = {
     "landed": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
-    "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
+    "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
+    "corrupt": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
 }
 """State → style."""
@@ -191,7 +192,7 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]:
     """Return one line per run."""
-    rows = [(span(view.run_id, "head"), _state(view.headline), span(view.progress), span(view.pipeline_id),
+    rows = [(span(view.run_id, "head"), _state(view.status), span(view.progress), span(view.pipeline_id),
              span(format_age(view.age_s) and f"{format_age(view.age_s)} ago"), span(view.repo),
              span(first_line(view.reason))) for view in views]
     return table(RUNS, rows, columns, least=12)
@@ -210,7 +211,7 @@ def render_run(view: RunView, columns: int | None, *, with_limits: bool = False)
 
 
 def _head(view: RunView, columns: int | None) -> Iterator[Line]:
-    yield from wrapped(summary(view), columns, STYLES.get(view.headline, "head"))
+    yield from wrapped(summary(view), columns, STYLES.get(view.status, "head"))
     if view.total:
         yield _bar(view.counts, view.total, columns)
     if view.details and view.details.paused:
@@ -227,7 +228,7 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
 def summary(view: RunView) -> str:
     """Return a run in one sentence."""
     reason = f"; {first_line(view.reason)}" if view.reason else ""
-    return f"run {view.run_id}: {view.headline}, {view.progress}{reason}"
+    return f"run {view.run_id}: {view.status}, {view.progress}{reason}"
 
 
 def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:

@@ -16,10 +16,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from garrison.merge.queue import list_queues, target_of_folder
+from garrison.processes.run_status import Status
 from garrison.views.run_view import RunReader, RunView
 from garrison.views.usage import cost_rows
 
-STATUSES = ("new", "running", "stopped", "done", "failed", "corrupt")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -72,7 +72,7 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
                               labels=labels)
     for view in views:
         run = view.run_id
-        for status in STATUSES:
+        for status in Status:
             runs.add_metric([run, status], float(view.status == status))
         for place, count in view.counts.items():
             nodes.add_metric([run, place], count)

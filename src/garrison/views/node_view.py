@@ -16,6 +16,7 @@ from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState
+from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from garrison.views.process_view import ProcessView
     from garrison.views.record_reader import RecordReader
     from garrison.views.run_model import RunModel
-
-
-UNFINISHED = ("new", "running")
-"""Statuses of a run that should have living processes."""
 
 
 @dataclass(frozen=True)
@@ -129,19 +126,24 @@ class QueueEntryView:
 class NodeReader:
     """Read the nodes of one run at one moment.
 
-    `status` and `processes` are the run's, `busy` is the number of nodes being worked on, `plan` parses its graph
-    (slow, so only when needed).
+    `processes` are the run's, `busy` is the number of nodes being worked on, `plan` parses its graph (slow, so only
+    when needed). `status` is set to the run's status once that is decided.
     """
 
-    def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
+    def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch,
                  processes: Sequence[ProcessView], busy: int, plan: Callable[[], RunPlan]) -> None:
         self.records, self.observer, self.model, self.launch = records, observer, model, launch
-        self.status, self.busy, self.plan, self.state = status, busy, plan, model.state
+        self.busy, self.plan, self.state = busy, plan, model.state
+        self.status: str = model.state.status
         self.files = RunFiles(observer.store.home, model.run)
-        self.under_way = status in UNFINISHED
         self.guardian_alive = any(process.role == "guardian" and process.living for process in processes)
         self._processes = {(process.role, process.name): process for process in processes}
         self._tasks: dict[str, Task | None] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """Return whether the run has not ended and was not stopped."""
+        return self.status in UNFINISHED
 
     def nodes(self, age: Callable[[str], float | None]) -> list[NodeView]:
         """Return all nodes; `age` gives the seconds since a time."""

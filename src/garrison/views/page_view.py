@@ -16,6 +16,7 @@ from typing import Any
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import FREE_TEXT
+from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
@@ -24,7 +25,7 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.node_view import place_of
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
-from garrison.views.run_view import PROBLEMS, RunReader, RunView, run_status
+from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
 from garrison.views.usage import CostReader, RunCosts, UsageByProcess, process_meter, sum_by_process
 
 TIMELINE, SIGNALS = 300, 200
@@ -144,6 +145,8 @@ class PageModel:
     timeline: list[dict[str, Any]] = field(default_factory=list)
     signals: list[dict[str, Any]] = field(default_factory=list)
     observation: Observation | None = None
+    _is_observed: bool = False
+    """True if the guardian has written nothing since the observation: a process that writes is alive."""
     _sent: dict[str, Any] = field(default_factory=dict)
     """The parts as the clients have them."""
 
@@ -168,6 +171,7 @@ class PageModel:
         A record that cannot be shown is listed in `problems`; the others are still shown.
         """
         problems = len(self.model.problems)
+        self._is_observed = self._is_observed and record.journal != GUARDIAN
         lifecycle = self.model.apply(record)
         added: dict[str, Any] = {}
         if len(self.model.problems) == problems:
@@ -180,32 +184,27 @@ class PageModel:
 
     def observe(self, observation: Observation) -> dict[str, Any]:
         """Apply a new observation; return its patch, {} if nothing visible changed."""
-        before, self.observation = self.observation, observation
+        before, self.observation, self._is_observed = self.observation, observation, True
         patch = observation.changes(before)
-        self._compare(patch, "status", self.status)
-        self._compare(patch, "reason", self.reason)
+        self._compare_status(patch)
         self._compare(patch, "problems", self.problems)
         return patch
 
     def observed(self) -> dict[str, Any]:
         """Return the whole latest observation, for a client that has seen only the records."""
         observed = self.observation.changes(None) if self.observation else {}
-        return {**observed, "status": self.status, "reason": self.reason, "problems": self.problems}
+        return {**observed, **self._status(), "problems": self.problems}
 
     # ---- parts
 
     @property
-    def status(self) -> str:
-        """Return the run's status, as every other view computes it."""
-        view = self.observation.view if self.observation else None
-        return run_status(self.model.state, view.processes if view else (), adhoc=self.adhoc,
-                          corrupt=bool(self.model.corrupt or (view and view.corrupt)))
-
-    @property
-    def reason(self) -> str:
-        """Reason for its status, '' without one."""
-        observed = self.observation.view.corrupt if self.observation else ""
-        return self.model.corrupt or observed or self.model.state.reason
+    def status(self) -> StatusReason:
+        """Return the run's status and its reason, as every other view computes them."""
+        view, model = self.observation.view if self.observation else None, self.model
+        known = view is not None and (self._is_observed or self.adhoc)
+        return decide_status(model.state, view.processes if view is not None and known else None, adhoc=self.adhoc,
+                             corrupt=model.corrupt or (view.corrupt if view else ""),
+                             waits_for=waits_for(model, view.questions if view else ()))
 
     @property
     def problems(self) -> list[str]:
@@ -219,8 +218,12 @@ class PageModel:
         return list(self.model.state.nodes)
 
     def _parts(self) -> dict[str, Any]:
-        return {"status": self.status, "reason": self.reason, "problems": self.problems, "gates": self._gates(),
-                "queue": self._queue(), "nodes": {name: self._node(name) for name in self._names()}}
+        return {**self._status(), "problems": self.problems, "gates": self._gates(), "queue": self._queue(),
+                "nodes": {name: self._node(name) for name in self._names()}}
+
+    def _status(self) -> dict[str, Any]:
+        status, reason = self.status
+        return {"status": status, "reason": reason}
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys([*self.graph, *self.model.state.nodes, *self.model.died]))
@@ -260,17 +263,22 @@ class PageModel:
         if record.journal == QUEUE:
             if record.queue == self.model.queue_folder:
                 self._compare(patch, "queue", self._queue())
+                self._compare_status(patch)
             return patch
         if record.journal == GUARDIAN:
-            for part, value in (("status", self.status), ("reason", self.reason), ("gates", self._gates()),
-                                ("problems", self.problems)):
-                self._compare(patch, part, value)
+            self._compare_status(patch)
+            self._compare(patch, "gates", self._gates())
+            self._compare(patch, "problems", self.problems)
         sent = self._sent["nodes"]
         nodes = {name: node for name in self._touched(record) if sent.get(name) != (node := self._node(name))}
         if nodes:
             sent.update(nodes)
             patch["nodes"] = nodes
         return patch
+
+    def _compare_status(self, patch: dict[str, Any]) -> None:
+        for part, value in self._status().items():
+            self._compare(patch, part, value)
 
     def _compare(self, patch: dict[str, Any], part: str, value: Any) -> None:
         if self._sent[part] != value:

@@ -6,7 +6,7 @@ position, records only if their file changed. Unreadable records are listed in `
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any
 from garrison.errors import GarrisonError
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.plan import RunPlan
+from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import NodeState, RunState
+from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -28,7 +29,6 @@ from garrison.views.event_log import EventLog
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
     PLACE_BY_STATUS,
-    UNFINISHED,
     FailedNode,
     NodeReader,
     NodeView,
@@ -69,10 +69,8 @@ class RunView:
     """One run at one moment; `details` is None where only its line is shown."""
 
     run_id: str
-    status: str
+    status: Status
     reason: str
-    waiting: bool
-    """True if it runs, and can continue only after a person's answer or a signal from outside."""
     gates: list[OpenGate]
     questions: list[str]
     """Nodes whose agent, and gates, that wait for a person's answer."""
@@ -102,9 +100,9 @@ class RunView:
         return self.counts["landed"]
 
     @property
-    def headline(self) -> str:
-        """Return its status in one word: `waiting` if it runs and waits only for people and outside signals."""
-        return "waiting" if self.waiting else self.status
+    def waiting(self) -> bool:
+        """Return whether it can continue only after a person's answer or a signal from outside."""
+        return self.status == Status.WAITING
 
     @property
     def progress(self) -> str:
@@ -143,7 +141,9 @@ class _FollowedRun:
         """Read on."""
         for record in self.log.guardian_records():
             self.model.apply(record)
-        if not guardian_only or self.model.state.questions:  # only runners know if one is still open
+        state = self.model.state
+        # Only runners know if a question is still open, only the queue if an entry waits for a person.
+        if not guardian_only or state.questions or "impl_complete" in state.statuses.values():
             for record in self.log.records():
                 self.model.apply(record)
 
@@ -181,19 +181,22 @@ class RunReader:
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
-        status = run_status(model.state, processes, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
         gates = list(model.state.gates.values())
         counts = dict.fromkeys(PLACE_BY_STATUS.values(), 0)
         for name in model.state.nodes:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
-        nodes = NodeReader(records, self.observer, model, launch, status, processes, counts["working"],
-                           lambda: followed.plan)
-        resumable = status == "failed" and not model.state.over
+        nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
+        asking = nodes.open_questions()
+        if saved is None:
+            corrupt = corrupt or f"{files.launch} cannot be read"
+        status, reason = decide_status(model.state, processes, adhoc=launch.adhoc, corrupt=corrupt,
+                                       waits_for=waits_for(model, asking))
+        nodes.status = status
+        resumable = status == Status.FAILED and not model.state.over
         return RunView(
-            run_id=run, status=status, reason=corrupt or model.state.reason, corrupt=corrupt,
-            waiting=status == "running" and is_waiting(model.state), gates=gates,
-            questions=[*nodes.open_questions(), *(gate.place for gate in gates if gate.kind != SIGNAL)],
+            run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
+            questions=[*asking, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             hint=_hint(run, status, processes, resumable=resumable), processes=processes,
@@ -249,28 +252,34 @@ class RunReader:
 # ---- deciding
 
 
-def run_status(state: RunState, processes: Iterable[ProcessView], *, adhoc: bool, corrupt: bool = False) -> str:
-    """Return the status of a run: the journal's; an ad-hoc run has no guardian and takes its runner's status.
+def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
+    """Return what a run waits for, if only a person or a signal from outside can make it continue; else nothing. Pure.
 
-    Every view calls this, so that the list of runs, `status` and the page agree. Pure.
+    `asking` are the nodes whose agent has an open question.
     """
-    if corrupt:
-        return "corrupt"
-    if not adhoc:
-        return state.status
-    runner = next((process for process in processes if process.role == "runner"), None)
-    if runner is None:
-        return "new"
-    return "running" if runner.living else runner.status
-
-
-def is_waiting(state: RunState) -> bool:
-    """Return whether a run continues only after a person's answer or a signal from outside. Pure."""
-    def moves(node: NodeState) -> bool:
-        """Return whether it is being worked on, or about to start again."""
-        return node.status in ("active", "impl_complete") or (node.status == "pending" and bool(node.step))
-
-    return bool(state.gates) and not any(moves(node) for node in state.nodes.values())
+    state, queue = model.state, model.queue
+    waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
+               for gate in state.gates.values()]
+    for name, node in state.nodes.items():
+        if node.status == "pending" and not node.step and name not in state.held:
+            continue  # behind another node
+        if node.status not in ("pending", "active", "impl_complete"):
+            continue
+        parked = find_parked(state, name)
+        entry = model.place_in_queue(name, node.attempt)[0] if node.status == "impl_complete" else None
+        if name in state.held:
+            waiting.append(f"you to unpark {name}")
+        elif parked is not None and not parked.probe_at:
+            waiting.append(f"you to unpark {name} ({parked.why})")
+        elif name in asking:
+            waiting.append(f"an answer to the agent of {name}")
+        elif entry is not None and entry.status == "held":
+            waiting.append(f"you to release {name} in the merge queue")
+        elif entry is not None and not entry.is_final and queue is not None and queue.pause is not None:
+            waiting.append(f"the merge queue, which is paused ({queue.pause.reason})")
+        else:
+            return []
+    return list(dict.fromkeys(waiting))
 
 
 def gate_json(gate: OpenGate) -> dict[str, Any]:
@@ -289,10 +298,12 @@ def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str
 def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool) -> str:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
     resume = f"`garrison launch --resume {run}`"
-    if status == "stopped":
+    if status == Status.STOPPED:
         return f"stopped; {resume} continues it"
     if resumable:
         return f"failed with parked nodes; once the cause is fixed, {resume} continues it"
+    if status == Status.PARKED:
+        return f"fix the cause, then {resume} continues it"
     launchers = [process for process in processes if process.role == "launch"]
     if status not in UNFINISHED or any(process.living for process in launchers) or (processes and not launchers):
         return ""

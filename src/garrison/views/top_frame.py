@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from garrison.processes.run_status import FINAL
 from garrison.records.run import RunFiles
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
@@ -20,9 +21,6 @@ from garrison.views.process_view import ProcessView
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
-
-FINAL = ("done", "failed")
-"""Final statuses: such a run is read again only when its journal changes."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class FrameReader:
         if final is not None and final[0] == stamp:
             return final[1]
         view = self.runs.read(run, details=run in self._in_full)  # shown in full before, so probably again
-        if view.status in FINAL and not view.details:
+        if view.status in FINAL and not view.details and not view.adhoc:
             self._final[run] = (stamp, view)
         return view
 

@@ -22,6 +22,7 @@ const ALSO = {
   terminated: "passed", ended: "passed",
   fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
   cancelled: "skipped", superseded: "skipped",
+  interrupted: "parked",
   held: "parked", paused: "parked", stopped: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
 };
 

@@ -344,6 +344,12 @@ class Place:
             self.check_history(run)
         for name in names:
             assert self.hook(f"runner-{name}", run)["phase"] == "merged"
+            runner, identity = load(self.home / "runs" / run / "runners" / f"{name}.json"), self.identity(
+                f"runner-{name}", run)
+            assert runner["started_at"] == identity["created_at"] < identity["terminated_at"]
+        for stem, identity in self.identities(run).items():
+            if stem.startswith(("launch", "guardian-", "processor-")) and identity["status"] == "terminated":
+                assert self.hook(stem, run)["phase"] == "merged", f"{stem}: {self.hook(stem, run)}"
         check_explanations(self.home, run)
         self.check_nothing_left(run)
 

@@ -24,6 +24,7 @@ from garrison.records.names import Key, format_marker, launcher_key
 from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
 from garrison.system import processes
+from garrison.system.clock import from_iso
 from garrison.system.process_control import RealProcesses
 from garrison.system.terminal import ProcessTerminal
 from support import DEADLINE
@@ -121,6 +122,26 @@ def sleeper() -> Iterator[Callable[[], Sleeper]]:
 
 
 # --------------------------------------------------------------------------------------------------------- identities
+
+
+def test_every_command_shows_the_heartbeat_of_the_life_file_if_it_is_later_than_the_recorded_one(box: Box) -> None:
+    beat = "2026-02-03T04:05:06.000000Z"
+    for name, recorded in (("a", OLD), ("b", "2026-05-01T00:00:00.000000Z")):
+        made = box.identity(name=name, last_heartbeat=recorded)
+        life = box.store.life_path(made.key)
+        life.touch()
+        os.utime(life, (5.0, from_iso(beat)))
+    box.identity(name="c")
+    expected = {"a": beat, "b": "2026-05-01T00:00:00.000000Z", "c": OLD}
+    listed = box.ok("identity_registry.py", "list", "--json")
+    assert {one["name"]: one["last_heartbeat"] for one in listed} == expected
+    stale = box.ok("identity_registry.py", "find-stale")
+    assert {one["name"]: one["last_heartbeat"] for one in stale}.items() <= expected.items() and stale
+    assert {one["name"]: one["last_heartbeat"] for one in json.loads(box.cli("agents", "list", "--json"))} == expected
+    for name, at in expected.items():
+        assert box.ok("identity_registry.py", "show", "runner", name)["last_heartbeat"] == at
+        assert json.loads(box.cli("agents", "show", "runner", name))["last_heartbeat"] == at
+        assert box.ok("identity_registry.py", "mark-crashed", "runner", name)["last_heartbeat"] == at
 
 
 @pytest.mark.traced

@@ -36,6 +36,7 @@ from garrison.records.events import (
     RunChanged,
     SignalRefused,
 )
+from garrison.records.hook import advance_phase
 from garrison.records.identity import ALIVE
 from garrison.records.journal import Entry
 from garrison.records.names import Key
@@ -254,10 +255,10 @@ class Guardian(SimulatedProcess):
 
     def _move_hook(self) -> Effect:
         """Bring the own hook to the phase that the nodes imply."""
-        wanted = policy.implied_phase(self.state)
+        wanted = self.state.phase
         if wanted == self.phase:
             return
-        self.world.write_hook(self.me, self.key, lambda old: policy.advance_hook(existing(old), wanted, self.world.now),
+        self.world.write_hook(self.me, self.key, lambda old: advance_phase(existing(old), wanted, self.world.now),
                               incarnation=self.me.incarnation)
         self.phase = wanted
         yield None

@@ -108,15 +108,23 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
     The reason is `heartbeat` (older than `timeout` seconds), `process_gone` or `start_deadline`. Corrupt records are
     reported on stderr.
     """
-    identities, errors = stale.find_stale(resolve.observer_of(resolve.open_store(home)), timeout)
+    observer = resolve.observer_of(resolve.open_store(home))
+    identities, errors = stale.find_stale(observer, timeout)
     for error in errors:
         print_message(str(error))
-    return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in identities]
+    return [{**to_json(observer, identity), "stale_reason": reason} for identity, reason in identities]
 
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
     """Return every readable identity; corrupt ones are reported on stderr."""
-    return [record.to_dict(identity) for identity in readable_identities(resolve.open_store(home))]
+    store = resolve.open_store(home)
+    observer = resolve.observer_of(store)
+    return [to_json(observer, identity) for identity in readable_identities(store)]
+
+
+def to_json(observer: Observer, identity: Identity) -> dict[str, Any]:
+    """Return an identity as the commands print it: the record, with the latest heartbeat."""
+    return record.to_dict(observer.with_heartbeat(identity))
 
 
 def readable_identities(store: Store) -> list[Identity]:
@@ -130,7 +138,8 @@ def readable_identities(store: Store) -> list[Identity]:
 def show(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
     """Return one identity."""
     store = resolve.open_store(home)
-    return record.to_dict(store.get(Identity, resolve.find_key(store, Identity, role, name, run)))
+    identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
+    return to_json(resolve.observer_of(store), identity)
 
 
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
@@ -155,8 +164,8 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
         identity = _existing(old, key)
         return identity if identity.status == status else mark_ended(identity, status, now, reason)
 
-    return record.to_dict(store.update(Identity, key, with_status,
-                                       incarnation=resolve.writer_incarnation(store, key, incarnation)))
+    written = store.update(Identity, key, with_status, incarnation=resolve.writer_incarnation(store, key, incarnation))
+    return to_json(resolve.observer_of(store), written)
 
 
 def _existing(old: Identity | None, key: Key) -> Identity:

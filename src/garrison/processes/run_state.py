@@ -173,6 +173,22 @@ class RunState:
         """Return node → current attempt."""
         return {name: node.attempt for name, node in self.nodes.items()}
 
+    @property
+    def phase(self) -> str:
+        """Return the phase that the nodes imply for the hooks of launcher and guardian.
+
+        Executing from the first node on, impl_complete when nothing is left to implement, validating while the queue
+        drains, merged when all have landed.
+        """
+        statuses = set(self.statuses.values())
+        if self.status == "done":
+            return "merged"
+        if not statuses or statuses <= {"pending"}:
+            return "planning"
+        if statuses & {"pending", "active"}:
+            return "executing"
+        return "validating" if "impl_complete" in statuses else "impl_complete"
+
     def circuit(self, full: str) -> Circuit:
         """Return the circuit of a name."""
         return self.circuits.get(full, CLOSED)

@@ -72,16 +72,17 @@ def spawn_runner(runtime: Runtime, launch: Launch, task: Task, *, parent: Key | 
     request = SpawnRequest(key, parent, str(worktree_path(launch, task.node)), branch_name(task.run_id, task.node),
                            session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                            journal_incarnation=journal_incarnation)
-    write_runner_state(runtime, launch, key, "starting", None)
+    write_runner_state(runtime, launch, key, "starting", None, runtime.clock.utc())
     return spawn_process(runtime, launch, request, ["--attempt", str(task.attempt)])
 
 
-def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None) -> Path:
-    """Write `runs/<run>/runners/<node>.json`; its status follows the process."""
+def write_runner_state(runtime: Runtime, launch: Launch, key: Key, status: str, pid: int | None,
+                       started_at: str) -> Path:
+    """Write `runs/<run>/runners/<node>.json`; its status follows the process, `started_at` stays its start."""
     path = runtime.files(key.run).runner_state(key.name)
     run_records.save(path, RunnerState(
         pid, key.name, launch.prd_ref, launch.repo, str(runtime.store.path(Identity, key)),
-        str(runtime.store.path(Hook, key)), status, runtime.clock.utc()))
+        str(runtime.store.path(Hook, key)), status, started_at))
     return path
 
 

@@ -75,6 +75,17 @@ def change_phase(hook: Hook, phase: str, now: str) -> Hook:
                    merged_at=now if phase == "merged" else hook.merged_at)
 
 
+def advance_phase(hook: Hook, wanted: str, now: str) -> Hook:
+    """Return `hook` moved forward to `wanted` phase by phase, so that its history is complete; back only if one step
+    leads there, else unchanged."""
+    phases = tuple(PHASES)
+    if phases.index(wanted) < phases.index(hook.phase):
+        return change_phase(hook, wanted, now) if wanted in PHASES[hook.phase] else hook
+    for phase in phases[phases.index(hook.phase) + 1: phases.index(wanted) + 1]:
+        hook = change_phase(hook, phase, now)
+    return hook
+
+
 def reopen(hook: Hook, now: str) -> Hook:
     """Return a merged `hook` back in planning, with its history; any other phase is unchanged.
 

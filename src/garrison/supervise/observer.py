@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.records import life_lock
@@ -18,7 +18,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
 from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, judge, stale_reason
-from garrison.system.clock import from_iso
+from garrison.system.clock import from_iso, iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -98,6 +98,15 @@ class Observer:
             else:
                 ages.append(self.clock.time() - epoch)
         return max(0.0, min(ages)) if ages else None
+
+    def with_heartbeat(self, identity: Identity) -> Identity:
+        """Return `identity` with its latest heartbeat: a process only touches its life file, its record keeps the
+        start's."""
+        heartbeat = self.read_heartbeat(self.store.life_path(identity.key))
+        if heartbeat is None:
+            return identity
+        latest = iso(heartbeat[1])
+        return replace(identity, last_heartbeat=max(identity.last_heartbeat, latest))
 
     def read_heartbeat(self, path: Path) -> tuple[float, float] | None:
         """Return the last heartbeat in a life file, as `life_lock.read_heartbeat` does."""

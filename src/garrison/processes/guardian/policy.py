@@ -28,7 +28,6 @@ from garrison.processes.guardian.parking import (
     is_resting,
 )
 from garrison.processes.guardian.view import UNFINISHED, is_suspended, may_start_again, needs_runner
-from garrison.records import hook as hooks
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.signals import (
@@ -377,31 +376,3 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
 
 def _end_run(status: str, why: str = "") -> Action:
     return Action(ActionKind.CHANGE_RUN, status, why)
-
-
-# ---- the guardian's own hook -----------------------------------------------------------------------------------------
-
-_PHASES = tuple(hooks.PHASES)
-
-
-def implied_phase(state: RunState) -> str:
-    """Return the phase that the nodes imply for the guardian's hook: executing from the first node on, impl_complete
-    when nothing is left to implement, validating while the queue drains, merged when all have landed."""
-    statuses = set(state.statuses.values())
-    if state.status == "done":
-        return "merged"
-    if not statuses or statuses <= {"pending"}:
-        return "planning"
-    if statuses & {"pending", "active"}:
-        return "executing"
-    return "validating" if "impl_complete" in statuses else "impl_complete"
-
-
-def advance_hook(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
-    """Return the hook moved forward to `wanted` phase by phase, so that its history is complete; back only if one step
-    leads there, else unchanged."""
-    if _PHASES.index(wanted) < _PHASES.index(hook.phase):
-        return hooks.change_phase(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
-    for phase in _PHASES[_PHASES.index(hook.phase) + 1: _PHASES.index(wanted) + 1]:
-        hook = hooks.change_phase(hook, phase, now)
-    return hook

@@ -21,6 +21,7 @@ from garrison.processes.run_plan import build_task, check_journal_present
 from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run, to_snapshot
 from garrison.processes.spawn import spawn_process, spawn_runner
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.events import (
@@ -380,11 +381,11 @@ class Guardian:
 
     def _move_hook(self) -> None:
         """Bring the guardian's own hook to the phase that the nodes imply."""
-        wanted = policy.implied_phase(self.state)
+        wanted = self.state.phase
         if wanted == self._phase or self.exit_code is not None:
             return
         now = self.runtime.clock.utc()
-        self.incarnation.hook(lambda old: policy.advance_hook(old, wanted, now))
+        self.incarnation.hook(lambda old: hooks.advance_phase(old, wanted, now))
         self._phase = wanted
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Guardian, Action, GuardianView], None]]] = {

@@ -7,14 +7,18 @@ follows from the number of a journal record, so a successor that sends it again 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import GarrisonError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
+from garrison.records import hook as hooks
 from garrison.records import signals
 from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
@@ -57,6 +61,7 @@ class Processor:
         self._last_sent = 0
         """Number of the last journal record that was reported."""
         self._wait: Wait | None = None
+        self._phase = "planning"
         self._logged = ""
 
     def turn(self) -> bool:
@@ -66,6 +71,8 @@ class Processor:
         if self.stopping or self._is_orphaned():
             self._end("stopped" if self.stopping else "orphaned")
             return False
+        if self._phase == "planning" and self._has_entries():
+            self._move_hook("executing")
         if not self._has_queue:
             if not self.worker.acquire():
                 return False
@@ -95,6 +102,15 @@ class Processor:
             self.supervisor.record(QueueStepDone(step.what, step.entry))
             self._report()
         return True
+
+    def _has_entries(self) -> bool:
+        return any(entry.run == self.launch.run_id for entry in self.queue.state.entries.values())
+
+    def _move_hook(self, phase: str) -> None:
+        """Move its own hook: executing from its run's first entry on, merged once the run is done."""
+        now = self.runtime.clock.utc()
+        self.incarnation.hook(lambda old: hooks.advance_phase(old, phase, now))
+        self._phase = phase
 
     def _is_orphaned(self) -> bool:
         """Return whether it is idle, and neither guardian nor launcher is alive to end it when the run is over."""
@@ -150,5 +166,8 @@ class Processor:
 
     def _end(self, reason: str) -> None:
         self.worker.close(end_gate=True)
+        with contextlib.suppress(GarrisonError):  # a journal that cannot be read says nothing of the end
+            if read_run_state(self.runtime, self.launch.run_id).status == Status.DONE:
+                self._move_hook("merged")
         self.exit_code = exit_gracefully(self.incarnation, reason)
         self.supervisor.journal.close()

@@ -107,7 +107,8 @@ class Runner:
             signals.inbox_path(runtime.home, incarnation.key), self.folder, path, launch.repo)]
         self._decision = Decision([])
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, self.phase))
-        write_runner_state(runtime, launch, incarnation.key, "active", incarnation.identity.pid)
+        write_runner_state(runtime, launch, incarnation.key, "active", incarnation.identity.pid,
+                           incarnation.identity.created_at)
 
     # ---- observe
 
@@ -396,7 +397,8 @@ class Runner:
             self._close_session(view.orchestrator)
         if self.launch.adhoc:
             self.terminal.shutdown()
-        write_runner_state(self.runtime, self.launch, self.incarnation.key, f"terminated ({action.why})", os.getpid())
+        write_runner_state(self.runtime, self.launch, self.incarnation.key, f"terminated ({action.why})", os.getpid(),
+                           self.incarnation.identity.created_at)
         self.exit_code = exit_gracefully(self.incarnation, action.why, 1 if action.why == "failed" else 0)
         self.supervisor.journal.close()
 

@@ -261,7 +261,7 @@ def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
 def _subpipeline_statuses(files: RunFiles, graph: Graph, entries: list[Entry]) -> dict[str, dict[str, Any]]:
     """Return the status of nodes that run a pipeline; no record has it, so the flow is replayed."""
     try:
-        plan = plan_run(graph, max_steps=_UNLIMITED_STEPS, load=load_from_run(files.graphs))
+        plan = plan_run(graph, max_steps=_UNLIMITED_STEPS, load=load_from_run(files.graphs), has_begun=True)
         flow = replay_run(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
     except GarrisonError:  # the graph was changed by hand; the other nodes are in the journal
         return {}

@@ -112,12 +112,15 @@ def graph_digest(graph: Graph) -> str:
 
 
 def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
-                  transforms: Sequence[Transform] = ()) -> Program:
-    """Return the program of a graph; raise Refused, with the position of the first error, if it cannot be run."""
+                  transforms: Sequence[Transform] = (), *, has_begun: bool = False) -> Program:
+    """Return the program of a graph; raise Refused, with the position of the first error, if it cannot be run.
+
+    `has_begun` is set for the graph that a run keeps.
+    """
     transforms = (*installed_transforms(), *transforms)
     if transforms:
         graph = prepare(graph, transforms)
-    findings = errors(lint(graph, registry.names()))
+    findings = errors(lint(graph, registry.names(), has_begun=has_begun))
     if findings:
         first = findings[0]
         others = f" (and {len(findings) - 1} more; see garrison pipeline validate)" if len(findings) > 1 else ""
@@ -171,7 +174,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
     if graph_digest(graph) != run_start.hash:
         raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
                       "that started the run; start a new run")
-    program = build_program(graph, registry, run_start.max_steps, run_start.flow or None, transforms)
+    program = build_program(graph, registry, run_start.max_steps, run_start.flow or None, transforms, has_begun=True)
     state = _replay(program, recorded)
     if given is not None:
         other, dot_text = read_graph(given)
@@ -226,7 +229,8 @@ def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, c
     check_json(changes, "changes")
     registry = Registry({ANY: lambda _call: None})  # no handler is called here
     old = recorded.start
-    program = build_program(parse(old.graph, old.source or "<graph>"), registry, old.max_steps, old.flow or None)
+    program = build_program(parse(old.graph, old.source or "<graph>"), registry, old.max_steps, old.flow or None,
+                            has_begun=True)
     if node in program.units and program.units[node].handler in AUTOMATIC:
         raise Refused(f"a run passes through {node} ({program.units[node].handler}) by itself; fork at a node that "
                       "does work")

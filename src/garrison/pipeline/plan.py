@@ -108,13 +108,13 @@ class RunPlan:
 
 
 def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_from_source,
-             within: str = "") -> RunPlan:
+             within: str = "", has_begun: bool = False) -> RunPlan:
     """Return the plan of a garrison run of `graph`; raise Refused if a garrison run cannot do what it says.
 
     `max_steps` is an option of the run and overrides the graph's attribute. `load` reads the files of inner pipelines;
-    `within` is the name of the node that runs this graph itself.
+    `within` is the name of the node that runs this graph itself. `has_begun` is set for the graph that a run keeps.
     """
-    problems = list(_problems(graph))
+    problems = list(_problems(graph, has_begun=has_begun))
     if problems:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Refused(problems[0] + others)
@@ -151,7 +151,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
             texts[node.id], source = load(name, graph, pipeline_file(node, graph))
         except Refused as error:
             raise Refused(graph.message_at(node.line, node.column, str(error))) from error
-        children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
+        children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name, has_begun=has_begun)
     return _with_children(graph, plan, children, texts)
 
 
@@ -210,8 +210,8 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
 # ---- problems, the gravest first -------------------------------------------------------------------------------------
 
 
-def _problems(graph: Graph) -> Iterator[str]:
-    findings = errors(lint(graph))
+def _problems(graph: Graph, *, has_begun: bool) -> Iterator[str]:
+    findings = errors(lint(graph, has_begun=has_begun))
     for finding in findings:
         yield graph.message_at(finding.line, finding.column, f"{finding} ({finding.rule})")
     if not findings:

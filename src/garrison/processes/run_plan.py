@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
     """Return the plan of the run's graph.dot, with the options of its launch; Refused if it was changed since."""
     plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
-                    load=load_from_run(files.graphs))
+                    load=load_from_run(files.graphs), has_begun=True)
     if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
         raise Refused(f"{files.graph}, or a file in {files.graphs}, was changed since run {launch.run_id} began; put "
                       "it back, or start another run with --new")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from garrison.pipeline.graph import Graph
-from garrison.pipeline.lint import attributes, context_keys, edges, structure
+from garrison.pipeline.lint import attributes, context_keys, edges, structure, unknown_attributes
 from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Rules, View, command_of, flow_of
 
 __all__ = ["ERROR", "RULES", "WARNING", "Finding", "command_of", "errors", "flow_of", "lint"]
@@ -28,6 +28,9 @@ RULES: Rules = {
     "goal_gate_has_retry": (WARNING, structure.goal_gate_has_retry),
     "dead_end": (WARNING, structure.dead_end),
     "loop_without_exit": (WARNING, structure.loop_without_exit),
+    "attribute_misspelt": (ERROR, unknown_attributes.attribute_misspelt),
+    "attribute_misplaced": (ERROR, unknown_attributes.attribute_misplaced),
+    "attribute_unknown": (WARNING, unknown_attributes.attribute_unknown),
     "type_conflict": (ERROR, attributes.type_conflict),
     "status_known": (ERROR, attributes.status_known),
     "tool_command_required": (ERROR, attributes.tool_command_required),
@@ -45,14 +48,19 @@ RULES: Rules = {
 """Every rule: its name, its severity, and its function."""
 
 
-def lint(graph: Graph, handlers: Collection[str] = ()) -> list[Finding]:
+BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribute_unknown"})
+"""Rules that only a new run must meet. A run that began under an earlier version without them continues."""
+
+
+def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False) -> list[Finding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
-    `handlers` are the node types this installation runs besides those of the dialect.
+    `handlers` are the node types this installation runs besides those of the dialect. With `has_begun` the graph is
+    that of a run which has begun, and the rules in BEFORE_A_RUN do not apply.
     """
     view = View(graph, frozenset(handlers))
     findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()
-                for problem in rule(view)]
+                if not (has_begun and name in BEFORE_A_RUN) for problem in rule(view)]
     return sorted(findings, key=lambda finding: (finding.severity != ERROR, finding.line, finding.column))
 
 

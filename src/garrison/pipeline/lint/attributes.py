@@ -1,86 +1,27 @@
-"""Lint rules on single attributes: types, words, units, status, models, fidelity.
+"""Lint rules on the values of attributes: types, words, units, status, models, fidelity.
 
-The attribute determines its type. The tables below list the attributes garrison reads and how; every other attribute is
-text and is not checked.
+The attribute determines its type. `known_attributes` lists the attributes that garrison reads, and how.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
 from garrison.pipeline import node_status
 from garrison.pipeline.fidelity import MODES
-from garrison.pipeline.flow.program import ERROR_POLICIES, JOIN_POLICIES
-from garrison.pipeline.flow.retry import PRESETS
-from garrison.pipeline.graph import (
-    HANDLERS,
-    Edge,
-    Node,
-    TypeConflict,
-    flag,
-    number,
-    position,
-    seconds,
-    text,
-)
+from garrison.pipeline.graph import HANDLERS, Edge, Node, TypeConflict, position, text
 from garrison.pipeline.lint.findings import Problem, View, command_of
+from garrison.pipeline.lint.known_attributes import (
+    BRANCH_TYPES,
+    DURATIONS,
+    EDGE_TYPES,
+    GRAPH_TYPES,
+    NODE_TYPES,
+    Reader,
+)
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
-
-FLOWS = ("dag", "walk")
-
-Reader = Callable[[Mapping[str, str], str], object]
-
-
-def _word(*words: str) -> Reader:
-    def read(attrs: Mapping[str, str], key: str) -> object:
-        value = text(attrs, key)
-        if value is not None and value.strip().lower() not in words:
-            raise TypeConflict(key, attrs[key], " or ".join(words))
-        return value
-    return read
-
-
-def count(attrs: Mapping[str, str], key: str) -> int | None:
-    """Return an attribute as a whole number from 0; raise TypeConflict for anything else."""
-    value = number(attrs, key)
-    if value is None or (value >= 0 and value == int(value)):
-        return None if value is None else int(value)
-    raise TypeConflict(key, attrs[key], "a whole number from 0")
-
-
-def _fraction(attrs: Mapping[str, str], key: str) -> float | None:
-    value = number(attrs, key)
-    if value is not None and not 0 < value <= 1:
-        raise TypeConflict(key, attrs[key], "a fraction of the branches; write 0.5 or 1")
-    return value
-
-
-GRAPH_TYPES: Mapping[str, Reader] = {
-    "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "max_same_failures": count,
-    "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
-    "retry_policy": _word(*PRESETS), "retry_jitter": flag,
-}
-NODE_TYPES: Mapping[str, Reader] = {
-    "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
-    "human_timeout_seconds": seconds, "manager.poll_interval": seconds, "manager.steer_cooldown": seconds,
-    "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
-    "manager.max_cycles": count,
-    "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag, "retry_jitter": flag,
-    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
-}
-BRANCH_TYPES: Mapping[str, Reader] = {
-    "max_parallel": count, "join_policy": _word(*JOIN_POLICIES), "error_policy": _word(*ERROR_POLICIES),
-    "join_k": count, "k": count, "min_success": count, "join_quorum": _fraction, "quorum": _fraction,
-}
-"""Attributes that only a parallel reads."""
-EDGE_TYPES: Mapping[str, Reader] = {"weight": number, "loop_restart": flag}
-"""Attribute → its reader, which raises TypeConflict for an invalid value."""
-
-DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "manager.steer_cooldown",
-             "max_pipeline_duration")
-"""Durations whose names contain no unit."""
 
 SESSION_TYPES = (
     "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",

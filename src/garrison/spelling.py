@@ -1,0 +1,69 @@
+"""Spelling: find the known name that a misspelt one was meant to be. Pure.
+
+Two names are near if at most two edits lead from one to the other. An edit inserts, removes or replaces a character, or
+swaps two neighbours. Case, `-` for `_` and camelCase do not count.
+
+The candidates come from an index of all known names with up to two characters removed (as SymSpell does it): two names
+that are near share such a remainder. So a graph with thousands of unknown names is checked in moments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import combinations
+
+MAX_EDITS = 2
+"""Edits up to which a name counts as misspelt."""
+MIN_LENGTH = 3
+"""Length below which a known name is near to nothing: two edits make it any other."""
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is nearest to `name`, the first in the alphabet among equals; None if none is near."""
+    folded = _fold(name)
+    index = _index(frozenset(known))
+    candidates = {entry for remainder in _remainders(folded) for entry in index.get(remainder, ())}
+    ranked = sorted((edits(folded, _fold(entry)), entry) for entry in candidates)
+    return next((entry for count, entry in ranked if count <= _limit(entry)), None)
+
+
+def edits(first: str, second: str) -> int:
+    """Return the number of edits between two names (optimal string alignment distance)."""
+    rows = [list(range(len(second) + 1))]
+    for at, char in enumerate(first, 1):
+        row = [at]
+        for place, other in enumerate(second, 1):
+            count = min(rows[-1][place] + 1, row[-1] + 1, rows[-1][place - 1] + (char != other))
+            if at > 1 and place > 1 and char == second[place - 2] and first[at - 2] == other:
+                count = min(count, rows[-2][place - 2] + 1)
+            row.append(count)
+        rows.append(row)
+    return rows[-1][-1]
+
+
+def _limit(known: str) -> int:
+    """Return the edits within which a name is near to `known`: of three characters, two would be most of it."""
+    return -1 if len(known) < MIN_LENGTH else min(MAX_EDITS, len(known) - 2)
+
+
+def _fold(name: str) -> str:
+    return _HUMP.sub("_", name).replace("-", "_").casefold()
+
+
+def _remainders(name: str) -> Iterator[str]:
+    for count in range(min(MAX_EDITS, len(name)) + 1):
+        for removed in combinations(range(len(name)), count):
+            yield "".join(char for at, char in enumerate(name) if at not in removed)
+
+
+@lru_cache(maxsize=64)
+def _index(known: frozenset[str]) -> dict[str, list[str]]:
+    index: dict[str, list[str]] = {}
+    for entry in sorted(known):
+        for remainder in set(_remainders(_fold(entry))):
+            index.setdefault(remainder, []).append(entry)
+    return index

@@ -1,0 +1,187 @@
+"""A misspelt or misplaced attribute keeps a graph from running; what is free, foreign or for drawings does not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import garrison
+from garrison.agents.claude.settings import ATTRIBUTES
+from garrison.errors import Refused
+from garrison.pipeline import run
+from garrison.pipeline.graph import Edge, Graph, Node, Value
+from garrison.pipeline.lint import Finding, errors, lint
+from garrison.pipeline.lint.known_attributes import (
+    DRAWING,
+    KNOWN,
+    ORDINARY_WORDS,
+    OTHER_ENGINES,
+    Level,
+)
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import plan_run
+from garrison.spelling import MAX_EDITS, MIN_LENGTH, edits, nearest
+
+RULES = ("attribute_misspelt", "attribute_misplaced", "attribute_unknown")
+
+
+def findings(body: str) -> list[Finding]:
+    graph = parse(f"digraph {{ start [shape=Mdiamond] end [shape=Msquare] a [label=A] {body} start -> a -> end }}")
+    return [one for one in lint(graph) if one.rule in RULES]
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    ('a [acceptanc="make test"]', "a: acceptanc is not an attribute of nodes; did you mean acceptance?"),
+    ("a [timout=5m]", "a: timout is not an attribute of nodes; did you mean timeout?"),
+    ('a [comand="make"]', "a: comand is not an attribute of nodes; did you mean command?"),
+    ("a [goal_gaet=true]", "a: goal_gaet is not an attribute of nodes; did you mean goal_gate?"),
+    ("a [maxRetrys=3]", "a: maxRetrys is not an attribute of nodes; did you mean max_retries?"),
+    ('a ["max-retries"=3]', "a: max-retries is not an attribute of nodes; did you mean max_retries?"),
+    ("a [humn.default_choice=x]", "a: humn.default_choice is not an attribute of nodes; did you mean "
+     "human.default_choice?"),
+    ("flwo=dag", "flwo is not an attribute of the graph; did you mean flow?"),
+    ('gaet="make test"', "gaet is not an attribute of the graph; did you mean gate?"),
+    ('a -> end [conditon="outcome=fail"]', "a -> end: conditon is not an attribute of edges; did you mean condition?"),
+    ('acceptanc="make test"', "acceptanc is not an attribute of the graph; did you mean acceptance, an attribute of "
+     "nodes?"),
+    ('acceptance="make test"', "acceptance is an attribute of nodes and has no effect on the graph; write it at the "
+     "nodes that it is for, or node [acceptance=...] before them"),
+    ('a [condition="outcome=fail"]', "a: condition is an attribute of edges and has no effect on nodes; write it at "
+     "the edges that it is for"),
+    ('a [gate="make"]', "a: gate is an attribute of the graph and has no effect on nodes; write gate=... in the graph "
+     "itself"),
+])
+def test_a_check_that_a_typo_removes_is_an_error(body: str, message: str) -> None:
+    [found] = findings(body)
+    assert found.severity == "error"
+    assert str(found).startswith(message)
+    assert found.line == 1
+
+
+@pytest.mark.parametrize("body", [
+    "a [x_owner=me x_acceptanc=1]", "a [var.ticket=7 param.path=x]", 'namespaces="kilroy acme" a [kilroy.mode_=x '
+    "acme_acceptanc=y]", 'a [color=red fillcolor="#fff" tooltip=x URL=y] rankdir=LR node [fontname=Arial]',
+    'a [owner_of_it=me prompt="ask $node.owner_of_it"]', 'milestone=7 a [prompt="milestone ${graph.milestone}."]',
+    'milestone=7 a -> end [condition="context.graph.milestone=7"]', "a [type=deploy region=x quantity=y]",
+    "a [bead_id=b prd_ref=P worker_type=claude]", "subgraph cluster_x { label=L color=red b [label=B] } a -> b -> end",
+])
+def test_what_is_free(body: str) -> None:
+    assert findings(body) == []
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    ("a [milestone=7]", "a: garrison does not read milestone; name it x_milestone if it is a note of your own, or "
+     "remove it"),
+    ("a [date=today]", "a: garrison does not read date; name it x_date"),
+    ("a [acme.timer=1]", 'a: garrison does not read acme.timer; say namespaces="acme" in the graph'),
+    ("a [allowed_tools=Read]", "a: garrison does not read allowed_tools; write tools"),
+    ("a [colour=red]", "a: garrison does not read colour; did you mean color?"),
+    ("model=small", "garrison does not read model; write llm_model"),
+    ("a [type=deploy timout=5m]", "a: garrison does not read timout; did you mean timeout?"),
+    ("a [goal=more]", "a: garrison does not read goal; name it x_goal"),
+])
+def test_what_is_unknown(body: str, message: str) -> None:
+    [found] = findings(body)
+    assert (found.rule, found.severity) == ("attribute_unknown", "warning")
+    assert str(found).startswith(message)
+
+
+def test_defaults_are_reported_once() -> None:
+    [typo] = findings("node [timout=5m milestone=7] b [label=B] c [label=C] a -> b -> c -> end") [:1]
+    assert (typo.rule, typo.node) == ("attribute_misspelt", "b")
+    [unknown] = findings("node [milestone=7] b [label=B] c [label=C] a -> b -> c -> end")
+    assert str(unknown).startswith("b: garrison does not read milestone (and 1 more node);")
+    two = findings("b [label=B timout=1m] c [label=C timout=2m] a -> b -> c -> end")
+    assert [one.node for one in two] == ["b", "c"]
+
+
+def one_edit(word: str) -> Iterator[str]:
+    for at in range(len(word)):
+        yield word[:at] + word[at + 1:]
+        yield word[:at] + word[at] + word[at:]
+        yield word[:at] + "q" + word[at + 1:]
+        yield word[:at] + word[at + 1:at + 2] + word[at] + word[at + 2:]
+
+
+@pytest.mark.parametrize("level", Level)
+def test_every_misspelling_of_a_known_attribute_is_an_error(level: Level) -> None:
+    accepted = {*KNOWN[level], *DRAWING, *ORDINARY_WORDS, *OTHER_ENGINES[level]}
+    wrong = {edited for key in KNOWN[level] if len(key) >= MIN_LENGTH for edited in one_edit(key)} - accepted
+    attrs = {key: Value("1", at) for at, key in enumerate(sorted(wrong), 1)}
+    graph = Graph(attrs=attrs if level is Level.GRAPH else {}, nodes={
+        name: Node(name, attrs if level is Level.NODE else {}) for name in ("a", "b")},
+        edges=(Edge("a", "b", attrs if level is Level.EDGE else {}),))
+    found = {one.line for one in lint(graph) if one.rule in ("attribute_misspelt", "attribute_misplaced")}
+    assert len(wrong) > 100
+    assert [key for key, value in attrs.items() if value.line not in found
+            and not key.startswith(("x_", "var.", "param."))] == []
+
+
+@pytest.mark.parametrize(("first", "second", "count"), [
+    ("", "", 0), ("gate", "gate", 0), ("gaet", "gate", 1), ("gat", "gate", 1), ("gatee", "gate", 1),
+    ("gaze", "gate", 1), ("g", "gate", 3), ("acpetancee", "acceptance", 3),
+])
+def test_edits(first: str, second: str, count: int) -> None:
+    assert edits(first, second) == edits(second, first) == count
+
+
+def test_the_index_finds_what_comparing_all_names_finds() -> None:
+    names = sorted(KNOWN[Level.NODE])
+    for key in names[::6]:
+        for wrong in [other for once in one_edit(key) for other in one_edit(once)][::97]:
+            near = [name for name in names if len(name) >= MIN_LENGTH and edits(wrong.casefold(), name) <= min(
+                MAX_EDITS, len(name) - 2)]
+            assert (nearest(wrong, names) is not None) == bool(near), wrong
+
+
+def test_many_unknown_attributes_cost_little() -> None:
+    body = " ".join(f"a [note_{at}x{at}=1]" for at in range(3000))
+    assert len(findings(body)) == 3000
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+TYPO = 'digraph { start [shape=Mdiamond] end [shape=Msquare] a [label=A acceptanc="make test"] start -> a -> end }'
+
+
+def test_a_run_is_refused_before_it_begins_and_goes_on_once_it_has_begun() -> None:
+    with pytest.raises(Refused, match="did you mean acceptance"):
+        plan_run(parse(TYPO))
+    assert set(plan_run(parse(TYPO), has_begun=True).tasks) == {"a"}
+    assert errors(lint(parse(TYPO), has_begun=True)) == []
+    with pytest.raises(Refused, match="did you mean acceptance"):
+        run(TYPO, agent=lambda _call: "success")
+
+
+# ---- the tables and the code -----------------------------------------------------------------------------------------
+
+READERS = {"text", "number", "flag", "seconds", "_whole_number"}
+WRITTEN = {"fillcolor", "peripheries", "style", "xlabel"}
+"""Attributes that a drawing gets."""
+
+
+def test_every_attribute_that_the_code_reads_is_in_a_table() -> None:
+    known = frozenset().union(*KNOWN.values(), *(OTHER_ENGINES[level] for level in Level), DRAWING, WRITTEN)
+    read = {key: path for path in Path(garrison.__file__).parent.rglob("*.py")
+            for key in attributes_read(ast.parse(path.read_text(encoding="utf-8")))}
+    assert len(read) > 60
+    assert {key: path.name for key, path in read.items() if key not in known} == {}
+    assert {name for names in ATTRIBUTES.values() for name in names} <= KNOWN[Level.NODE]
+
+
+def attributes_read(tree: ast.AST) -> Iterator[str]:
+    """The keys of `text(attrs, KEY)`, `attrs.get(KEY)` and `attrs[KEY]`."""
+    for node in ast.walk(tree):
+        owner, key = None, None
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[owner, ast.Constant(value=str(key)), *_]) if name in READERS:
+                pass
+            case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                pass
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str(key))):
+                pass
+        if owner is not None and key is not None and ast.unparse(owner).rpartition(".")[2] in ("attrs", "attributes"):
+            yield key

@@ -147,7 +147,7 @@ def circuit() -> str:
 def gate_results() -> str:
     """Return the table of the results of a gate run."""
     return _table(["result", "meaning", "may be the gate's own fault"], [
-        [f"`{result}`", DESCRIPTIONS.get(result, "the gate passed").format(code="N", timeout=1800.0),
+        [f"`{result}`", DESCRIPTIONS.get(result, "the gate passed").format(command="", code="N", timeout=1800.0),
          "yes" if result in BROKEN else "no"] for result in get_args(Result)])
 
 

@@ -53,7 +53,7 @@ def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -
     expect(cards).to_have_count(2)
     expect(cards.nth(0)).to_contain_text("Land the rounding rule?")
     expect(cards.nth(0).get_by_role("button", name="Yes, land it")).to_be_visible()
-    expect(cards.nth(1)).to_contain_text("exit code 3")
+    expect(cards.nth(1)).to_contain_text("(exit 3)")
     expect(page).to_have_title("(2) r1 · garrison")
     assert "2%3C%2Ftext" in page.locator("#favicon").get_attribute("href")
     expect(page.locator("#link")).to_have_text("Live")
@@ -62,7 +62,7 @@ def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -
         "nodes => nodes.map(node => [node.dataset.node, node.querySelector('.sign').textContent])"))
     assert len({signs["slow"][0], signs["fast"], signs["bad"], signs["ask"], signs["land"]}) == 5, "not by colour alone"
     names = page.locator("svg .node").evaluate_all("nodes => nodes.map(node => node.getAttribute('aria-label'))")
-    assert any("failed" in name and "exit code 3" in name for name in names)
+    assert any("failed" in name and "(exit 3)" in name for name in names)
 
 
 def test_a_node_without_an_agent_is_passed_once_a_later_node_has_started(crew: Served, opened: Any) -> None:

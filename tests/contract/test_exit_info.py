@@ -17,10 +17,12 @@ from garrison.system.exit_info import (
     ExitMonitor,
     describe_death,
     describe_exit,
+    describe_failure,
     describe_hangup,
     is_tmux_server_gone,
     oom_counter,
     oom_kills,
+    quote_command,
 )
 from support import wait_for
 
@@ -209,9 +211,26 @@ def test_the_cause_is_described(known: dict[str, object], said: str) -> None:
 
 
 def test_a_hangup_is_distinguished_from_a_requested_end() -> None:
-    assert describe_hangup("stopped", server_died=True) == "stopped"
-    assert describe_hangup(TERMINAL_GONE, server_died=True) == "the tmux server died"
-    assert describe_hangup(TERMINAL_GONE, server_died=False) == "its tmux session was closed"
+    assert describe_hangup("stopped", server_died=True, has_session=True) == "stopped"
+    assert describe_hangup(TERMINAL_GONE, server_died=True, has_session=True) == "the tmux server died"
+    assert describe_hangup(TERMINAL_GONE, server_died=False, has_session=True) == "its tmux session was closed"
+    assert describe_hangup(TERMINAL_GONE, server_died=False, has_session=False) == "it was ended by SIGHUP"
+
+
+@pytest.mark.parametrize(("command", "quoted"), [
+    ("make test", "`make test`"), ("  make\n", "`make`"), ("set -e\nmake", "`set -e…`"),
+    ("x" * 81, f"`{'x' * 80}…`"), ("x" * 80, f"`{'x' * 80}`")])
+def test_a_command_is_named_by_its_first_line(command: str, quoted: str) -> None:
+    assert quote_command(command) == quoted
+
+
+@pytest.mark.parametrize(("code", "output", "seconds", "reason"), [
+    (1, "2 failed\n", None, "acceptance `make test` failed (exit 1): 2 failed"),
+    (127, "", None, "acceptance `make test` failed (exit 127): it printed nothing"),
+    (-9, " ", None, "acceptance `make test` was killed by SIGKILL: it printed nothing"),
+    (-15, "slow", 61.2, "acceptance `make test` timed out after 61 s: slow")])
+def test_a_failure_names_command_exit_and_output(code: int, output: str, seconds: float | None, reason: str) -> None:
+    assert describe_failure("acceptance `make test`", code, output, seconds=seconds) == reason
 
 
 def test_a_recorded_server_is_distinguished_from_a_reused_pid() -> None:

@@ -179,7 +179,7 @@ def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place
     assert git(place.repo, "show", "main:number.txt").split() == [slots[0]] * 2
     assert git(place.repo, "show", "main:number-o.txt").split() == [slots[1]]
     reason = place.nodes()["n"]["reason"]
-    assert "exit code 127" in reason
+    assert "failed (exit 127)" in reason
     assert "held back" in reason
     log = (place.home / "runs/r1/nodes/n/1/acceptance.log").read_text()
     assert "AWS_SECRET_X" in log

@@ -71,7 +71,7 @@ def test_only_the_culprit_is_rejected_after_runs_of_its_own(tmp_path, bad):
     world.drain()
     assert {node for node, status in statuses(world).items() if status != "landed"} == {bad}
     assert world.entry(bad).status == "rejected"
-    assert "exit code 1" in world.entry(bad).reason
+    assert "failed (exit 1)" in world.entry(bad).reason
     assert [bad] in runs_of(world)
     assert len(runs_of(world)) <= 8
     outcomes = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes

@@ -71,7 +71,7 @@ def test_enqueue_list_process_show(world):
     done = call("process")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["success"] is False
-    assert "exit code 1" in json.loads(done.stdout)["error"]
+    assert "failed (exit 1)" in json.loads(done.stdout)["error"]
     assert json.loads(call("show", enqueued["entry"]["id"]).stdout)["status"] == "landed"
     assert call("show", "nothing").exit_code == 1
     assert "landed" in call("list").stdout
@@ -111,7 +111,7 @@ def test_drain_works_all_and_another_gate_is_refused(world):
     assert result.exit_code == 1
     assert [json.loads(part + "}")["success"] for part in result.stdout.split("\n}") if part.strip()] == [
         True, False, True]
-    assert result.stderr.endswith("garrison: the gate failed with exit code 1\n")
+    assert "garrison: the gate `test ! -e bad" in result.stderr and result.stderr.endswith("` failed (exit 1)\n")
 
 
 def test_a_drain_names_all_that_did_not_land(world):

@@ -51,8 +51,9 @@ def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):
     ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),
     ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up"),
     ("cat; echo read to its end; false", None, "read to its end"),
-    ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "gate ran longer than"),
-    ("true", "no-such-command", "set-up's command was not found"), ("true", "sleep 60", "set-up ran longer than")])
+    ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "sleep 62` ran longer than"),
+    ("true", "no-such-command", "the set-up `no-such-command` was not found"),
+    ("true", "sleep 60", "the set-up `sleep 60` ran longer than")])
 def test_any_other_result_is_refused_with_the_logs_tail(world, gate, setup, word):
     with pytest.raises(PreflightRed) as told:
         run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)

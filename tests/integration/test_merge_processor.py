@@ -83,7 +83,7 @@ def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
     world.enqueue("good")
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
-    assert "exit code 1" in world.entry("bad").reason
+    assert "failed (exit 1)" in world.entry("bad").reason
     assert world.gates() == 2  # the bare target, and good
     check(world)
 

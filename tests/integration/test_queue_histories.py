@@ -335,5 +335,5 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
     drive(processor)
     processor.close()
     assert statuses(world) == {"bad": "rejected"}
-    assert "exit code 1" in world.entry("bad").reason
+    assert "failed (exit 1)" in world.entry("bad").reason
     sound(world)

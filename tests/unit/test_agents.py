@@ -41,22 +41,23 @@ def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
 
 @pytest.mark.parametrize(("result", "outcome"), [
     (JobResult(0, False, 1.0), Outcome("success", "", 0)),
-    (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
-    (JobResult(-9, False, 1.0), Outcome("fail", "killed by SIGKILL: said", -9, killed=True)),
-    (JobResult(137, False, 1.0), Outcome("fail", "exit code 137: said", 137, killed=True)),
-    (JobResult(-11, False, 1.0), Outcome("fail", "killed by SIGSEGV: said", -11, killed=True)),
-    (JobResult(143, False, 1.0), Outcome("fail", "exit code 143: said", 143, killed=True)),
-    (JobResult(130, False, 1.0), Outcome("fail", "exit code 130: said", 130)),
-    (JobResult(129 + 31, False, 1.0), Outcome("fail", "exit code 160: said", 160)),
-    (JobResult(-9, True, 61.2), Outcome("fail", "timed out after 61 s: said", -9)),
-    (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
-    (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
+    (JobResult(3, False, 1.0), Outcome("fail", "the command failed (exit 3): said", 3)),
+    (JobResult(-9, False, 1.0), Outcome("fail", "the command was killed by SIGKILL: said", -9, killed=True)),
+    (JobResult(137, False, 1.0), Outcome("fail", "the command failed (exit 137): said", 137, killed=True)),
+    (JobResult(-11, False, 1.0), Outcome("fail", "the command was killed by SIGSEGV: said", -11, killed=True)),
+    (JobResult(143, False, 1.0), Outcome("fail", "the command failed (exit 143): said", 143, killed=True)),
+    (JobResult(130, False, 1.0), Outcome("fail", "the command failed (exit 130): said", 130)),
+    (JobResult(129 + 31, False, 1.0), Outcome("fail", "the command failed (exit 160): said", 160)),
+    (JobResult(-9, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -9)),
+    (JobResult(-15, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -15)),
+    (JobResult(0, True, 60.0), Outcome("fail", "the command timed out after 60 s: said", 0))])
 def test_rule_exit_zero(result: JobResult, outcome: Outcome) -> None:
     assert outcome_by_exit_code(result, "said") == outcome
 
 
-def test_a_reason_without_output_has_no_colon() -> None:
-    assert outcome_by_exit_code(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
+def test_a_reason_names_the_command_and_says_so_if_that_printed_nothing() -> None:
+    assert outcome_by_exit_code(JobResult(-9, False, 1.0), "", "command `make`").reason == (
+        "command `make` was killed by SIGKILL: it printed nothing")
 
 
 RULES = ("exit_zero", "result_file")
@@ -82,7 +83,7 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
     (None, 0, "success", ""), ("", 0, "success", ""), ({"preferred_label": "ship"}, 0, "success", ""),
-    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"),
+    ({"preferred_label": "back"}, 3, "fail", "the command failed (exit 3): printed"),
     ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
     ({"status": "needs_review"}, 0, "success", ""),

@@ -23,8 +23,12 @@ def test_results(code, timed_out, tail, stage, result):
 
 def test_every_failure_is_described():
     for result in verdicts.BROKEN | {"red"}:
-        assert verdicts.describe_result(result, 9, 1.5)
-    assert verdicts.describe_result("green", 0, 1) == ""
+        assert "`make test`" in verdicts.describe_result(result, "make test", 9, 1.5)
+    assert verdicts.describe_result("green", "make test", 0, 1) == ""
+    assert verdicts.describe_result("red", "make test", 9, 1) == "the gate `make test` failed (exit 9)"
+    assert verdicts.describe_result("setup", "npm ci", 1, 1) == "the set-up `npm ci` failed (exit 1)"
+    assert verdicts.describe_result("setup", "npm ci", 127, 1) == (
+        "the set-up `npm ci` was not found or could not run (exit 127)")
 
 
 def test_verdicts_are_exchangeable_only_with_gate_setup_and_environment():

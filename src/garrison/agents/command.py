@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
-from garrison.system.exit_info import describe_exit
+from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
@@ -66,13 +66,17 @@ class CommandAgent:
         argv = [fill_placeholders(word, assignment, result_file) for word in self.profile.argv]
         job = Job.start(argv, env=environment, cwd=assignment.worktree, log=assignment.output,
                         timeout_s=task.timeout_s, now=now)
-        return CommandWork(job, assignment, self.profile.success, result_file)
+        is_shell = "{command}" in self.profile.argv
+        what = f"command {quote_command(task.command or '')}" if is_shell else f"agent {self.name}"
+        return CommandWork(job, assignment, self.profile.success, result_file, what)
 
 
 class CommandWork(Work):
     """A running program."""
 
-    def __init__(self, job: Job, assignment: Assignment, rule: str, result_file: Path) -> None:
+    def __init__(self, job: Job, assignment: Assignment, rule: str, result_file: Path, what: str) -> None:
+        self._what = what
+        """Its command, as a reason names it."""
         self._job, self._assignment, self._rule, self._result_file = job, assignment, rule, result_file
 
     def poll(self, now: float) -> Outcome | None:
@@ -80,7 +84,7 @@ class CommandWork(Work):
         result = self._job.poll(now)
         if result is None:
             return None
-        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3))
+        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3), self._what)
 
     def stop(self, now: float) -> None:
         """Send TERM, later KILL."""
@@ -110,8 +114,9 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> s
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
 
 
-def outcome_of(rule: str, result_file: Path, result: JobResult, output: str) -> Outcome:
-    """Return the outcome by the profile's rule and the program's result file; `output` are its last lines."""
+def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, what: str = "the command") -> Outcome:
+    """Return the outcome by the profile's rule and the program's result file; `output` are its last lines, `what` names
+    it."""
     try:
         report = read_report(result_file)
     except ValueError as error:
@@ -120,21 +125,18 @@ def outcome_of(rule: str, result_file: Path, result: JobResult, output: str) -> 
         return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
     if rule == "result_file":
         return outcome_by_report(report, result)
-    outcome = outcome_by_exit_code(result, output)
+    outcome = outcome_by_exit_code(result, output, what)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
         outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.exit_code)
     return replace(outcome, report=report)
 
 
-def outcome_by_exit_code(result: JobResult, output: str) -> Outcome:
-    """Apply the rule `exit_zero`; `output` are the program's last lines."""
+def outcome_by_exit_code(result: JobResult, output: str, what: str = "the command") -> Outcome:
+    """Apply the rule `exit_zero`; `output` are the program's last lines, `what` names it."""
     if result.ok:
         return Outcome("success", exit_code=0)
-    if result.timed_out:
-        return Outcome("fail", f"timed out after {result.seconds:.0f} s: {output}", result.exit_code)
-    how = describe_exit(result.exit_code) or "it ended"
-    reason = f"{how}: {output}" if output.strip() else how
+    reason = describe_failure(what, result.exit_code, output, seconds=result.seconds if result.timed_out else None)
     return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
 
 

@@ -21,7 +21,7 @@ from garrison.errors import GarrisonError, Refused
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
-from garrison.merge.verdicts import DESCRIPTIONS, Result, classify, describe_result
+from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.system import disk_space, failpoint, kill_tree, processes
 from garrison.system.environment import child_environment, explain_missing_command
@@ -157,7 +157,8 @@ class GateRun:
         """Return the verdict, None while set-up or gate runs; start the gate after a green set-up."""
         stage = self._stage()
         if stage is None:
-            return Verdict("lost", -1, DESCRIPTIONS["lost"], "", self.log)
+            reason = describe_result("lost", self.config.gate or "", -1, self.config.timeout)
+            return Verdict("lost", -1, reason, "", self.log)
         running = self._is_running(stage, now)
         exit_status = self._read_verdict(stage)
         if exit_status is None:
@@ -200,7 +201,8 @@ class GateRun:
         tail = read_tail(log, TAIL_LINES)
         result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
-        reason = describe_result(result, code, self.config.timeout, timed_out=timed_out)
+        command = (self.config.setup if stage == "setup" else self.config.gate) or ""
+        reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
         return Verdict(result, code, reason + hint, tail, log)
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:

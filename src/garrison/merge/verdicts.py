@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from garrison.merge.records import from_data
+from garrison.system.exit_info import quote_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
@@ -35,12 +36,12 @@ _RAN_NOTHING = re.compile(r"^Ran 0 tests in ", re.MULTILINE)
 _RAN_SOME = re.compile(r"^Ran [1-9]\d* tests? in |^[= ]*\d+ passed", re.MULTILINE)
 
 DESCRIPTIONS = {
-    "red": "the gate failed with exit code {code}",
-    "missing": "the gate's command was not found or could not run (exit code {code})",
-    "timeout": "the gate ran longer than {timeout:g} s and was stopped",
-    "empty": "the gate ran no tests (exit code {code})",
-    "setup": "the set-up failed with exit code {code}",
-    "lost": "the gate was ended by a signal, or had no room left on its disk, and gave no verdict",
+    "red": "the gate{command} failed (exit {code})",
+    "missing": "the gate{command} was not found or could not run (exit {code})",
+    "timeout": "the gate{command} ran longer than {timeout:g} s and was stopped",
+    "empty": "the gate{command} ran no tests (exit {code})",
+    "setup": "the set-up{command} failed (exit {code})",
+    "lost": "the gate{command} was ended by a signal, or had no room left on its disk, and gave no verdict",
 }
 
 
@@ -57,11 +58,12 @@ def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> R
     return "green" if code == 0 else "red"
 
 
-def describe_result(result: str, code: int, timeout: float, *, timed_out: bool = False) -> str:
-    """Return a result in one line for people, empty for green."""
+def describe_result(result: str, command: str, code: object, timeout: float, *, timed_out: bool = False) -> str:
+    """Return a result in one line for people, empty for green; `command` is that of the gate or the set-up."""
+    description = DESCRIPTIONS.get(result, "")
     if result == "setup" and (timed_out or code in (126, 127)):
-        return describe_result("timeout" if timed_out else "missing", code, timeout).replace("gate", "set-up")
-    return DESCRIPTIONS.get(result, "").format(code=code, timeout=timeout)
+        description = DESCRIPTIONS["timeout" if timed_out else "missing"].replace("gate", "set-up")
+    return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,8 @@ class Supervisor:
         self.sweep(identity)
         return ChildDied(identity.key.full, identity.incarnation, self.runtime.clock.monotonic(),
                          self.runtime.observer.machine.boot_id, attempt,
-                         describe_hangup(identity.reason, server_died=_lost_tmux_server(identity)),
+                         describe_hangup(identity.reason, server_died=_lost_tmux_server(identity),
+                                         has_session=bool(identity.tmux)),
                          identity.metadata.get("class", CRASH))
 
     def record_death(self, death: ChildDied) -> ChildDied:

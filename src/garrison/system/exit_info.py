@@ -186,8 +186,42 @@ def describe_exit(code: int | None, *, memory: bool = False) -> str:
         return f"killed by signal {-code}"
 
 
-def describe_hangup(reason: str, *, server_died: bool) -> str:
-    """Describe why an orchestrator ended gracefully without being stopped: its terminal closed, or its server died."""
+_LONGEST_COMMAND = 80
+"""Characters of a command that a reason repeats."""
+
+
+def quote_command(command: str) -> str:
+    """Return a command as a reason names it: its first line in backquotes, shortened."""
+    line = command.strip().partition("\n")[0]
+    is_short = line == command.strip() and len(line) <= _LONGEST_COMMAND
+    return f"`{line if is_short else line[:_LONGEST_COMMAND] + '…'}`"
+
+
+def describe_failure(what: str, code: int, output: str, *, seconds: float | None = None) -> str:
+    """Return why a command failed: `acceptance `make test` failed (exit 1): two tests`.
+
+    Args:
+        what: the command, by its purpose and `quote_command`.
+        code: exit code, negative for a signal.
+        output: the end of what it printed.
+        seconds: how long it ran, if its time was up.
+    """
+    if seconds is not None:
+        how = f"timed out after {seconds:.0f} s"
+    elif code < 0:
+        how = f"was {describe_exit(code)}"
+    else:
+        how = f"failed (exit {code})"
+    return f"{what} {how}: {output.strip() or 'it printed nothing'}"
+
+
+def describe_hangup(reason: str, *, server_died: bool, has_session: bool) -> str:
+    """Describe why an orchestrator ended gracefully without being stopped: its terminal closed, or its server died.
+
+    Without a tmux session (a plain process is its terminal) somebody sent it the signal.
+    """
     if reason != TERMINAL_GONE:
         return reason
+    if not has_session:
+        return "it was ended by SIGHUP"
     return "the tmux server died" if server_died else "its tmux session was closed"

@@ -21,6 +21,7 @@ from garrison.processes.worktree import remove_validator_worktree, validator_wor
 from garrison.records import atomic
 from garrison.system import disk_space
 from garrison.system.environment import explain_missing_command
+from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class RunnerJobs:
         if result.ok:
             return JobFact(name, "ok")
         if isinstance(job, ValidatorJob):
-            return JobFact(name, f"the validator refused it: {job.reason}")
+            return JobFact(name, f"the validator {self.command(name)} refused it: "
+                                 f"{job.reason or 'it gave no reason'}")
         return JobFact(name, self._describe_failure(name, result))
 
     def _why_inconclusive(self, name: str, result: JobResult) -> str:
@@ -103,9 +105,10 @@ class RunnerJobs:
         return "had no space left on its disk" if is_full else ""
 
     def _describe_failure(self, name: str, result: JobResult) -> str:
-        how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
+        what = f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"
         hint = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
-        return f"{name} {how}{hint}: {read_tail(self._log(name), 12)}"
+        return describe_failure(what, result.exit_code, read_tail(self._log(name), 12) + hint,
+                                seconds=result.seconds if result.timed_out else None)
 
     def _log(self, name: str) -> Path:
         return atomic.make_directory(self.folder) / f"{name}.log"

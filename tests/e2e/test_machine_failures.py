@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,12 @@ def power_off(place: Place) -> None:
 
 def deaths(place: Place, stem: str) -> list[str]:
     """Why the lives of a layer died, as its supervisor journaled it."""
+    return [record["why"] for record in death_records(place, stem)]
+
+
+def death_records(place: Place, stem: str) -> list[dict[str, Any]]:
     stems = ["", *(path.stem for path in (place.home / "runs/r1/layers").glob("*.jsonl"))]
-    return [record["data"]["why"] for one in stems for record in place.journal("r1", one)
+    return [record["data"] for one in stems for record in place.journal("r1", one)
             if record["kind"] == "death" and record["data"]["full"] == f"{stem}@r1"]
 
 
@@ -162,6 +167,8 @@ def test_the_process_that_ended_a_terminal_is_named(places: Callable[..., Place]
     assert "the tmux server died" not in whys[2]
     assert whys[3].startswith("the tmux server died")
     assert [why.startswith("the tmux server died") for why in deaths(place, "orchestrator-b")] == [True, True]
+    first = [death_records(place, f"orchestrator-{name}")[0].get("class") for name in "ab"]
+    assert sorted(first) == ["crash", "terminal"], "the death of a shared server counts once"
     assert deaths(place, "runner-b") == [f"{deaths(place, 'runner-b')[0].partition(':')[0]}: killed by SIGKILL"]
 
 

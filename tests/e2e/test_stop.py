@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from support import Node, Place, alive, wait_for
+
+REGISTRY = Path(__file__).parents[2] / "scripts/identity_registry.py"
 
 
 def stopped(place: Place) -> None:
@@ -82,4 +88,40 @@ def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     place.release("a")
     wait_for("it goes on to its end", lambda: place.status() == "done")
     wait_for("nothing is left", lambda: not place.living_processes())
+    place.check("a", history=False)
+
+
+def mark_terminated(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, REGISTRY, "mark-terminated", *arguments], env=place.env, capture_output=True,
+                          text=True, check=False)
+
+
+def test_a_runner_marked_by_hand_wedges_no_run_and_a_stop_ends(place: Place) -> None:
+    child = place.launch(place.graph(Node("a", before=place.hold("a"))))
+    place.wait_until_held("a")
+    refused = mark_terminated(place, "runner", "a", "--run", "r1")
+    assert (refused.returncode, "--kill" in refused.stderr) == (1, True)
+    assert place.identity("runner-a")["status"] == "active"
+    assert mark_terminated(place, "runner", "a", "--run", "r1", "--kill").returncode == 0
+    place.pid("runner-a", incarnation=2)
+
+    # as an earlier version did it, to a living process
+    path = place.home / "identities/runner-a@r1.json"
+    marked = {**json.loads(path.read_text()), "status": "terminated", "terminated_at": "2026-01-01T00:00:00.000000Z"}
+    path.write_text(json.dumps({**marked, "metadata": {**marked["metadata"], "reason": "marked by hand"}}))
+    place.pid("runner-a", incarnation=3)
+
+    elsewhere = {**place.identity("runner-a"), "name": "x", "host": "another", "pid_ns": "pid:[1]", "agent_id": "x"}
+    (place.home / "identities/runner-x@r1.json").write_text(json.dumps(elsewhere))
+    with (place.home / "identities/runner-x@r1.life").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stop = place.command("stop", "r1")
+        assert (stop.returncode, "runner-x@r1" in stop.stderr) == (1, True), stop.stderr
+    assert place.identity("launch")["incarnation"] <= 4
+    assert place.command("stop", "r1").returncode in (0, 1)  # by now it may be over already
+    child.wait()
+    stopped(place)
+    (place.home / "identities/runner-x@r1.json").unlink()
+    place.release("a")
+    assert place.finish(place.resume()) == 0, place.logs()
     place.check("a", history=False)

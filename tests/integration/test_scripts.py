@@ -164,6 +164,26 @@ def test_an_identity_from_creation_to_its_end(box: Box) -> None:
     assert "cannot go from terminated" in box.refused("identity_registry.py", "mark-crashed", "runner", "impl_auth")
 
 
+@pytest.mark.parametrize(("command", "status"), [("mark-crashed", "crashed"), ("mark-terminated", "terminated")])
+def test_the_end_of_a_living_process_is_recorded_only_with_its_end(box: Box, sleeper: Callable[[], Sleeper],
+                                                                   command: str, status: str) -> None:
+    process = sleeper()
+    box.ok("identity_registry.py", "create", "runner", "impl_auth", "--pid", str(process.pid))
+    refused = box.refused("identity_registry.py", command, "runner", "impl_auth")
+    assert f"pid {process.pid}" in refused and "--kill" in refused
+    assert box.ok("identity_registry.py", "show", "runner", "impl_auth")["status"] == "active"
+
+    ended = box.ok("identity_registry.py", command, "runner", "impl_auth", "--kill")
+    assert (ended["status"], ended["incarnation"], ended["metadata"]["reason"]) == (status, 1, "marked by hand")
+    assert not processes.is_running(process.pid, process.ticks)
+    assert box.ok("identity_registry.py", command, "runner", "impl_auth", "--kill") == ended
+
+
+def test_a_process_registered_by_hand_may_record_its_own_end(box: Box) -> None:
+    box.ok("identity_registry.py", "create", "orchestrator", "a", "--pid", str(os.getpid()))
+    assert box.ok("identity_registry.py", "mark-terminated", "orchestrator", "a")["status"] == "terminated"
+
+
 @pytest.mark.parametrize("command", ["update-liveness", "show", "mark-crashed", "mark-terminated"])
 def test_an_unknown_name_is_a_json_error_on_stderr(box: Box, command: str) -> None:
     assert "runner nobody" in box.refused("identity_registry.py", command, "runner", "nobody")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,16 @@ class Chaos:
         """[key, incarnations still to kill, steps left to the next]."""
         self.pending_unparks: list[tuple[int, Key]] = []
         """(steps left, name that is about to be parked): then a person unparks it."""
+        marks = random.Random(f"marks of {world.seed}")  # of its own: else every seed would play another world
+        self.mark_at = marks.randrange(600) if marks.random() < 0.2 else -1
+        """Steps until a person ends a process with `mark-terminated --kill`, -1 for never."""
 
     def between(self) -> None:
         """Disturb the world, perhaps; called between any two of its steps."""
+        if self.mark_at >= 0:
+            self.mark_at -= 1
+            if self.mark_at < 0:
+                self.mark()
         for hunt in self.hunted:
             self._hunt(hunt)
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
@@ -254,6 +262,14 @@ class Chaos:
         """Run `garrison doctor --fix`: what is dead is fenced and swept, and its death is not counted."""
         self.world.spawn("command", launcher_key(self._run()), 0, commands.doctor,
                          marker=f"command-{self.world.fresh()}")
+
+    def mark(self) -> None:
+        """Run `mark-terminated --kill` on a supervised process, as a person does who wants to be rid of it."""
+        keys = [proc.key for proc in self.supervised() if proc.registered and proc.key.role != "launch"]
+        if keys:
+            key = random.Random(len(keys)).choice(keys)
+            self.world.spawn("command", launcher_key(key.run), 0, commands.mark_terminated(key),
+                             marker=f"command-{self.world.fresh()}")
 
     def change_queue(self) -> None:
         """Withdraw an entry of the merge queue, or hold one until the calm, as a person does."""

@@ -252,6 +252,8 @@ class Check:
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated":
             raise Violation(f"{change['node']} was called validated without having landed")
+        if entry.kind == "run" and entry.data["status"] == "stopped":
+            self._check_nothing_alive(run)
         if entry.kind == "run" and entry.data["status"] == "failed":
             self._check_all_parked(run, shadow)
         if entry.kind == "run" and entry.data["status"] == "done":
@@ -260,6 +262,14 @@ class Check:
                 if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
+
+    def _check_nothing_alive(self, run: Run) -> None:
+        """A stopped run has no process left but its launcher and its guardian."""
+        for proc in self.world.procs.values():
+            if (proc.kind == "supervised" and proc.key.run == run.id and proc.key.role in SUPERVISOR
+                    and proc.registered and not proc.doomed and not proc.revenant
+                    and (proc.key, proc.incarnation) not in self.ended):
+                raise Violation(f"run {run.id} was called stopped while {proc.name} lives")
 
     def _check_all_parked(self, run: Run, shadow: RunState) -> None:
         """A run that fails has no agent at work that its guardian only takes for parked."""

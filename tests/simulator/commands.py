@@ -8,6 +8,7 @@ from tests.simulator.launcher import RESUME, Launcher
 from tests.simulator.supervision import (
     PIPELINE,
     TIMING,
+    existing,
     guardian_key,
     replace_incarnation,
     start_incarnation,
@@ -16,11 +17,15 @@ from tests.simulator.world import Effect, Process, Steps, World
 
 from garrison.processes.launcher import policy
 from garrison.processes.resume_all import ResumeResult, decide_resume
-from garrison.records.identity import Identity
+from garrison.records.identity import Identity, mark_ended
+from garrison.records.names import Key
 from garrison.records.signals import ResumeRun, Signal
 from garrison.supervise import death_classes, hang_detector
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
+
+MARKED = "marked by hand"
+"""Reason of an identity whose end a person recorded."""
 
 SECOND_LOOK = 1.0
 """Seconds between the two observations by which a command judges a silent launcher."""
@@ -93,6 +98,21 @@ def doctor(world: World, me: Process) -> Steps:
         yield None
         if view.identity is not None and view.verdict is not None and view.verdict.state in ("dead", "lapsed"):
             yield from replace_incarnation(world, me, view.identity, "found dead by doctor")
+
+
+def mark_terminated(key: Key) -> Callable[[World, Process], Steps]:
+    """Return `mark-terminated --kill` of a name: fence and sweep what lives of it, then record a graceful end."""
+    def body(world: World, me: Process) -> Steps:
+        judged = world.view(key)
+        yield None
+        if judged.identity is None or judged.verdict is None or judged.verdict.state != "alive":
+            return
+        yield from replace_incarnation(world, me, judged.identity, MARKED, death_classes.ORDER)
+        found = world.identities[key]
+        if (found.incarnation, found.status) == (judged.identity.incarnation, "crashed"):
+            world.write_identity(me, key, lambda old: mark_ended(existing(old), "terminated", world.now, MARKED))
+
+    return body
 
 
 def _hangs(world: World, me: Process, launcher: ChildState) -> Effect:

@@ -86,7 +86,7 @@ class Guardian(SimulatedProcess):
 
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
         """Find living orchestrators that have no runner to stop them, though they are to stop."""
-        is_leaving = self.stopping or self.state.status in ("done", "failed")
+        is_leaving = self.stopping or self.state.status in run_state.ENDED
         if not is_leaving and not self.state.held:
             return {}
         strays = {}
@@ -99,7 +99,7 @@ class Guardian(SimulatedProcess):
         return strays
 
     def _is_overdue(self) -> bool:
-        if not self.stopping and self.state.status not in ("done", "failed"):
+        if not self.stopping and self.state.status not in run_state.ENDED:
             return False
         if self.leaving_since is None:
             self.leaving_since = self.world.mono
@@ -193,6 +193,10 @@ class Guardian(SimulatedProcess):
             yield None
         yield from self.record_synced(RunChanged(action.target, action.why))
 
+    def _stop_run(self, action: Action, view: GuardianView) -> Effect:
+        self.stopping = True
+        yield from ()
+
     # ---- actions: children
 
     def attempt_of(self, name: str) -> int:
@@ -271,6 +275,7 @@ class Guardian(SimulatedProcess):
         ActionKind.CHANGE_GATE: _change_gate,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.CHANGE_RUN: _change_run,
+        ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
         ActionKind.CLOSE_CIRCUIT: _close_circuit,

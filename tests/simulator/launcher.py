@@ -42,6 +42,7 @@ class Launcher(SimulatedProcess):
         self.state = RunState()
         self.policy = Policy()
         self.stopping_since: float | None = None
+        self.stop_guardians = 0
         self.to_resume, self.resume_sent = me.code == RESUME, False
         me.code = None
         self._read = self._seq = 0
@@ -81,7 +82,7 @@ class Launcher(SimulatedProcess):
         view = LauncherView(
             now, world.boot_id, status, self.watch.judge(world.view(self.guardian_key)), self.facts.deaths,
             world.pending(self.key), frozenset(self.facts.applied), self.stopping, is_overdue, others_living,
-            to_resume)
+            self.stop_guardians, to_resume)
         yield None
         self.decision = policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.actions, view))
@@ -128,6 +129,9 @@ class Launcher(SimulatedProcess):
         except START_RACES:
             return
         self.record(self.start_record(started, action))
+        if self.stopping:
+            self.stopping_since = self.world.mono
+            self.stop_guardians += 1
 
     def _replace(self, action: Action, view: LauncherView) -> Effect:
         yield from self.replace_child(view.guardian, action.why)

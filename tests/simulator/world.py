@@ -148,7 +148,7 @@ class World:
     """Everything that exists in one seed."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
-        self.rng = random.Random(seed)
+        self.seed, self.rng = seed, random.Random(seed)
         self.trace: list[str] | None = [] if tracing else None
         self.t = 1000.0
         self.booted_at = 0.0

@@ -315,7 +315,7 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     story.begin()
     story.land("a")
     (act,) = policy.decide(plan, story.state, story.view(), 2, Policy()).actions
-    assert (act.kind, act.target) == ("run", "stopped") and "max_steps" in act.why
+    assert (act.kind, act.target) == ("stop_run", "") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
     story.record(flow_policy.apply_flow_guidance(SetBudget(9), GUIDANCE))
     event = parking.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE)

@@ -20,6 +20,7 @@ from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
 from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import ChildState, replay
+from garrison.supervise.verdict import Observation, Verdict
 from policy_support import (
     AT,
     BOOT,
@@ -96,7 +97,11 @@ def test_a_node_that_waits_for_its_merge_uses_no_agent_slot() -> None:
     (life("runner", "a", "crashed"), 1, ["start"]),
     (life("runner", "a", "terminated", reason="orphaned"), 0, ["start"]),
     (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
-    (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
+    (life("runner", "a", "terminated", reason="stopped"), 0, ["stop_run"]),
+    (life("runner", "a", "terminated", reason="marked by hand"), 0, ["start"]),
+    (life("runner", "a", "terminated", reason="failed"), 0, ["record"]),  # its report was lost
+    (life("runner", "a", "terminated", reason="failed"), 1, ["start"]),
+    (life("runner", "a", "terminated", reason="failed", incarnation=6), 6, ["park"]),
 ])
 def test_decisions_about_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
     known = [death("runner-a@r1", number + 1) for number in range(deaths)]
@@ -108,7 +113,7 @@ def test_a_run_whose_runners_were_stopped_by_others_names_them_and_how_to_contin
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
     gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
     acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
-    assert [(act.kind, act.target) for act in acts] == [("run", "stopped")]
+    assert [(act.kind, act.target) for act in acts] == [("stop_run", "")]
     assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
 
 
@@ -122,7 +127,7 @@ def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
     assert shown(begun) == [("start", "a")]
     assert begun.actions[0].why == "it had ended gracefully (stopped); the run goes on"
     later = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=4)}
-    assert shown(guard(state, runners=later)) == [("run", "stopped")]
+    assert shown(guard(state, runners=later)) == [("stop_run", "")]
 
 
 def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, ChildState]]:
@@ -151,7 +156,7 @@ def test_a_landed_node_stays_landed_when_its_runner_is_parked_for_good() -> None
     assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
-@pytest.mark.parametrize(("reason", "lifted"), [("stopped", 0), ("stopped", 1), ("orphaned", 0)])
+@pytest.mark.parametrize(("reason", "lifted"), [("stopped", 0), ("stopped", 1), ("orphaned", 0), ("by hand", 0)])
 def test_the_runner_of_a_landed_node_that_was_stopped_comes_back_to_clean_up(reason: str, lifted: int) -> None:
     # Found by a storm: SIGTERM between landing and tidying left branch and tree for ever.
     state, _ = six_deaths("validated", 1)
@@ -473,6 +478,25 @@ def test_a_stop_goes_down_in_order() -> None:
     assert shown(guard(state, stopping=True, runners={"a": home})) == [("run", "stopped")]
     dead = life("runner", "a", state="dead")
     assert shown(guard(state, stopping=True, runners={"a": dead})) == [("replace", "a")]
+
+
+def test_a_run_is_stopped_only_when_nobody_of_it_lives() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    leaving = replace(life("runner", "a", "terminated", reason="marked by hand"),
+                      observation=Observation("h", BOOT, "p", leaving=1.0))
+    waits = guard(state, stopping=True, runners={"a": leaving})
+    assert (waits.actions, waits.wake_at is not None) == ([], True)
+    lingering = replace(leaving, verdict=Verdict("lingering", "stays"))
+    assert shown(guard(state, stopping=True, runners={"a": lingering})) == [("replace", "a")]
+    assert shown(guard(state, stopping=True, strays={"runner-x@r1": lingering})) == [("stray", "runner-x@r1")]
+    assert shown(guard(state, stopping=True, strays={"runner-x@r1": leaving})) == []
+
+    stopped = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
+                      ("run", {"status": "stopped"}))
+    assert shown(guard(stopped, runners={"a": life("runner", "a")})) == [("term", "a")]
+    assert shown(guard(stopped, strays={"orchestrator-a@r1": life("orchestrator", "a")})) == [
+        ("stray", "orchestrator-a@r1")]
+    assert shown(guard(stopped)) == [("end", "")]
 
 
 @pytest.mark.parametrize("status", ["done", "failed"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.simulator.commands import MARKED
 from tests.simulator.guardian import Guardian
 from tests.simulator.launcher import Launcher
 from tests.simulator.runner import Runner
@@ -244,6 +245,17 @@ def _orphans_not_restarted(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "may_start_again", lambda state, identity: False)
 
 
+def _marked_for_good(patch: pytest.MonkeyPatch) -> None:
+    real = guardian_view.may_start_again
+    for module in (guardian_policy, guardian_view):
+        patch.setattr(module, "may_start_again",
+                      lambda state, identity: real(state, identity) and identity.reason != MARKED)
+
+
+def _stopped_while_alive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guardian_policy, "_stop_first", lambda state, view, last: Decision([last]))
+
+
 def _queue_stalls(patch: pytest.MonkeyPatch) -> None:
     real = QueueState.waiting
     patch.setattr(QueueState, "waiting", lambda state: [] if len(state.entries) > 1 else real(state))
@@ -341,8 +353,8 @@ BROKEN = [*NEW,
           _notes_lost, _no_fence, _no_record, _parks_early, _applied_forgotten, _runner_forgets_applied,
           _no_objection, _runner_objects_to_nothing, _result_ignored, _every_result_is_good, _acceptance_skipped,
           _validated_early, _merge_journal_unread, _landing_ignored, _runners_not_watched, _order_ignored,
-          _orphans_not_restarted, _queue_stalls, _base_not_tested, _unforwarded("NEEDS_INPUT"),
-          _unforwarded("INPUT_RESPONSE"), _cancelled_and_reworked, _lands_untested]
+          _orphans_not_restarted, _marked_for_good, _stopped_while_alive, _queue_stalls, _base_not_tested,
+          _unforwarded("NEEDS_INPUT"), _unforwarded("INPUT_RESPONSE"), _cancelled_and_reworked, _lands_untested]
 
 
 # of flows

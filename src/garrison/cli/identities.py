@@ -19,15 +19,17 @@ from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, incarnation_option, json_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
 from garrison.config import Timing, find_home
-from garrison.errors import NotFound, Refused
-from garrison.records import record
+from garrison.errors import Fenced, NotFound, Refused
+from garrison.records import life_lock, record
 from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
 from garrison.records.names import Key
-from garrison.records.store import Store
+from garrison.records.store import Store, check_incarnation
 from garrison.supervise import observer as stale
+from garrison.supervise.death_classes import ORDER
 from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, new_id, next_hook
 from garrison.supervise.observer import Observer, ProcessOrigin
+from garrison.system import processes
 from garrison.system.clock import SystemClock, format_age
 
 STALE_AFTER = 300.0
@@ -143,29 +145,69 @@ def show(role: str, name: str, run: str | None = None, home: str | None = None) 
 
 
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                 reason: str = "marked by hand", home: str | None = None) -> dict[str, Any]:
-    """Record that an incarnation crashed; idempotent."""
-    return _mark("crashed", role, name, run, incarnation, reason, home)
+                 reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
+    """Record that an incarnation crashed; idempotent.
+
+    With `kill` a living process is ended first.
+
+    Raises:
+        Refused: its process is alive: the record would be wrong, and a successor would wait for the process.
+    """
+    return _mark("crashed", role, name, run, incarnation, reason, home, kill=kill)
 
 
 def mark_terminated(role: str, name: str, run: str | None = None, incarnation: int | None = None,
-                    reason: str = "marked by hand", home: str | None = None) -> dict[str, Any]:
-    """Record that an incarnation ended normally; idempotent."""
-    return _mark("terminated", role, name, run, incarnation, reason, home)
+                    reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
+    """Record that an incarnation ended normally; idempotent. Otherwise as `mark_crashed`."""
+    return _mark("terminated", role, name, run, incarnation, reason, home, kill=kill)
 
 
 def _mark(status: str, role: str, name: str, run: str | None, incarnation: int | None, reason: str,
-          home: str | None) -> dict[str, Any]:
+          home: str | None, *, kill: bool) -> dict[str, Any]:
     store = resolve.open_store(home)
     key = resolve.find_key(store, Identity, role, name, run)
-    now = SystemClock().utc()
+    observer, now = resolve.observer_of(store), SystemClock().utc()
+    writer = resolve.writer_incarnation(store, key, incarnation)
 
     def with_status(old: Identity | None) -> Identity:
         identity = _existing(old, key)
+        _refuse_living(observer, identity)
         return identity if identity.status == status else mark_ended(identity, status, now, reason)
 
-    written = store.update(Identity, key, with_status, incarnation=resolve.writer_incarnation(store, key, incarnation))
-    return to_json(resolve.observer_of(store), written)
+    if not kill:
+        return to_json(observer, store.update(Identity, key, with_status, incarnation=writer))
+    identity = store.get(Identity, key)
+    if writer is not None:
+        check_incarnation(identity, key, writer)
+    _end_process(observer, identity, reason)
+    try:
+        return to_json(observer, store.update(Identity, key, with_status, incarnation=identity.incarnation))
+    except Fenced:  # its supervisor was quicker: the name has a successor
+        return to_json(observer, store.get(Identity, key))
+
+
+def _refuse_living(observer: Observer, identity: Identity) -> None:
+    """Refuse to record the end of a living process, except for one that was registered by hand and records its own."""
+    verdict, pid = observer.judge(identity), identity.pid
+    if not verdict.living or pid is None:  # without a process it is alive only by its heartbeat
+        return
+    is_caller = pid in {os.getpid(), *processes.ancestors(os.getpid())}
+    if is_caller and not life_lock.is_held(observer.store.life_path(identity.key)):
+        return
+    raise Refused(f"{identity.key.full} is alive (pid {pid}: {verdict.why}), so its end was not recorded; pass --kill "
+                  "to end it, or use `garrison agents park` or `garrison stop`")
+
+
+def _end_process(observer: Observer, identity: Identity, reason: str) -> None:
+    """Fence a living incarnation and kill its processes, also one that outlives its recorded end."""
+    verdict = observer.judge(identity)
+    if verdict.state == "elsewhere":
+        raise Refused(f"{identity.key.full} is {verdict.why}; end it there")
+    if identity.pid is None or not (verdict.living or observer.observe(identity).leaving is not None):
+        return
+    from garrison.supervise.incarnation import fence, kill_incarnation
+
+    kill_incarnation(observer, fence(observer, identity, reason, ORDER), Timing.read(os.environ).sweep_grace)
 
 
 def _existing(old: Identity | None, key: Key) -> Identity:
@@ -264,17 +306,24 @@ def show_command(role: str, name: str, run: str | None, home: str | None) -> Non
     print_json(show(role, name, run, home))
 
 
+kill_option = click.option("--kill", is_flag=True, help="End its processes first; its run starts a successor.")
+
+
 @identity_registry.command("mark-crashed")
 @record_arguments
 @incarnation_option
-def mark_crashed_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
-    """Record that an incarnation crashed."""
-    print_json(mark_crashed(role, name, run, incarnation, home=home))
+@kill_option
+def mark_crashed_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None,
+                         kill: bool) -> None:
+    """Record that an incarnation crashed; refused while its process is alive."""
+    print_json(mark_crashed(role, name, run, incarnation, home=home, kill=kill))
 
 
 @identity_registry.command("mark-terminated")
 @record_arguments
 @incarnation_option
-def mark_terminated_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
-    """Record that an incarnation ended normally."""
-    print_json(mark_terminated(role, name, run, incarnation, home=home))
+@kill_option
+def mark_terminated_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None,
+                            kill: bool) -> None:
+    """Record that an incarnation ended normally; refused while its process is alive."""
+    print_json(mark_terminated(role, name, run, incarnation, home=home, kill=kill))

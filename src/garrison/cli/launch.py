@@ -247,17 +247,28 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     click.echo(f"run {run}: {status}")
 
 
+MAX_STOP_LAUNCHERS = 3
+"""Launchers that one `garrison stop` starts; what outlives them all cannot be stopped from here."""
+
+
 class _GracefulStop:
-    """Graceful stop of a run: signals its highest living process; if that dies before all have ended, the next one."""
+    """Graceful stop of a run: signals its highest living process; if that ends before all have, the next one."""
 
     def __init__(self, runtime: Runtime, launch_: Launch) -> None:
         self.runtime, self.launch = runtime, launch_
+        self.launchers = 0
+        """Launchers that were started only to stop the run."""
         self.target = self._terminate()
 
     def is_over(self) -> bool:
         """Return whether every process of the run has ended."""
         living = _living(self.runtime, self.launch.run_id)
         if living and self.target not in {identity.agent_id for identity in living}:
+            if self.launchers >= MAX_STOP_LAUNCHERS:
+                names = ", ".join(f"{identity.key.full} (pid {identity.pid} on {identity.host})" for identity in living)
+                raise GarrisonError(f"run {self.launch.run_id} is not stopped: {names} could not be ended from here; "
+                                    "end it where it runs, or with `identity_registry.py mark-terminated ROLE NAME "
+                                    "--kill`")
             with contextlib.suppress(AlreadyAlive):  # a process is just starting; the next poll retries
                 self.target = self._terminate()
         return not living
@@ -274,6 +285,7 @@ class _GracefulStop:
         if status in ("done", "failed", "stopped") and not _living(runtime, run):
             raise Refused(f"run {run} is already {status}")
         launching.spawn_launcher(runtime, self.launch, ["--stop"])
+        self.launchers += 1
         return runtime.store.get(Identity, launcher_key(run)).agent_id
 
 
@@ -287,8 +299,10 @@ def _only_living_run(runtime: Runtime) -> str:
 
 
 def _living(runtime: Runtime, run: str) -> list[Identity]:
+    """Return the processes of a run that are alive, also those that have recorded their end and are not gone yet."""
     identities, _ = runtime.store.list(Identity)
-    return [identity for identity in identities if identity.run_id == run and runtime.observer.judge(identity).living]
+    return [identity for identity in identities if identity.run_id == run
+            and (runtime.observer.judge(identity).living or runtime.observer.observe(identity).leaving is not None)]
 
 
 def _terminate_runners(runtime: Runtime, run: str) -> None:

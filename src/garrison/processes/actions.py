@@ -50,6 +50,7 @@ class ActionKind(StrEnum):
 
     # guardian
     CHANGE_RUN = "run"
+    STOP_RUN = "stop_run"
     CHANGE_NODE = "node"  # NodeChanged
     ADVANCE_FLOW = "flow"  # FlowAdvanced
     CHANGE_GATE = "gate"  # GateChanged

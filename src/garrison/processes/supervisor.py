@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
 from garrison.processes.actions import ActionKind
 from garrison.processes.loop import check_interval, log_line
-from garrison.records import atomic, signals
+from garrison.records import atomic, shared_cause, signals
 from garrison.records.events import (
     ChildDied,
     ChildFenced,
@@ -48,14 +48,20 @@ from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
-from garrison.supervise.death_classes import CRASH, HUNG
+from garrison.supervise.death_classes import CRASH, HUNG, TERMINAL
 from garrison.supervise.decisions import ChildState, encode_inputs
 from garrison.supervise.incarnation import fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
-from garrison.system.exit_info import ExitMonitor, describe_death, describe_hangup, is_tmux_server_gone
+from garrison.system.exit_info import (
+    SERVER_DIED,
+    ExitMonitor,
+    describe_death,
+    describe_hangup,
+    is_tmux_server_gone,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,11 +200,17 @@ class Supervisor:
         assert child.identity is not None
         identity = child.identity
         self.sweep(identity)
+        why = describe_hangup(identity.reason, server_died=_lost_tmux_server(identity), has_session=bool(identity.tmux))
+        death_class = identity.metadata.get("class", CRASH)
+        if death_class == CRASH and why.startswith(SERVER_DIED) and not self._claim_server_death(identity):
+            death_class = TERMINAL
         return ChildDied(identity.key.full, identity.incarnation, self.runtime.clock.monotonic(),
-                         self.runtime.observer.machine.boot_id, attempt,
-                         describe_hangup(identity.reason, server_died=_lost_tmux_server(identity),
-                                         has_session=bool(identity.tmux)),
-                         identity.metadata.get("class", CRASH))
+                         self.runtime.observer.machine.boot_id, attempt, why, death_class)
+
+    def _claim_server_death(self, identity: Identity) -> bool:
+        """Return whether the death of a terminal server counts against this one of its sessions."""
+        server = str((identity.tmux or {}).get("server", ""))
+        return shared_cause.claim(self.runtime.home, f"tmux-{server}", f"{identity.key.full}#{identity.incarnation}")
 
     def record_death(self, death: ChildDied) -> ChildDied:
         """Journal a death; from here on it is counted."""

@@ -335,9 +335,10 @@ class KillOrchestrator(Payload):
 
 @dataclass(frozen=True)
 class StopRun(Payload):
-    """Stop the run gracefully."""
+    """Stop the run gracefully; with `hurry` kill what does not stop at once."""
 
     action = "stop"
+    hurry: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -423,7 +424,7 @@ def _stuck(data: Mapping[str, Any]) -> Payload:
 def _guidance(data: Mapping[str, Any]) -> Payload | None:
     action, who = data.get("action"), _text(data, "who")
     if action == "stop":
-        return StopRun()
+        return StopRun(bool(data.get("hurry")) or None)
     if action == "resume":
         return ResumeRun(bool(data.get("again")) or None)
     if action == "park":

@@ -25,6 +25,7 @@ class Ruling:
 
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
+TERMINAL = "terminal"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
 CLASSES: Mapping[str, Ruling] = {
@@ -33,6 +34,7 @@ CLASSES: Mapping[str, Ruling] = {
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
     ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process
+    TERMINAL: Ruling(False, "at once"),  # its terminal server died, which counts against another of its sessions
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),

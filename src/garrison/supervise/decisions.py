@@ -50,9 +50,14 @@ class ChildState:
         """Return whether an incarnation that recorded its end still holds its life lock."""
         return self.observation is not None and self.observation.leaving is not None
 
+    @property
+    def attempt(self) -> int:
+        """Return the attempt that the incarnation belongs to, 0 without one."""
+        return int(self.identity.metadata.get("attempt", 1)) if self.identity is not None else 0
+
     def precedes(self, attempt: int) -> bool:
         """Return whether the incarnation belongs to an attempt before `attempt`."""
-        return self.identity is not None and int(self.identity.metadata.get("attempt", 1)) < attempt
+        return self.identity is not None and self.attempt < attempt
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,8 @@ def is_tmux_server_gone(server: str) -> bool:
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed process, as its parent sees it and as a shell reports it."""
+SERVER_DIED = "the tmux server died"
+"""Beginning of the reason of a process whose terminal server is gone."""
 TERMINAL_GONE = "its terminal is gone"
 """Reason of an orchestrator that ended on SIGHUP."""
 REAPER_GONE = "its reaper, the process above it in its terminal, was killed"
@@ -168,7 +170,7 @@ def describe_death(verdict: str, *, code: int | None = None, memory: bool = Fals
         server_died: the tmux server of its session is gone.
     """
     if server_died:
-        return f"the tmux server died; {verdict}"
+        return f"{SERVER_DIED}; {verdict}"
     return f"{verdict}: {how}" if (how := describe_exit(code, memory=memory)) else verdict
 
 
@@ -224,4 +226,4 @@ def describe_hangup(reason: str, *, server_died: bool, has_session: bool) -> str
         return reason
     if not has_session:
         return "it was ended by SIGHUP"
-    return "the tmux server died" if server_died else "its tmux session was closed"
+    return SERVER_DIED if server_died else "its tmux session was closed"

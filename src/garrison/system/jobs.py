@@ -21,7 +21,7 @@ from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
-_SIGNAL_NUMBERS = frozenset(range(1, 32)) - {signal.SIGINT}
+_SIGNAL_NUMBERS = frozenset(range(1, 32))
 _STEP = 0.1
 """Seconds between two polls while a job is being ended."""
 _GIVE_UP = 10.0
@@ -48,11 +48,7 @@ class JobResult:
 
     @property
     def ended_by_signal(self) -> bool:
-        """Return whether a signal ended it.
-
-        A shell reports its command's signal as 128 and more; 130 is what many programs return after Ctrl-C, a graceful
-        end.
-        """
+        """Return whether a signal ended it, Ctrl-C included; a shell reports its command's signal as 128 and more."""
         return not self.timed_out and is_signal_exit(self.exit_code)
 
 

@@ -27,7 +27,13 @@ from garrison.processes.guardian.parking import (
     failure_summary,
     is_resting,
 )
-from garrison.processes.guardian.view import UNFINISHED, is_suspended, may_start_again, needs_runner
+from garrison.processes.guardian.view import (
+    UNFINISHED,
+    has_lost_report,
+    is_suspended,
+    may_start_again,
+    needs_runner,
+)
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.signals import (
@@ -66,12 +72,11 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     if state.status == "new":
         return Decision(_begin_run(plan, state))
     if state.status == "stopped":
-        return Decision([Action(ActionKind.END, why="the run is stopped; --resume continues it")])
+        return _stop_first(state, view, Action(ActionKind.END, why="the run is stopped; --resume continues it"))
     if state.status in ("done", "failed"):
-        return Decision(_stop_children(state, view) or [Action(ActionKind.END, why=state.status)])
+        return _stop_first(state, view, Action(ActionKind.END, why=state.status))
     if view.stopping:
-        return Decision(_stop_children(state, view)
-                        or [Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason)])
+        return _stop_first(state, view, Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason))
     actions, restart_at = _supervise(state, view, policy)
     if not actions:
         actions = [*_stop_parked(state, view), *_start_nodes(plan, state, view, max_agents)]
@@ -215,6 +220,19 @@ def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
               if name not in state.nodes), Action(ActionKind.CHANGE_RUN, "running")]
 
 
+LEAVING_PAUSE = 0.1
+"""Seconds between two checks whether a process that has recorded its end is gone."""
+
+
+def _stop_first(state: RunState, view: GuardianView, last: Action) -> Decision:
+    """Stop every process of the run before the `last` action: a run is stopped only when nothing of it is alive."""
+    if actions := _stop_children(state, view):
+        return Decision(actions)
+    if any(child.leaving for child in (*view.children.values(), *view.strays.values())):
+        return Decision([], view.now + LEAVING_PAUSE)
+    return Decision([last])
+
+
 def _stop_children(state: RunState, view: GuardianView) -> list[Action]:
     """Record the dead, then terminate the living: runners first, then the processor. Replace those that do not end in
     time, and stray orchestrators last."""
@@ -227,7 +245,8 @@ def _stop_children(state: RunState, view: GuardianView) -> list[Action]:
     if living and view.overdue:
         return [Action(ActionKind.REPLACE, name, "did not stop in time", ReplaceChild(STOP)) for name in living]
     return [Action(ActionKind.TERMINATE, name) for name in living] or [
-        Action(ActionKind.REPLACE_STRAY, name, "its run stops without it") for name in view.strays]
+        Action(ActionKind.REPLACE_STRAY, name, "its run stops without it") for name, stray in view.strays.items()
+        if stray.verdict is not None and (stray.verdict.living or stray.verdict.needs_replacement)]
 
 
 def _cleanup(state: RunState, child: ChildState) -> RestartDecision | None:
@@ -285,6 +304,8 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
     full = child.identity.key.full if child.identity else ""
     node = state.nodes.get(name)
     limits = policy if node is not None else replace(policy, total=None)  # the processor serves the whole run
+    if node is not None and child.identity and has_lost_report(state, view, name):
+        child = replace(child, identity=replace(child.identity, status="crashed"))  # counted: it may happen again
     decision = decide_restart(child, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
     if node is not None and child.identity and child.precedes(node.attempt) \
             and _is_settled(state, child.identity, decision):
@@ -360,18 +381,23 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
     if flow is None or flow.over == "done":
         return [_end_run("done")]
     if flow.over and flow.state.resumable == "budget":
-        return [_end_run("stopped", f"{flow.why}; garrison launch --resume {view.run} --max-steps N continues it")]
+        return [_stop_run(f"{flow.why}; garrison launch --resume {view.run} --max-steps N continues it")]
     if flow.over:
         return [_end_run("failed", failure_summary(state, view, resting, flow.why))]
     suspended = [name for name in state.nodes if is_suspended(state, view, name)]
     if flow_policy.can_progress(plan, state, view if suspended else None):
         return []
     if suspended:
-        return [_end_run("stopped", f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left "
-                                    f"to do; garrison launch --resume {view.run} continues it")]
+        return [_stop_run(f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
+                          f"garrison launch --resume {view.run} continues it")]
     if not any(awaits_person(state, name) for name in resting):
         return [_end_run("failed", failure_summary(state, view, resting))]
     return []
+
+
+def _stop_run(why: str) -> Action:
+    """Return the action that begins a graceful stop, by which the run becomes `stopped` once nothing of it is alive."""
+    return Action(ActionKind.STOP_RUN, why=why)
 
 
 def _end_run(status: str, why: str = "") -> Action:

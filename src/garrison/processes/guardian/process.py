@@ -7,10 +7,11 @@ adopts the living processes, and applies the signals that arrived meanwhile.
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from garrison.errors import ForbiddenTransition
+from garrison.errors import ForbiddenTransition, RecordError
 from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy, policy
@@ -18,7 +19,14 @@ from garrison.processes.guardian.view import GuardianView
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.run_plan import build_task, check_journal_present
-from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run, to_snapshot
+from garrison.processes.run_state import (
+    ENDED,
+    RUN_TRANSITIONS,
+    STOPPED_BY_PERSON,
+    RunState,
+    replay_run,
+    to_snapshot,
+)
 from garrison.processes.spawn import spawn_process, spawn_runner
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.records import hook as hooks
@@ -41,7 +49,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher_key
 from garrison.records.run import Task, read_result
-from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
+from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
 from garrison.supervise.death_classes import CRASH, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
@@ -63,6 +71,10 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
+
+
+RUN_ROLES = frozenset({"runner", "orchestrator", "processor"})
+"""Roles of the processes below a guardian."""
 
 
 class Guardian:
@@ -111,19 +123,36 @@ class Guardian:
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(),
             self.launch.auto_approve)
 
+    @property
+    def _is_leaving(self) -> bool:
+        return self.stopping or self.state.status in ENDED
+
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
-        """Find living orchestrators that must stop but have no runner to stop them."""
-        is_leaving = self.stopping or self.state.status in ("done", "failed")
-        if not is_leaving and not self.state.held:
-            return {}
+        """Find living processes that must stop but have no parent to stop them; any of the run, however it came to
+        be, while the run stops."""
+        if not self._is_leaving:
+            return {name: stray for name in self.state.held if name in runners and not runners[name].living
+                    and (stray := self._stray(Key("orchestrator", name, self.run))) is not None}
         strays = {}
-        for name in self.state.nodes:
-            if runners[name].living or not (is_leaving or name in self.state.held):
+        for key in self.runtime.store.keys(Identity):
+            is_node = key.name in self.state.nodes
+            has_parent = is_node and key.role == "orchestrator" and runners[key.name].living
+            is_child = key == self.processor_key or (is_node and key.role == "runner")
+            if key.run != self.run or key.role not in RUN_ROLES or has_parent or is_child:
                 continue
-            orchestrator = self.supervisor.child_state(Key("orchestrator", name, self.run))
-            if orchestrator.identity and orchestrator.identity.status in ("starting", "active", "held"):
-                strays[name] = orchestrator
+            if (stray := self._stray(key)) is not None:
+                strays[key.name if is_node and key.role == "orchestrator" else key.full] = stray
         return strays
+
+    def _stray(self, key: Key) -> ChildState | None:
+        """Return a process of this machine that is not over; None if there is none, or its record is unreadable."""
+        try:
+            child = self.supervisor.child_state(key)
+        except RecordError:
+            return None
+        is_here = child.verdict is not None and child.verdict.state != "elsewhere"
+        is_left = child.living or child.leaving or (child.verdict is not None and child.verdict.needs_replacement)
+        return child if is_here and is_left else None
 
     def _results(self) -> dict[str, Result | None]:
         """Read the results of finished attempts that the flow does not know yet."""
@@ -147,7 +176,7 @@ class Guardian:
         return merges
 
     def _is_overdue(self) -> bool:
-        if not self.stopping and self.state.status not in ("done", "failed"):
+        if not self._is_leaving:
             return False
         now = self.runtime.clock.monotonic()
         if self._leaving_since is None:
@@ -266,6 +295,10 @@ class Guardian:
                                  id_=f"{self.run}-complete")
         self._record(RunChanged(status, action.why), sync=True)
 
+    def _stop_run(self, action: Action, view: GuardianView) -> None:
+        self._stop_reason = action.why
+        self.stop(0)
+
     # ---- actions: signals
 
     def _apply_signal(self, action: Action, view: GuardianView) -> None:
@@ -282,6 +315,9 @@ class Guardian:
                 self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_PERSON
             if event.stop:
                 self.stop(0)
+                payload = signals.parse(signal)
+                if isinstance(payload, StopRun) and payload.hurry:
+                    self._leaving_since = -math.inf
         failpoint.here(":signal-applied")
         signals.acknowledge(applied.posted.path)
 
@@ -397,6 +433,7 @@ class Guardian:
         ActionKind.CYCLE_MANAGER: _cycle_manager,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.CHANGE_RUN: _change_run,
+        ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
         ActionKind.CLOSE_CIRCUIT: _close_circuit,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 UNFINISHED = frozenset({"active", "impl_complete"})
 """Statuses of a node that is under way."""
 
+FINISHED = frozenset({"done", "failed"})
+"""Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
+
 
 @dataclass(frozen=True)
 class GuardianView:
@@ -31,8 +34,8 @@ class GuardianView:
     processor: ChildState = field(default_factory=ChildState)
     merges: dict[str, MergeStatus] = field(default_factory=dict)
     strays: dict[str, ChildState] = field(default_factory=dict)
-    """Living orchestrators without a runner to stop them, in a run that stops or ends or of a node that a person
-    parked."""
+    """Living processes without a parent to stop them, in a run that stops or ends; a node's orchestrator by the node,
+    also if a person parked that node, all others by their full names."""
     stopping: bool = False
     overdue: bool = False
     """True if the children have had their time to stop."""
@@ -57,7 +60,8 @@ class GuardianView:
 def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
     """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
 
-    A runner that ended orphaned, stopped or parked has not cleaned up; a parked one gets a single chance to.
+    A runner that ended before its work was done (orphaned, stopped, ended by a person, parked) has not cleaned up; a
+    parked one gets a single chance to.
     """
     status = state.nodes[node].status
     identity = view.runner(node).identity
@@ -67,17 +71,19 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
         return False
     if identity.status == "parked" and state.circuit(identity.key.full).parks == 1:
         return True
-    return identity.status not in ("terminated", "parked") or identity.reason in ("orphaned", "stopped")
+    return identity.status != "parked" and (identity.status != "terminated" or identity.reason not in FINISHED)
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
-    """Return whether a child that ended gracefully gets a successor: an orphaned one does, a stopped one once a person
-    resumes it, a merge processor whenever it is needed."""
+    """Return whether a child that ended gracefully gets a successor: one whose work is not done does (it was orphaned,
+    or a person ended it), a stopped one once a person resumes it, a merge processor whenever it is needed."""
     if identity.status != "terminated":
         return False
+    if identity.role == "processor":
+        return True
     if identity.reason == "stopped":
-        return identity.role == "processor" or state.lifted.get(identity.key.full, 0) >= identity.incarnation
-    return identity.reason == "orphaned" or identity.role == "processor"
+        return state.lifted.get(identity.key.full, 0) >= identity.incarnation
+    return identity.reason not in FINISHED
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
@@ -89,4 +95,14 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
     identity = runner.identity
     if identity is None or identity.status != "terminated" or runner.precedes(state.nodes[node].attempt):
         return False
-    return not may_start_again(state, identity)
+    return identity.reason == "stopped" and not may_start_again(state, identity)
+
+
+def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:
+    """Return whether a runner reported the outcome of its attempt and ended, but the report is not in the journal: its
+    signal was lost or damaged, since a signal is observed after its sender's end."""
+    runner = view.runner(node)
+    identity = runner.identity
+    if identity is None or identity.status != "terminated" or identity.reason not in FINISHED:
+        return False
+    return state.nodes[node].status in UNFINISHED and runner.attempt == state.nodes[node].attempt

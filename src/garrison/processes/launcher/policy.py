@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from garrison.records.events import Event
     from garrison.records.signals import PostedSignal
 
+NOT_STOPPED = "not stopped"
+"""End of a launcher that was to stop a run of which something still lives."""
+MAX_STOP_GUARDIANS = 3
+"""Guardians that a launcher starts to stop a run; what outlives them all cannot be stopped from here."""
 AFTER_THE_FIX = "fix that, then --resume continues the run"
 
 EXIT = {"done": 0, "failed": 1, "stopped": 130}
@@ -108,6 +112,8 @@ class LauncherView:
     """True if the guardian has had its time to stop."""
     others_living: bool = False
     """True if any runner, orchestrator or merge processor of the run is alive."""
+    stop_guardians: int = 0
+    """Guardians that this launcher has started only to stop the run."""
     to_resume: bool = False
     """True if a request to resume has yet to be sent."""
 
@@ -214,10 +220,13 @@ def _stop(view: LauncherView) -> list[Action]:
         return [Action(ActionKind.REPLACE, why=guardian.verdict.why)]
     if guardian.leaving:
         return []
+    # Again if a guardian died while it stopped them.
+    if view.others_living and view.stop_guardians < MAX_STOP_GUARDIANS:
+        return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what is still alive")]
+    if view.others_living:
+        return [Action(ActionKind.END, NOT_STOPPED, "processes of it are still alive; `garrison doctor` shows them")]
     if view.run_status in ENDED:
         return [Action(ActionKind.END, view.run_status)]
-    if view.others_living and not view.overdue:  # perhaps a guardian died while it stopped them
-        return [Action(ActionKind.REQUEST_STOP), Action(ActionKind.START, why="to stop what is still alive")]
     return [Action(ActionKind.WRITE_STOPPED), Action(ActionKind.END, "stopped")]
 
 

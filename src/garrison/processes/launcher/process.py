@@ -13,6 +13,7 @@ journals `run stopped`; without a guardian the launcher does (`_write_stopped`).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 from pathlib import Path
@@ -93,6 +94,8 @@ class Launcher:
         self._resume_sent = False
         """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
+        self._is_hurried = False
+        self._stop_guardians = 0
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._is_ready = self._is_disk_full = False
@@ -126,7 +129,7 @@ class Launcher:
         return LauncherView(
             now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths,
             signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
-            is_overdue, self.stopping and self._others_living(), to_resume)
+            is_overdue, self.stopping and self._others_living(), self._stop_guardians, to_resume)
 
     def _others_living(self) -> bool:
         return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity)
@@ -200,7 +203,7 @@ class Launcher:
             self._detach()
             return
         if self.stopping:
-            self._stopping_since = -1e9
+            self._stopping_since, self._is_hurried = -math.inf, True
             return
         self.stopping, self._stopping_since = True, self.runtime.clock.monotonic()
         log_line(f"stopping run {self.run} gracefully; repeat to hurry; `--resume {self.run}` continues it later")
@@ -264,7 +267,8 @@ class Launcher:
     def _request_stop(self, action: Action, view: LauncherView) -> None:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
         # Once per guardian incarnation: one that applied it may have died.
-        self.supervisor.send(self.guardian_key, StopRun(), id_=f"{self.run}-stop-{self.incarnation.number}-{last}")
+        self.supervisor.send(self.guardian_key, StopRun(self._is_hurried or None),
+                             id_=f"{self.run}-stop-{self.incarnation.number}-{last}")
 
     def _start(self, action: Action, view: LauncherView) -> None:
         previous = view.guardian.identity
@@ -277,6 +281,9 @@ class Launcher:
             log_line(str(error))
             return
         self._record(self.supervisor.start_record(started, action.why))
+        if self.stopping:  # it gets the whole time of a stop
+            self._stopping_since = self.runtime.clock.monotonic()
+            self._stop_guardians += 1
 
     def _replace(self, action: Action, view: LauncherView) -> None:
         self.supervisor.replace_child(view.guardian, action.why)

@@ -1,0 +1,43 @@
+"""Shared cause: one event that ended many processes at once, such as the death of their terminal server.
+
+It counts against one of them, not against each: the first whose death is recorded claims the event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+from garrison.records import atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEPT_SECONDS = 86_400.0
+"""Seconds for which a claim is kept; by then every death of the event is recorded."""
+
+
+def claim(home: Path, cause: str, claimant: str) -> bool:
+    """Return whether the death of `claimant` is the one that counts for `cause`; a claimant may ask again."""
+    folder = atomic.make_directory(home / "run" / "causes")
+    path = folder / re.sub(r"[^\w.-]", "-", cause)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return (atomic.read(path) or b"").decode(errors="replace") == claimant
+    try:
+        atomic.write_all(descriptor, claimant.encode())
+    finally:
+        os.close(descriptor)
+    _remove_old(folder, time.time() - KEPT_SECONDS)
+    return True
+
+
+def _remove_old(folder: Path, before: float) -> None:
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before:
+                path.unlink()

@@ -64,6 +64,15 @@ def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
     assert world.processes.find_marked("") == []
 
 
+def test_processes_are_grouped_by_their_markers(world: World) -> None:
+    first, second, other = world.start(LIFE), world.start(LIFE), world.start(LIFE + "0")
+    found = until(lambda: (seen := world.processes.group_by_marker({LIFE, LIFE + "0", LIFE + "1"}))
+                  and {first.id, second.id} <= set(seen.get(LIFE, ()))
+                  and other.id in seen.get(LIFE + "0", ()) and seen)
+    assert set(found) == {LIFE, LIFE + "0"}
+    assert world.processes.group_by_marker(()) == {}
+
+
 def test_an_absurd_pid_belongs_to_no_process(world: World) -> None:
     assert world.processes.probe(2**22 + 1) is None
     assert world.processes.probe(0) is None

@@ -54,9 +54,6 @@ SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step
     "told-RUNNER_EXITED")} | {"landed_first", "enq"}
 """Nothing durable lies between these and a neighbour."""
 
-SLOW = {"guardian:life-locked", "processor:life-locked"}
-"""Who dies before it is active is noticed only after seconds; the runner's and the orchestrator's show it."""
-
 TRIGGER = {"launch": "guardian:active", "guardian": "runner:active", "runner": "orchestrator:working"}
 """Layer → the death below it that makes it recover somebody."""
 
@@ -81,7 +78,7 @@ def killed_at(place, points: list[str], times: int = 2) -> dict[str, int]:
 
 
 def fast(*points: str) -> list[str]:
-    return [point for point in points if not point.endswith(".after") and point not in SAME | SLOW]
+    return [point for point in points if not point.endswith(".after") and point not in SAME]
 
 
 LAST = {"orchestrator:terminated", "processor:terminated", "cleaned"}

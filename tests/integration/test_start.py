@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
-from garrison.records.names import Key
+from garrison.records.names import Key, format_marker
 from garrison.records.store import Store
 from garrison.supervise.incarnation import (
     Incarnation,
@@ -33,6 +34,7 @@ from garrison.supervise.incarnation import (
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
+from garrison.system.processes import ProcessId, probe
 from garrison.testing.clock import FakeClock
 from support import DEADLINE, until
 
@@ -217,6 +219,34 @@ def test_a_superseded_incarnation_writes_nothing(scene: Scene) -> None:
             write()
     assert on_disk(scene.home) == before
     life.lock.release()
+
+
+def test_a_process_that_ends_before_it_is_active_lapses_at_once(scene: Scene) -> None:
+    """Not only when its spawner has had its time, or at its deadline."""
+    child: list[int] = []
+
+    def spawn(leased: Identity, _marker: str) -> ProcessId:
+        child.append(scene.fork(signal.pause))  # type: ignore[arg-type]
+        return ProcessId(child[0], probe(child[0]).ticks)  # type: ignore[union-attr]
+
+    leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, spawn)
+    assert scene.observer.judge(leased).state == "starting"
+    scene.kill(child[0])
+    assert scene.observer.judge(leased).state == "lapsed"
+    assert scene.fresh().judge(leased).state == "starting", "who did not start it gives its spawner time"
+
+
+def test_a_process_found_by_its_marker_lapses_when_it_ends(scene: Scene) -> None:
+    """As for a supervisor that was not its spawner."""
+    leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
+    marker = format_marker(str(scene.home), KEY, 1)
+    bearer = subprocess.Popen(["sleep", "60"], env={**os.environ, "GARRISON_LIFE": marker})
+    observer = scene.fresh()
+    assert [each.pid for each in until(lambda: observer.find_starting([leased]))] == [bearer.pid]
+    assert observer.judge(leased).state == "starting"
+    bearer.kill()
+    bearer.wait()
+    assert observer.judge(leased).state == "lapsed"
 
 
 @pytest.mark.parametrize("incarnation", [0, 2, 9])

@@ -209,7 +209,9 @@ class Chaos:
             signal = replace(signal, signal_type="RUNNER_EXITED", attempt=signal.attempt + NEVER,
                              payload={"status": "failed", "reason": "forged"})
         self.world.forged.add(signal.id)
-        self.world.inbox.setdefault(Key(signal.target["role"], signal.target["name"], self._run()), {})[name] = signal
+        recipient = Key(signal.target["role"], signal.target["name"], self._run())
+        self.world.inbox.setdefault(recipient, {})[name] = signal
+        self.world.touch(recipient)
         self.world.note(f"=== forged {signal.id}: wrong {wrong}")
 
     def _run(self) -> str:

@@ -130,6 +130,9 @@ class Guardian(SimulatedProcess):
             yield from self._move_hook()
         return again
 
+    def has_fingerprint(self) -> bool:
+        return not self.stopping and self.state.status == "running"
+
     def _is_awaited(self, full: str) -> bool:
         """Return whether the run waits for a parked name to go on."""
         key = Key.parse(full)

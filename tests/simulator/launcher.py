@@ -46,6 +46,7 @@ class Launcher(SimulatedProcess):
         self.to_resume, self.resume_sent = me.code == RESUME, False
         me.code = None
         self._read = self._seq = 0
+        self._guardian_lives = False
         self._first: Entry | None = None
 
     def apply(self, entry: Entry) -> None:
@@ -83,9 +84,13 @@ class Launcher(SimulatedProcess):
             now, world.boot_id, status, self.watch.judge(world.view(self.guardian_key)), self.facts.deaths,
             world.pending(self.key), frozenset(self.facts.applied), self.stopping, is_overdue, others_living,
             self.stop_guardians, to_resume)
+        self._guardian_lives = view.guardian.living
         yield None
         self.decision = policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.actions, view))
+
+    def has_fingerprint(self) -> bool:
+        return not self.stopping and self.state.status == "running" and self._guardian_lives
 
     # ---- actions
 

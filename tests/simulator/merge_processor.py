@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tests.simulator.supervision import SimulatedProcess, guardian_key, launcher_key_of
+from tests.simulator.supervision import LONGEST_SLEEP, SimulatedProcess, guardian_key, launcher_key_of
 from tests.simulator.world import Effect, Process, Steps, World
 
 from garrison.errors import ForbiddenTransition
@@ -339,6 +339,8 @@ class SimulatedMergeProcessor(MergeProcessor):
 class Processor(SimulatedProcess):
     """`processes.merge_processor.process` over it."""
 
+    rarest_turn = LONGEST_SLEEP
+
     def __init__(self, world: World, me: Process) -> None:
         super().__init__(world, me)
         self.effects = Effects(self)
@@ -347,6 +349,9 @@ class Processor(SimulatedProcess):
         self.last_sent = 0
         self.wait: Wait | None = None
         self._facts_at_wait: tuple[int, str, tuple[object, ...]] | None = None
+
+    def has_fingerprint(self) -> bool:
+        return False
 
     def turn(self) -> Effect:
         world = self.world

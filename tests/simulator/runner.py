@@ -63,7 +63,7 @@ class Runner(SimulatedProcess):
         self.phase = "planning"
         self.job: Process | None = None
         self.job_name = ""
-        self.has_worktree = False
+        self.has_worktree = self._orchestrator_lives = False
         self.orphaned_since: float | None = None
         self.stopping_since: float | None = None
 
@@ -85,6 +85,9 @@ class Runner(SimulatedProcess):
             self.world.check.probed(self.me, self.orchestrator_key.full, self.facts.circuit, view.now)
         return (yield from self.perform(self.decision.actions, view))
 
+    def has_fingerprint(self) -> bool:
+        return not self.stopping and self._orchestrator_lives and self.orphaned_since is None
+
     def _observe(self) -> Effect:
         """Gather what the policy decides on; each part may be older than the next."""
         world = self.world
@@ -93,6 +96,7 @@ class Runner(SimulatedProcess):
         if world.rng.random() < 0.3:
             yield None
         orchestrator = self._judge_orchestrator()
+        self._orchestrator_lives = orchestrator.living
         if world.rng.random() < 0.3:
             yield None
         if self.stopping and self.stopping_since is None:

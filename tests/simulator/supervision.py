@@ -230,6 +230,8 @@ class SimulatedProcess:
     """What all processes share: registering, the loop, and the effects of a supervisor (`processes.supervisor`)."""
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[..., Effect]]] = {}
+    rarest_turn: ClassVar[float] = 4.0
+    """Seconds between two turns without a fingerprint, at most; more than a rescan, to spare the simulation."""
 
     def __init__(self, world: World, me: Process) -> None:
         self.world, self.me, self.key = world, me, me.key
@@ -246,6 +248,15 @@ class SimulatedProcess:
         """Return the process as the world runs it."""
         return cls(world, me).main()
 
+    @property
+    def stopping(self) -> bool:
+        """Return whether it was told to stop."""
+        return self.me.is_stopping
+
+    @stopping.setter
+    def stopping(self, is_stopping: bool) -> None:
+        self.me.is_stopping = is_stopping
+
     # ---- the loop
 
     def main(self) -> Steps:
@@ -255,6 +266,7 @@ class SimulatedProcess:
             yield from self.recover()
             yield None
             while not self.has_ended:
+                self.me.is_touched = False
                 again = yield from self.turn()
                 if self.has_ended:
                     return
@@ -268,11 +280,22 @@ class SimulatedProcess:
             raise
 
     def _sleep(self) -> float:
-        """Return the seconds until something is due; an idle process sleeps longer each time."""
+        """Return the seconds until the next turn.
+
+        A rescan only compares fingerprints: what time alone changes is found at a planned wake-up, or very late.
+        Without a fingerprint each rescan brings a turn; a simulated one comes a little later each time.
+        """
         longest = TIMING.beat_timeout / 5 if self.watch.is_late else LONGEST_SLEEP
-        self.idle, self.watch.is_late = min(self.idle * 2, longest), False
+        self.watch.is_late = False
+        self.idle = longest if self.has_fingerprint() else min(2 * self.idle, self.rarest_turn, longest)
+        if self.me.is_touched:  # since the turn began: the fingerprint has changed
+            return TIMING.rescan
         wake_at = self.decision.wake_at
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.world.mono))
+
+    def has_fingerprint(self) -> bool:
+        """Return whether the real process would have a fingerprint now (`loop.Process.fingerprint`)."""
+        return not self.stopping
 
     def register(self) -> Effect:
         """Do the child's half of a start."""

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from tests.simulator.check import Check
+from tests.simulator.liveness import Liveness
 
 from garrison.errors import Fenced, Refused
 from garrison.merge.config import QueueConfig
@@ -41,6 +42,11 @@ Steps = Generator[float | None, None, None]
 Effect = Generator[float | None, None, Any]
 """A part of a process, that may return something."""
 
+RESCAN = 1.0
+"""Seconds between two fingerprints, as in `supervision.TIMING`."""
+GLANCE = 0.2
+"""Seconds: a longer jump of the clock is preceded by a check of the stages' bounds."""
+
 PIDS = 40
 """Number of pids, so few that they are used again within a seed."""
 
@@ -66,6 +72,10 @@ class Process:
     revenant: bool = False
     """It was taken for dead, no kill can reach it, and it comes back."""
     terms: int = 0
+    is_touched: bool = False
+    """Set when something that it watches changes; it looks again a rescan later at most."""
+    is_stopping: bool = False
+    """Set once it was told to stop."""
     code: int | None = None
     attempt: int = 1
     """Its node's attempt, as in its argv."""
@@ -202,6 +212,7 @@ class World:
         self.has_flows = False
         """Whether its graphs branch, loop and ask."""
         self.check = Check(self)
+        self.liveness = Liveness(self)
         self._now = 0.0, ""
         self._views: dict[Key, tuple[Identity, Process | None, int, ChildState]] = {}
 
@@ -305,9 +316,18 @@ class World:
         return key_of(identity.parent["role"], identity.parent["name"], key.run)
 
     def wake(self, key: Key | None) -> None:
-        """Cut a sleep short, as an event does; now and then the event is lost, and the timer has to do."""
-        if key is not None and (proc := self.life_locks.get(key)) is not None and self.rng.random() < 0.9:
-            proc.ready_at = min(proc.ready_at, self.t)
+        """Cut a sleep short, as an event does; now and then the event is lost, and the next rescan finds the change
+        (`loop._wait` compares the fingerprint of the last turn)."""
+        if key is not None and (proc := self.life_locks.get(key)) is not None:
+            lost = self.rng.random() >= 0.9
+            proc.is_touched = True
+            proc.ready_at = min(proc.ready_at, self.t + RESCAN if lost else self.t)
+
+    def touch(self, key: Key | None) -> None:
+        """Change a file that a process has in its fingerprint: the next rescan finds it."""
+        if key is not None and (proc := self.life_locks.get(key)) is not None:
+            proc.is_touched = True
+            proc.ready_at = min(proc.ready_at, self.t + RESCAN)
 
     def bearers(self, marker: str) -> list[Process]:
         """Return the living processes that bear a marker."""
@@ -391,6 +411,7 @@ class World:
         if new != old:
             self.check.identity(proc, old, new)
             self.identities[key] = new
+            self.touch(self.supervisor_of(key))
             if self.trace is not None:
                 self.note(f"    {proc.name} writes identity {key.full}: {new.status} #{new.incarnation} {new.reason}")
         return new
@@ -441,6 +462,7 @@ class World:
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
             del found[self.rng.randint(1, len(found)):]
+            self.touch(key)  # the rest appears later
         return found
 
     def acknowledge(self, key: Key, name: str) -> None:
@@ -470,6 +492,8 @@ class World:
             self.note(f"    {proc.name} journals {journal.name} {kind} {data}")
         self.check.journal(proc, journal, entry)
         journal.entries.append(entry)
+        if proc.key.role == "guardian":
+            self.touch(key_of("launch", "launch", proc.key.run))
         return entry
 
     def compact(self, proc: Process, journal: Journal, state: dict[str, Any], epoch: int) -> None:
@@ -546,9 +570,13 @@ class World:
                 self._step(ready[int(self.rng.random() * len(ready))] if len(ready) > 1 else ready[0])
                 return True
             due = min(max(proc.ready_at, proc.stopped_until) for proc in self.procs.values())
-            self.t = due if due < 1e11 else self.t + 60.0
-            if due >= 1e11:
-                return True  # only processes are left that wait for ever; the timer fires
+            is_waiting_for_ever = due >= 1e11
+            due = self.t + 60.0 if is_waiting_for_ever else due
+            if due - self.t > GLANCE:
+                self.liveness.check(due)
+            self.t = due
+            if is_waiting_for_ever:
+                return True  # the timer fires
         return False
 
     def _step(self, proc: Process) -> None:

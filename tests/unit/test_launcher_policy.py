@@ -11,7 +11,7 @@ from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView
 from garrison.processes.run_state import RunState
 from garrison.records.signals import PostedSignal
-from garrison.supervise.decisions import ChildState
+from garrison.supervise.decisions import START_RECHECK, ChildState
 from garrison.supervise.restart import Death
 from garrison.supervise.verdict import Observation, Verdict
 from policy_support import (
@@ -101,3 +101,8 @@ def test_a_launcher_takes_what_it_can_read() -> None:
     assert launch(inbox=[posted("ESCALATE"), PostedSignal("x", None, "torn")]) == [("take", ""), ("refuse", "")]  # type: ignore[arg-type]
 
 
+
+
+def test_a_launcher_observes_a_starting_guardian_again_soon() -> None:
+    view = LauncherView(NOW, BOOT, "running", guardian("starting", "starting"))
+    assert launcher_policy.decide(view, POLICY).wake_at == NOW + START_RECHECK

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.records.identity import Identity
-from garrison.supervise.decisions import ChildState, decide_restart
+from garrison.supervise.circuit import Circuit
+from garrison.supervise.decisions import START_RECHECK, ChildState, decide_restart
 from garrison.supervise.restart import Death, Policy, apply_policy
 from garrison.supervise.verdict import Verdict
 
@@ -103,6 +104,15 @@ def step(identity: Identity | None, state: str = "", known: list[Death] | None =
 ])
 def test_next_step(identity: Identity | None, state: str, kind: str, why: str) -> None:
     assert step(identity, state) == (kind, why)
+
+
+def test_a_starting_process_is_observed_again_soon() -> None:
+    """Time alone changes its verdict, and the kernel's word of its death may come before that changes."""
+    starting = decide_restart(ChildState(LIFE, Verdict("starting", "because")), [], NOW, "b1", POLICY)
+    assert (starting.kind, starting.at) == ("none", NOW + START_RECHECK)
+    probing = Circuit("probing", since=NOW - 1, boot_id="b1", probe=3)
+    starting = decide_restart(ChildState(LIFE, Verdict("starting", "because")), [], NOW, "b1", POLICY, probing)
+    assert (starting.kind, starting.at) == ("none", NOW + START_RECHECK)
 
 
 def test_a_journaled_death_leads_to_start_wait_or_park() -> None:

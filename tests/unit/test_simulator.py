@@ -26,7 +26,7 @@ from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner import process as runner_process
 from garrison.records import store
 from garrison.records.events import GuardianSignal, NodeChanged
-from garrison.supervise import hang_detector, incarnation, observer, restart, verdict
+from garrison.supervise import decisions, hang_detector, incarnation, observer, restart, verdict
 from garrison.supervise.decisions import ChildState, RestartDecision
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
@@ -345,7 +345,29 @@ def _snapshot_without(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return broken
 
 
-NEW = [_nothing_hangs, _impatient, _gaps_are_watched, _blocked_is_silent, _rework_unlimited, _never_reworked,
+# of liveness: nothing goes wrong, but it takes too long
+
+
+def _starting_not_rechecked(patch: pytest.MonkeyPatch) -> None:
+    """A process killed while it started was noticed 28 to 63 s later."""
+    patch.setattr(decisions, "START_RECHECK", 1e9)
+
+
+def _wakes_forgotten(patch: pytest.MonkeyPatch) -> None:
+    for module in (guardian_policy, runner_policy):
+        real = module.decide
+        patch.setattr(module, "decide", lambda *rest, real=real: replace(real(*rest), wake_at=None))
+
+
+def _backoff_without_limit(patch: pytest.MonkeyPatch) -> None:
+    real = restart.backoff_delay
+    patch.setattr(restart, "backoff_delay", lambda number, *rest: 1000 * real(number, *rest))
+
+
+SLOW_BUGS = [_starting_not_rechecked, _wakes_forgotten, _backoff_without_limit]
+
+NEW = [*SLOW_BUGS, _nothing_hangs, _impatient, _gaps_are_watched, _blocked_is_silent, _rework_unlimited,
+       _never_reworked,
        _earlier_attempt_forgotten, _facts_of_every_attempt, _no_probe, _parked_ignored,
        *map(_snapshot_without, ("applied", "deaths", "incarnations"))]
 BROKEN = [*NEW,
@@ -413,9 +435,8 @@ def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch],
 
 
 RARE = (_runner_forgets_applied, _no_probe, _orphans_not_restarted, _earlier_attempt_forgotten, _no_fence,
-        _parked_ignored,
-        _runner_objects_to_nothing)
-"""Bugs that show in few seeds."""
+        _parked_ignored, _runner_objects_to_nothing, _wakes_forgotten)
+"""Bugs that show in few seeds; twice as many are tried for them."""
 
 
 @pytest.mark.parametrize("broken", [pytest.param(broken, marks=pytest.mark.slow if broken in RARE else ())
@@ -423,6 +444,6 @@ RARE = (_runner_forgets_applied, _no_probe, _orphans_not_restarted, _earlier_att
 def test_a_broken_rule_is_caught(broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     with pytest.raises(Failed) as caught:
-        for seed in range(SEEDS):
+        for seed in range(2 * SEEDS if broken in RARE else SEEDS):
             simulate(seed)
     print(caught.value)

@@ -22,6 +22,7 @@ from garrison.records.run import RunnerState
 from garrison.supervise.incarnation import SpawnRequest, start_incarnation
 from garrison.system import disk_space
 from garrison.system.git import Git, repository_key
+from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
     disk_space.require_space(runtime.home)
     key = request.key
 
-    def spawn(identity: Identity, marker: str) -> None:
+    def spawn(identity: Identity, marker: str) -> ProcessId:
         argv = process_argv(key, runtime.home, identity.incarnation, options)
         log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
@@ -53,6 +54,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
         child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
         child.close()
+        return child.id
 
     return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, spawn)
 
@@ -99,13 +101,15 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
     request = SpawnRequest(key, parent, str(worktree), branch_name(launch.run_id, task.node), session_id=key.full,
                            metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
-    def open_session(leased: Identity, marker: str) -> None:
+    def open_session(leased: Identity, marker: str) -> ProcessId | None:
         argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}
         log = runtime.files(launch.run_id).process_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
-        _record_session(runtime, leased, terminal.open(key.full, argv, env=env, cwd=worktree, log=log))
+        session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
+        _record_session(runtime, leased, session)
+        return ProcessId(session.pid, session.ticks) if session.ticks else None
 
     return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, open_session)
 

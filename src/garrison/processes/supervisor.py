@@ -131,7 +131,7 @@ class Supervisor:
     def watch(self, event_loop: EventLoop, children: list[ChildState], *, records: bool = False) -> None:
         """Wake the loop when one of these processes exits and at any signal; with `records`, when a record of theirs
         changes."""
-        living: list[tuple[int, int]] = []
+        living = self._watch_starting(event_loop, children)
         for child in children:
             identity = child.identity
             if child.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
@@ -143,6 +143,15 @@ class Supervisor:
         inbox = signals.inbox_path(self.runtime.home, self.incarnation.key)
         if inbox.is_dir():
             event_loop.watch_directory(inbox)
+
+    def _watch_starting(self, event_loop: EventLoop, children: list[ChildState]) -> list[tuple[int, int]]:
+        """Wake the loop when a process of a starting child exits; return those processes."""
+        starting = [child.identity for child in children if child.identity is not None
+                    and child.verdict is not None and child.verdict.state == "starting"]
+        found = [(each.pid, each.ticks) for each in self.runtime.observer.find_starting(starting)]
+        for process in found:
+            event_loop.watch_process(*process)
+        return found
 
     # ---- replace
 

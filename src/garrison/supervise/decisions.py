@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+START_RECHECK = 0.5
+"""Seconds between two observations of a child that is starting. Time alone changes its verdict (its spawner has had its
+time, its deadline passes), and it has no record of its own yet whose process the kernel could report."""
+
+
 @dataclass(frozen=True)
 class ChildState:
     """A supervised process as it is now; identity and verdict are None if it was never started."""
@@ -78,9 +83,10 @@ class DecisionInputs:
 class RestartDecision:
     """A decision about one process, with its reason and inputs.
 
-    `kind` is start, none (alive), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
-    monotonic), park (its window is used up), give_up (its attempt's total is used up), parked (its probe is due `at`),
-    probe (due now: start one incarnation), heal (the probe stayed healthy) or ended (terminated: nothing follows here).
+    `kind` is start, none (alive; observe it again `at` while it starts), replace (dead or hung), record (its death is
+    not journaled yet), wait (until `at`, monotonic), park (its window is used up), give_up (its attempt's total is used
+    up), parked (its probe is due `at`), probe (due now: start one incarnation), heal (the probe stayed healthy) or
+    ended (terminated: nothing follows here).
     """
 
     kind: str
@@ -157,6 +163,8 @@ def _decide_parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -
 def _decide_alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
                   circuit: Circuit) -> RestartDecision:
     """Leave a living process alone, except that a probe which stayed healthy closes its circuit."""
+    if verdict.state == "starting":
+        return RestartDecision("none", verdict.why, now + START_RECHECK)
     if circuit.state != "probing" or incarnation < circuit.probe:
         return RestartDecision("none", verdict.why)
     at = policy.healthy_at(circuit) if circuit.boot_id == boot_id else now

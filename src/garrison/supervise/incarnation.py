@@ -139,17 +139,20 @@ def activate(leased: Identity, process: ProcessOrigin, now: str) -> Identity:
 
 
 def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: float,
-                      spawn: Callable[[Identity, str], None]) -> Identity:
+                      spawn: Callable[[Identity, str], ProcessId | None]) -> Identity:
     """Lease the next incarnation, then start its process with `spawn(identity, marker)`; return the leased identity.
 
-    If `spawn` fails the lease is returned as a crash, so that the restart policy counts it.
+    `spawn` returns the process if it knows it: its death is then noticed before it is active. If `spawn` fails the
+    lease is returned as a crash, so that the restart policy counts it.
     """
     leased, has_hook = _lease(observer, request, deadline_s)
     if not has_hook:
         link_hook(observer, leased)
         failpoint.here(":hooked")
     try:
-        spawn(leased, format_marker(str(observer.store.home), request.key, leased.incarnation))
+        process = spawn(leased, format_marker(str(observer.store.home), request.key, leased.incarnation))
+        if process is not None:
+            observer.note_started(leased, process)
     except (OSError, GarrisonError) as error:
         now, why = observer.clock.utc(), str(error)
         observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why))

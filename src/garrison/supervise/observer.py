@@ -21,14 +21,16 @@ from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, judge
 from garrison.system.clock import from_iso, iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
     from garrison.errors import RecordError
+    from garrison.records.names import Key
     from garrison.records.store import Store
     from garrison.system.clock import Clock
     from garrison.system.process_control import Processes
+    from garrison.system.processes import ProcessId
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Observer:
     def __init__(self, store: Store, processes: Processes, clock: Clock) -> None:
         self.store, self.processes, self.clock = store, processes, clock
         self.machine = processes.here()
+        self._started: dict[Key, tuple[int, set[ProcessId]]] = {}
+        """Name → its latest incarnation that was seen starting, and the processes seen of it."""
 
     def observe(self, identity: Identity) -> Observation:
         """Return what this machine shows of `identity` now."""
@@ -56,7 +60,8 @@ class Observer:
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
         ticks = probe.ticks if probe and not probe.zombie else None
         starting = identity.status == "starting"
-        due = starting and is_spawn_due(from_iso(identity.created_at), self.clock.time())
+        due = starting and (self._has_lost_start(identity)
+                            or is_spawn_due(from_iso(identity.created_at), self.clock.time()))
         foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
         return Observation(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
@@ -121,7 +126,39 @@ class Observer:
         return self.clock.time() - from_iso(identity.terminated_at)
 
     def _has_marked_process(self, identity: Identity) -> bool:
-        return bool(self.processes.find_marked(format_marker(str(self.store.home), identity.key, identity.incarnation)))
+        return bool(self.processes.find_marked(self._marker(identity)))
+
+    # ---- a starting incarnation
+
+    def note_started(self, identity: Identity, process: ProcessId) -> None:
+        """Note a process of a starting incarnation, whose record names none before it is active."""
+        incarnation, processes = self._started.get(identity.key, (0, set()))
+        known = processes if incarnation == identity.incarnation else set()
+        self._started[identity.key] = identity.incarnation, known | {process}
+
+    def find_starting(self, identities: Sequence[Identity]) -> list[ProcessId]:
+        """Return the processes of these starting incarnations; if none that is known runs, they are found by their
+        marker (one listing serves all)."""
+        unknown = {self._marker(identity): identity for identity in identities if not self._is_start_running(identity)}
+        for marker, processes in self.processes.group_by_marker(unknown).items() if unknown else ():
+            for process in processes:
+                self.note_started(unknown[marker], process)
+        return [process for identity in identities for process in self._known(identity)]
+
+    def _known(self, identity: Identity) -> set[ProcessId]:
+        incarnation, processes = self._started.get(identity.key, (0, set()))
+        return processes if incarnation == identity.incarnation else set()
+
+    def _is_start_running(self, identity: Identity) -> bool:
+        return any(self.processes.is_running(each.pid, each.ticks) for each in self._known(identity))
+
+    def _has_lost_start(self, identity: Identity) -> bool:
+        """Return whether a starting incarnation had a process that no longer runs: then only another bearer of its
+        marker can still become it."""
+        return bool(self._known(identity)) and not self._is_start_running(identity)
+
+    def _marker(self, identity: Identity) -> str:
+        return format_marker(str(self.store.home), identity.key, identity.incarnation)
 
 
 def find_stale(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]], list[RecordError]]:

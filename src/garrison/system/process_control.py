@@ -11,7 +11,7 @@ from garrison.system import processes
 from garrison.system.kill_tree import kill_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from garrison.system.processes import Child, Host, ProcessId, ProcessInfo
@@ -34,6 +34,10 @@ class Processes(Protocol):
 
     def find_marked(self, marker: str) -> list[ProcessId]:
         """Return the living processes that carry this life marker."""
+        ...
+
+    def group_by_marker(self, markers: Collection[str]) -> dict[str, list[ProcessId]]:
+        """Return each of these life markers that living processes carry, with those processes."""
         ...
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
@@ -64,6 +68,7 @@ class RealProcesses:
     probe = staticmethod(processes.probe)
     is_running = staticmethod(processes.is_running)
     find_marked = staticmethod(processes.find_marked)
+    group_by_marker = staticmethod(processes.group_by_marker)
     descendants = staticmethod(processes.descendants)
     send = staticmethod(processes.send)
     kill_tree = staticmethod(kill_tree)

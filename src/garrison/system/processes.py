@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 MARKER = "GARRISON_LIFE"
@@ -218,6 +218,15 @@ def last_pid() -> int:
 def find_marked(marker: str) -> list[ProcessId]:
     """Return the living processes that carry the life marker `marker`; none for an empty one."""
     return [row.id for row in list_processes() if row.marker == marker] if marker else []
+
+
+def group_by_marker(markers: Collection[str]) -> dict[str, list[ProcessId]]:
+    """Return each of these life markers that living processes carry, with those processes; by one listing."""
+    found: dict[str, list[ProcessId]] = {}
+    for row in list_processes() if markers else ():
+        if row.marker is not None and row.marker in markers:
+            found.setdefault(row.marker, []).append(row.id)
+    return found
 
 
 def ancestors(pid: int) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +78,11 @@ class MemoryProcesses:
     def find_marked(self, marker: str) -> list[ProcessId]:
         """Return the living processes that carry the marker."""
         return [row.id for row in self._rows.values() if marker and row.marker == marker]
+
+    def group_by_marker(self, markers: Collection[str]) -> dict[str, list[ProcessId]]:
+        """Return each of these markers that living processes carry, with those processes."""
+        found = {marker: self.find_marked(marker) for marker in markers}
+        return {marker: marked for marker, marked in found.items() if marked}
 
     def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
         """Return the living processes below `pid` that carry `marker` or none."""

@@ -167,10 +167,8 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached
         decision = replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
-    if decision.kind == "wait":
-        return Decision([], decision.at)
-    if decision.kind in ("none", "ended"):
-        return Decision([])
+    if decision.kind in ("wait", "none", "ended"):
+        return Decision([], decision.at or None)
     if decision.kind == "park":
         return Decision([_act(decision), _end_parked(decision.why)])
     return Decision([_act(decision)])

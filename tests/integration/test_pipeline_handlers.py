@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from garrison.errors import NotFound, UsageError
+from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
 from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.gate_files import GateFiles
@@ -276,8 +276,12 @@ def test_a_pipeline_that_runs_itself_is_stopped(tmp_path: Path) -> None:
     assert f"{MAX_DEPTH} deep at most" in result.reason
 
 
-@pytest.mark.parametrize(("attrs", "said"), [("", "names no pipeline"), ('graph_ref="no.dot"', "there is no"),
-                                             ('graph_ref="bad.dot"', "bad.dot")])
+def test_a_subgraph_without_a_file_is_refused() -> None:
+    with pytest.raises(Refused, match="names no pipeline"):
+        run(f"digraph {{ {ENDS} sub [type=subgraph]; start -> sub -> x }}")
+
+
+@pytest.mark.parametrize(("attrs", "said"), [('graph_ref="no.dot"', "there is no"), ('graph_ref="bad.dot"', "bad.dot")])
 def test_a_subgraph_without_a_valid_file_fails_in_one_line(attrs: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "bad.dot").write_text("graph {")
     path = tmp_path / "p.dot"

@@ -45,7 +45,20 @@ FAULTS = [
     ("type_conflict", SOUND + "\n b [max_retries=2.5 label=B]; a -> b -> end", "b", 3, "whole number"),
     ("condition_syntax", SOUND + """
         m [shape=house stack.child_dotfile=x "manager.stop_condition"="="] a -> m -> end""", "m", 3, "stop_condition"),
-    ("undeclared_node", SOUND + "\n a -> b", "b", 3, "appears only in edges"),
+    ("undeclared_node", SOUND + "\n a -> b -> end", "b", 3, "appears only in edges"),
+    ("edge_target_exists", SOUND + "\n a -> ebd", None, 3, "leads to ebd, which is not a node of this graph (did you "
+     "mean end?)"),
+    ("child_pipeline_required", SOUND + "\n m [shape=house]; a -> m -> end", "m", 3, "stack.child_dotfile=FILE.dot"),
+    ("child_pipeline_required", SOUND + "\n m [type=subgraph]; a -> m -> end", "m", 3, "graph_ref=FILE.dot"),
+    ("out_of_range", SOUND + "\n b [shape=component max_parallel=0]; a -> b -> end", "b", 3, "max_parallel=0"),
+    ("out_of_range", "\n max_steps=0\n" + SOUND, None, 3, "write 1 or more"),
+    ("condition_never_true", SOUND + '\n b; a -> b [condition="outcome>success"]; b -> end', None, 3,
+     "outcome > success is never true, because > compares numbers; write outcome=success or outcome!=success"),
+    ("condition_never_true", SOUND + '\n b; a -> b [condition="outcome>=2"]; b -> end', None, 3, "by = or !="),
+    ("condition_never_true", SOUND + '\n b; a -> b [condition="context.tool.output < low"]; b -> end', None, 3,
+     "never true"),
+    ("edge_never_followed", SOUND + "\n b [label=B]; a -> b [weight=2]; b -> end", None, 2,
+     "a -> end is never followed: a -> b has more weight"),
     ("duplicate_edge", SOUND + "\n start -> a", None, 3, "duplicated"),
     ("retry_target_exists", SOUND + "\n b [retry_target=aa]; a -> b -> end", "b", 3, "is not a node"),
     ("retry_target_exists", "\n fallback_retry_target=lost\n" + SOUND, None, 3, "fallback_retry_target=lost"),
@@ -99,7 +112,7 @@ def test_every_rule_has_a_fault_here() -> None:
 
 
 def test_errors_come_before_warnings_and_name_edges() -> None:
-    findings = lint(parse("digraph {\n a -> b\n a -> b\n start -> a\n }"))
+    findings = lint(parse("digraph {\n a -> b\n a -> b\n b -> a\n start -> a\n }"))
     assert [finding.severity for finding in findings] == sorted(finding.severity for finding in findings)
     assert {finding.rule for finding in errors(findings)} == {"terminal_node"}
     twice = next(finding for finding in findings if finding.rule == "duplicate_edge")
@@ -128,7 +141,7 @@ def test_a_long_cycle_makes_a_short_message() -> None:
                  id="success and fail"),
     pytest.param(OPEN + 'a -> end [condition="outcome=success"]', id="a failure may fail the run"),
     pytest.param(OPEN + 'a -> b [label=Yes] a -> end [label=No] b [label=B] b -> end', id="labels to choose from"),
-    pytest.param(OPEN + "a -> b [weight=2] a -> end b [label=B] b -> end", id="a weight decides"),
+    pytest.param(OPEN + "a -> b [weight=2] a -> end [label=Skip] b [label=B] b -> end", id="a weight and a label"),
     pytest.param(OPEN + "-> h h [shape=hexagon label=H] h -> end [label=Ok] h -> a [label=Again]",
                  id="a person decides"),
     pytest.param("flow=dag " + OPEN + "-> {b c} b [label=B] c [label=C] b -> end c -> end", id="dag follows all"),

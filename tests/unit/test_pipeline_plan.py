@@ -66,15 +66,17 @@ def test_attributes_and_statuses_of_the_graph() -> None:
 
 
 REFUSED = [
-    (f"{ENDS} a [shape=house] start -> a -> end", "node a (stack.manager_loop) names no pipeline; give it"),
+    (f"{ENDS} a [shape=house] start -> a -> end", "a (stack.manager_loop) names no pipeline; give it"),
     (f"{ENDS} a [shape=house, stack.child_autostart=no] start -> a -> end", "here a manager starts its child itself"),
-    (f"stack.child_workdir=w {ENDS} a [shape=house] start -> a -> end", "each task has a worktree of its own"),
-    (f"{ENDS} a [shape=house, manager.actions=shout] start -> a -> end", "use observe, steer, wait"),
+    (f"stack.child_workdir=w {ENDS} a [shape=house, stack.child_dotfile=x] start -> a -> end",
+     "each task has a worktree of its own"),
+    (f"{ENDS} a [shape=house, stack.child_dotfile=x, manager.actions=shout] start -> a -> end",
+     "use observe, steer, wait"),
     (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs a session around it"),
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
     (f"{ENDS} start -> {{a b}} -> end", "set flow=dag (all of them) or flow=walk (one)"),
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
-    (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny ==\"]", "condition_syntax"),
+    (f"flow=dag {ENDS} b; start -> a -> end a -> b [condition=\"x\ny ==\"]", "condition_syntax"),
     (f"flow=dag {ENDS} start -> a -> b -> a -> end", "(dag_cycle)"),
     (f"{ENDS} p [shape=component] start -> p -> {{a b}} a -> end b -> b", "(parallel_without_join)"),
     (f"{ENDS} a [status=nope] start -> a -> end", "(status_known)"),

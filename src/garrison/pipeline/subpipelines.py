@@ -37,14 +37,22 @@ Loader: TypeAlias = "Callable[[str, Graph, str], tuple[str, str]]"
 
 
 def pipeline_file(node: Node, graph: Graph) -> str:
-    """Return the file that a subgraph or manager node names; a manager may take it from its graph. Refused if none."""
-    is_manager = node.handler == MANAGER
-    file = next((str(node.attrs[name]) for name in FILE_ATTRIBUTES if text(node.attrs, name)), "") or (
-        text(graph.attrs, "stack.child_dotfile", "") if is_manager else "")
-    if not file:
-        raise Refused(f"node {node.id} ({node.handler}) names no pipeline; give it "
-                      f"{'stack.child_dotfile' if is_manager else 'graph_ref'}=FILE.dot")
+    """Return the file that a subgraph or manager node names; Refused if it names none."""
+    file = find_pipeline_file(node, graph)
+    if file is None:
+        raise Refused(f"node {node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot")
     return file
+
+
+def find_pipeline_file(node: Node, graph: Graph) -> str | None:
+    """Return the file that a subgraph or manager node names, a manager's graph for it; None if there is none."""
+    own = next((str(node.attrs[name]) for name in FILE_ATTRIBUTES if text(node.attrs, name)), None)
+    return own or (text(graph.attrs, "stack.child_dotfile") if node.handler == MANAGER else None)
+
+
+def file_attribute(node: Node) -> str:
+    """Return the attribute in which a node names its file."""
+    return "stack.child_dotfile" if node.handler == MANAGER else "graph_ref"
 
 
 def load_from_source(name: str, graph: Graph, file: str) -> tuple[str, str]:

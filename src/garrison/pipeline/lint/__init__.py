@@ -20,6 +20,7 @@ RULES: Rules = {
     "start_no_incoming": (ERROR, structure.start_no_incoming),
     "exit_no_outgoing": (ERROR, structure.exit_no_outgoing),
     "node_id": (ERROR, structure.node_id),
+    "edge_target_exists": (ERROR, structure.edge_target_exists),
     "undeclared_node": (WARNING, structure.undeclared_node),
     "reachability": (ERROR, structure.reachability),
     "retry_target_exists": (ERROR, structure.retry_target_exists),
@@ -34,12 +35,16 @@ RULES: Rules = {
     "type_conflict": (ERROR, attributes.type_conflict),
     "status_known": (ERROR, attributes.status_known),
     "tool_command_required": (ERROR, attributes.tool_command_required),
+    "child_pipeline_required": (ERROR, attributes.child_pipeline_required),
+    "out_of_range": (ERROR, attributes.out_of_range),
     "stylesheet_syntax": (ERROR, attributes.stylesheet_syntax),
     "type_known": (WARNING, attributes.type_known),
     "fidelity_valid": (WARNING, attributes.fidelity_valid),
     "prompt_on_llm_nodes": (WARNING, attributes.prompt_on_llm_nodes),
     "timeout_unit": (WARNING, attributes.timeout_unit),
     "condition_syntax": (ERROR, edges.condition_syntax),
+    "condition_never_true": (ERROR, edges.condition_never_true),
+    "edge_never_followed": (WARNING, edges.edge_never_followed),
     "ambiguous_edges": (WARNING, edges.ambiguous_edges),
     "conditions_not_exhaustive": (WARNING, edges.conditions_not_exhaustive),
     "duplicate_edge": (WARNING, edges.duplicate_edge),
@@ -48,7 +53,8 @@ RULES: Rules = {
 """Every rule: its name, its severity, and its function."""
 
 
-BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribute_unknown"})
+BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribute_unknown", "edge_target_exists",
+                          "out_of_range", "condition_never_true"})
 """Rules that only a new run must meet. A run that began under an earlier version without them continues."""
 
 

@@ -11,17 +11,20 @@ from functools import lru_cache
 
 from garrison.pipeline import node_status
 from garrison.pipeline.fidelity import MODES
-from garrison.pipeline.graph import HANDLERS, Edge, Node, TypeConflict, position, text
+from garrison.pipeline.graph import HANDLERS, Edge, Node, TypeConflict, flag, position, text
 from garrison.pipeline.lint.findings import Problem, View, command_of
 from garrison.pipeline.lint.known_attributes import (
+    AT_LEAST_ONE,
     BRANCH_TYPES,
     DURATIONS,
     EDGE_TYPES,
     GRAPH_TYPES,
     NODE_TYPES,
     Reader,
+    count,
 )
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
+from garrison.pipeline.subpipelines import MANAGER, SUBGRAPH, file_attribute, find_pipeline_file
 
 SESSION_TYPES = (
     "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",
@@ -122,6 +125,35 @@ def tool_command_required(view: View) -> Iterator[Problem]:
             fix = 'write tool_command="..."' if not text(node.attrs, "prompt") else \
                 "write tool_command instead of prompt, or shape=box if it is for an agent"
             yield Problem(f"{node.id} is a tool without a command", fix, node)
+
+
+def child_pipeline_required(view: View) -> Iterator[Problem]:
+    """Require a pipeline of each node that runs one."""
+    for node in view.graph.nodes_of(SUBGRAPH, MANAGER):
+        if find_pipeline_file(node, view.graph) is None and not _watches_a_run(node):
+            yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot", "",
+                          node)
+
+
+def _watches_a_run(node: Node) -> bool:
+    """Return whether a manager's child is started elsewhere."""
+    try:
+        return node.handler == MANAGER and not flag(node.attrs, "stack.child_autostart", default=True)
+    except TypeConflict:
+        return False
+
+
+def out_of_range(view: View) -> Iterator[Problem]:
+    """Require at least 1 of what may not be 0."""
+    for owner, attrs, types in _owners(view):
+        for key in AT_LEAST_ONE:
+            try:
+                is_zero = key in types and key in attrs and count(attrs, key) == 0
+            except TypeConflict:
+                continue
+            if is_zero:
+                yield Problem(f"{_prefix(owner)}{key}={attrs[key]} is not a whole number from 1",
+                              f"write 1 or more, or leave {key} out", owner, *position(attrs[key]))
 
 
 def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:

@@ -28,6 +28,9 @@ from garrison.pipeline.outcome import SUCCESS, Outcome
 MAX_CASES = 256
 """Combinations that are tried for one node."""
 
+ORDERS = ("<", "<=", ">", ">=")
+WORDS = ("outcome", "preferred_label")
+"""Keys whose values are never numbers."""
 CHOOSERS = ("wait.human", "parallel", "exit")
 """Handlers whose outgoing edges are not chosen by conditions."""
 
@@ -44,6 +47,34 @@ def condition_syntax(view: View) -> Iterator[Problem]:
             parse_condition(written)
         except ConditionSyntax as error:
             yield Problem(f"{node.id}: manager.stop_condition: {error}", "", node, *position(written))
+
+
+def condition_never_true(view: View) -> Iterator[Problem]:
+    """Forbid comparisons that hold for no value: an order between anything but numbers."""
+    for edge in view.graph.edges:
+        condition = view.conditions.get(condition_of(edge))
+        for clause in clauses_of(condition) if isinstance(condition, Condition) else ():
+            if clause.op not in ORDERS or (clause.number is not None and clause.key not in WORDS):
+                continue
+            yield Problem(f"edge {edge}: {clause.key} {clause.op} {clause.value} is never true, because {clause.op} "
+                          "compares numbers", f"write {clause.key}={clause.value} or {clause.key}!={clause.value}"
+                          if clause.number is None else f"compare {clause.key} with a word by = or !=", edge,
+                          *position(edge.attrs["condition"]))
+
+
+def edge_never_followed(view: View) -> Iterator[Problem]:
+    """Report an unconditional edge that a heavier one hides: a node can choose it only by suggesting its target."""
+    if view.flow == "dag":
+        return
+    for node in view.graph.nodes.values():
+        if view.handler[node.id] in CHOOSERS or len(view.outgoing[node.id]) < 2:
+            continue
+        edges = [edge for edge in view.outgoing[node.id] if _is_unconditional(view, edge)]
+        heaviest = _heaviest(edges)
+        for edge in edges:
+            if edge not in heaviest and edge.target != heaviest[0].target and not edge.attrs.get("label", "").strip():
+                yield Problem(f"{edge} is never followed: {heaviest[0]} has more weight and no condition either",
+                              "give one of them a condition or a label, or remove it", edge)
 
 
 def duplicate_edge(view: View) -> Iterator[Problem]:

@@ -102,6 +102,8 @@ KNOWN: Mapping[Level, frozenset[str]] = {
 }
 """Attributes that have an effect on a run, by what they belong to."""
 
+AT_LEAST_ONE = ("max_parallel", "join_k", "k", "min_success", "manager.max_cycles", "max_steps")
+"""Whole numbers that may not be 0."""
 DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "manager.steer_cooldown",
              "max_pipeline_duration")
 """Durations whose names contain no unit."""

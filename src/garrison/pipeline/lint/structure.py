@@ -12,7 +12,7 @@ from functools import lru_cache
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
 from garrison.pipeline.flow.program import find_join, opens_branch
-from garrison.pipeline.graph import Graph, Node, TypeConflict, find_cycle, flag, text
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, text
 from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
 from garrison.records.names import check_node
 
@@ -65,10 +65,30 @@ def node_id(view: View) -> Iterator[Problem]:
             yield Problem(f"{node.id} and {other} differ only in case", "rename one of them", node)
 
 
+def edge_target_exists(view: View) -> Iterator[Problem]:
+    """Forbid edges to nodes that are declared nowhere and lead nowhere: their names are misspelt.
+
+    A node that edges both enter and leave is one, as in the specification's own example; see `undeclared_node`.
+    """
+    names = tuple(node.id for node in view.graph.nodes.values() if node.declared)
+    first_edge: dict[str, Edge] = {}
+    for edge in view.graph.edges:
+        first_edge.setdefault(edge.target, edge)
+    for node in view.graph.nodes.values():
+        if _is_missing(view, node) and node.id in first_edge:
+            edge = first_edge[node.id]
+            yield Problem(f"{edge} leads to {node.id}, which is not a node of this graph{_nearest(node.id, names)}",
+                          f"declare it ({node.id} [label=...]) or correct the name", edge)
+
+
+def _is_missing(view: View, node: Node) -> bool:
+    return not node.declared and not view.outgoing[node.id] and view.handler[node.id] not in ("start", "exit")
+
+
 def undeclared_node(view: View) -> Iterator[Problem]:
     """Report a node that only edges mention: its name may be misspelled."""
     for node in view.graph.nodes.values():
-        if not node.declared:
+        if not node.declared and not _is_missing(view, node):
             yield Problem(f"{node.id} appears only in edges", f"declare it ({node.id} [label=...]) or correct the name",
                           node)
 

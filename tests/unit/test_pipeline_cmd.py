@@ -14,6 +14,7 @@ from garrison.pipeline.graph import DialectError
 from garrison.pipeline.parser import parse
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
+from garrison.session.session import shipped_graph
 
 EXAMPLE = Path(__file__).parents[2] / "pipelines" / "two_tasks.dot"
 
@@ -70,13 +71,81 @@ def test_a_text_that_is_no_graph(unreadable: Path) -> None:
     assert isinstance(call("validate", unreadable.with_name("absent.dot"), "--json").exception, NotFound)
 
 
-def test_warnings_alone_are_no_error_but_a_refusal_is_printed(tmp_path: Path) -> None:
+def validate(path: Path, text: str, *options: str) -> Result:
+    path.write_text(text, encoding="utf-8")
+    return call("validate", path, *options, "--home", path.parent)
+
+
+def test_what_a_launch_refuses_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "warn.dot"
-    path.write_text("digraph { start; a [type=magic]; exit; start -> a -> exit }", encoding="utf-8")
-    result = call("validate", path)
-    assert result.exit_code == 0
+    result = validate(path, "digraph { start; a [type=magic]; exit; start -> a -> exit }")
+    assert result.exit_code == 1
     assert "warning\ttype_known" in result.stdout
-    assert "would refuse it" in result.stdout
+    assert "1:18\terror\taccepted_by_launch\tnode a has the unknown type 'magic'" in result.stdout
+    assert result.stdout.endswith("1 error, 1 warning\ngarrison launch would refuse it\n")
+    [refused, known] = json.loads(call("validate", path, "--json").stdout)
+    assert (refused["rule"], refused["severity"], refused["line"]) == ("accepted_by_launch", "error", 1)
+    assert (known["rule"], known["severity"]) == ("type_known", "warning")
+    forked = validate(path, 'digraph { start; a [label=A]; b [label=B]; exit; start -> {a b} -> exit }')
+    assert forked.exit_code == 1
+    assert "set flow=dag" in forked.stdout
+    inner = validate(path, "digraph { start; a [type=subgraph graph_ref=no.dot]; exit; start -> a -> exit }")
+    assert inner.exit_code == 1
+    assert "cannot be read" in inner.stdout
+
+
+def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
+    path = tmp_path / "agents.dot"
+    graph = "digraph { start; a [label=A agent=%s]; exit; start -> a -> exit }"
+    (tmp_path / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n'
+                                          '[agents.shell]\nargv = ["sh"]\n[agents.file]\nargv = ["/no/such/file"]\n')
+    assert "no agent 'nobody'" in validate(path, graph % "nobody").stdout
+    missing = "agent gone runs no-such-program, which is not on the PATH; install it, or correct [agents.gone]"
+    assert missing in validate(path, graph % "gone").stdout
+    assert "agent file runs /no/such/file, which is no program" in validate(path, graph % "file").stdout
+    assert validate(path, graph % "shell").exit_code == 0
+    plain = "digraph { start; a [label=A]; exit; start -> a -> exit }"
+    assert validate(path, plain).exit_code == 0
+    refused = validate(path, plain, "--agent", "command")
+    assert refused.exit_code == 1
+    assert "node a has no command=" in refused.stdout
+
+
+def test_warnings_are_errors_only_with_strict(tmp_path: Path) -> None:
+    graph = "digraph { start; a [label=A milestone=7]; exit; start -> a -> exit }"
+    assert "warning\tattribute_unknown" in (loose := validate(tmp_path / "w.dot", graph)).stdout
+    assert loose.exit_code == 0
+    assert "error\tattribute_unknown" in (strict := validate(tmp_path / "w.dot", graph, "--strict")).stdout
+    assert strict.exit_code == 1
+    assert validate(tmp_path / "w.dot", graph.replace("milestone", "x_milestone"), "--strict").exit_code == 0
+
+
+@pytest.mark.parametrize(("use", "code"), [("launch", 1), ("run", 1), ("session", 0)])
+def test_a_session_graph_is_judged_by_its_use(use: str, code: int, tmp_path: Path) -> None:
+    result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
+    assert result.exit_code == code, result.stdout
+    assert ("would accept it" in result.stdout) == (code == 0)
+
+
+def test_what_the_engine_alone_runs(tmp_path: Path) -> None:
+    fork = "digraph { flow=walk start; p [type=tool command=x on_resume=maybe]; exit; start -> p -> exit }"
+    assert validate(tmp_path / "p.dot", fork).exit_code == 0
+    refused = validate(tmp_path / "p.dot", fork, "--for", "run")
+    assert refused.exit_code == 1
+    assert "accepted_by_run\tnode p has on_resume='maybe'" in refused.stdout
+
+
+def test_a_graph_from_standard_input(broken: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["validate", "-"], input=broken.read_bytes())
+    assert result.exit_code == 1
+    assert result.stdout == call("validate", broken).stdout
+    accepted = CliRunner().invoke(pipeline, ["validate", "-"], input=LINE)
+    assert accepted.exit_code == 0
+    assert "would accept it" in accepted.stdout
+    unreadable = CliRunner().invoke(pipeline, ["validate", "-"], input="graph {")
+    assert str(unreadable.exception).startswith("<stdin>:1:1: ")
+    assert json.loads(CliRunner().invoke(pipeline, ["parse", "-", "--json"], input=LINE).stdout)["id"] == "p"
+    assert "3 nodes" in CliRunner().invoke(pipeline, ["show", "-"], input=LINE).stdout
 
 
 def test_show() -> None:

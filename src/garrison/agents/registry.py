@@ -16,6 +16,7 @@ see `session_agent`.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -123,6 +124,21 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
         if find_spec("claude_agent_sdk") is None:
             raise Refused(f"node {node} needs a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
                           "or scripts/demo once, or `pip install claude-agent-sdk`")
+
+
+def check_program(name: str, home: Path, path: str) -> None:
+    """Refuse an agent whose program does not exist; `path` is the PATH that it will get.
+
+    A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
+    """
+    profile = _model_profile(find_profile(name, home), home)
+    program = profile.settings.cli if isinstance(profile, ClaudeProfile) else profile.argv[0]
+    if not program or "{" in program or ("/" in program and not program.startswith("/")):
+        return
+    if shutil.which(program, path=path) is None:
+        where = "is no program" if "/" in program else "is not on the PATH"
+        raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."
+                      f"{profile.name}] in {config_path(home)}")
 
 
 def _session_agent(profile: Profile, home: Path) -> SessionAgent:

@@ -6,11 +6,14 @@ pipe, JSON on demand.
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +30,18 @@ from garrison.pipeline.dot_writer import to_dot, to_drawing
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
 from garrison.pipeline.parser import parse as parse_text
-from garrison.pipeline.parser import parse_file
-from garrison.pipeline.plan import plan_run, with_installed_transforms
+from garrison.pipeline.parser import parse_bytes, parse_file
+from garrison.pipeline.plan import plan_run
 from garrison.pipeline.run_directory import read_checkpoint, read_run
-from garrison.pipeline.subpipelines import load_from_run, load_from_source
+from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import apply_installed
+from garrison.processes import preflight
 from garrison.processes.run_state import NodeOutcome, RunState, replay_run
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
+from garrison.session.adapters import NODES
+from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
 
 if TYPE_CHECKING:
     from garrison.pipeline.run_directory import RunDirectory
@@ -45,7 +51,25 @@ _UNLIMITED_STEPS = 1 << 40
 IMAGE_FORMATS = ("svg", "png", "pdf")
 DOT_TIMEOUT = 120
 """Seconds that Graphviz may take."""
-file_argument = click.argument("file", type=click.Path(path_type=Path))
+file_argument = click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+
+
+class Use(StrEnum):
+    """What a graph is for."""
+
+    LAUNCH = "launch"
+    RUN = "run"
+    SESSION = "session"
+
+    @property
+    def command(self) -> str:
+        """Return the command, or whoever else runs the graph."""
+        return {Use.LAUNCH: "garrison launch", Use.RUN: "garrison pipeline run", Use.SESSION: "a session"}[self]
+
+    @property
+    def rule(self) -> str:
+        """Return the rule that a finding names if the use is refused."""
+        return f"accepted_by_{self}"
 
 
 @click.group(cls=Group)
@@ -58,31 +82,82 @@ def pipeline() -> None:
 
 @pipeline.command(examples=(
     ("garrison pipeline validate work.dot", "problems with line and column; exit 1 if there are errors"),
+    ("generate | garrison pipeline validate --strict -", "a graph from standard input; warnings are errors"),
 ))
 @file_argument
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--for", "use", type=click.Choice([use.value for use in Use]), default=Use.LAUNCH.value,
+              show_default=True, help="What runs the graph: `garrison launch`, `garrison pipeline run`, or a session.")
+@click.option("--agent", metavar="NAME", help="Agent of nodes that name none, as for launch (default: not checked).")
+@home_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON array.")
-def validate(file: Path, as_json: bool) -> None:
-    """Check the graph in FILE, and whether `garrison launch` would accept it. Exit 1 on errors."""
+def validate(file: Path, use: str, agent: str | None, home: str | None, *, strict: bool, as_json: bool) -> None:
+    """Check the graph in FILE (- is standard input), and whether it would be accepted. Exit 1 on errors."""
     try:
-        graph = parse_file(file)
+        graph = read_graph(file)
     except DialectError as error:
         if not as_json:
             raise
         findings = [Finding("parse", ERROR, error.message, line=error.line, column=error.column)]
     else:
-        from garrison.pipeline.handlers.registry import offered
-
-        graph, _ = apply_installed(graph, "")
-        findings = lint(graph, offered())
+        graph, findings = _findings(graph, Use(use), home, agent)
+        if strict:
+            findings = [replace(finding, severity=ERROR) for finding in findings]
         if not as_json:
-            _print_findings(graph, findings)
+            _print_findings(graph, findings, Use(use))
     if as_json:
         print_json([finding.as_json() for finding in findings])
     if errors(findings):
         sys.exit(1)
 
 
-def _print_findings(graph: Graph, findings: list[Finding]) -> None:
+def read_graph(file: Path) -> Graph:
+    """Return the graph in a file; `-` is standard input, whose pipelines are relative to the current directory."""
+    if str(file) == "-":
+        return parse_bytes(sys.stdin.buffer.read(), "<stdin>")
+    return parse_file(file)
+
+
+def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tuple[Graph, list[Finding]]:
+    """Return a graph after its transforms, and its problems; without errors of its own, why its use is refused."""
+    from garrison.pipeline.handlers.registry import offered
+
+    graph, _ = apply_installed(graph, "")
+    findings = lint(graph, {*offered(), *TRANSLATED_TYPES} if use is Use.SESSION else offered())
+    if not errors(findings):
+        refusal = _refusal(graph, use, home, agent)
+        findings = [*([_refused(graph, use, refusal)] if refusal else []), *findings]
+    return graph, findings
+
+
+def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str | None:
+    """Return why a graph cannot be used; None if it can."""
+    from garrison.pipeline.handlers.registry import Registry
+    from garrison.pipeline.open_run import build_program, check_on_resume
+
+    try:
+        if use is Use.LAUNCH:
+            preflight.check_agents(preflight.plan_launch(graph), find_home(home), agent,
+                                   os.environ.get("PATH", os.defpath))
+            return None
+        if use is Use.SESSION:
+            graph, _ = to_session_graph(graph, graph.source)
+        handlers = {f"session.{name}": str for name in NODES} if use is Use.SESSION else {}
+        build_program(graph, Registry(handlers), None, None)
+        check_on_resume(graph)
+    except GarrisonError as error:
+        return str(error)
+    return None
+
+
+def _refused(graph: Graph, use: Use, refusal: str) -> Finding:
+    """Return a refusal as a finding, at the position with which its message begins."""
+    place = re.match(rf"{re.escape(graph.source)}(?::(\d+):(\d+))?: ", refusal)
+    line, column = (int(place[1]), int(place[2])) if place and place[1] else (0, 0)
+    return Finding(use.rule, ERROR, refusal[place.end() if place else 0:], line=line, column=column)
+
+
+def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:
     if findings:
         _print_table(("place", "severity", "rule", "message"),
                      [(f"{finding.line}:{finding.column}" if finding.line else "-", finding.severity, finding.rule,
@@ -90,8 +165,10 @@ def _print_findings(graph: Graph, findings: list[Finding]) -> None:
     count = len(errors(findings))
     warnings = len(findings) - count
     click.echo(f"{_summary(graph)}, {count} error{'s' * (count != 1)}, {warnings} warning{'s' * (warnings != 1)}")
-    if not count:
-        click.echo(_launch_verdict(graph))
+    if any(finding.rule == use.rule for finding in findings):
+        click.echo(f"{use.command} would refuse it")
+    elif not count:
+        click.echo(f"{use.command} would accept it")
 
 
 def _summary(graph: Graph) -> str:
@@ -106,7 +183,7 @@ def _launch_verdict(graph: Graph) -> str:
 def launch_refusal(graph: Graph) -> str | None:
     """Return why `garrison launch` would refuse a graph, None if it would not."""
     try:
-        plan_run(graph, load=with_installed_transforms(load_from_source))
+        preflight.plan_launch(graph)
     except Refused as error:
         return str(error)
     return None
@@ -121,7 +198,7 @@ def launch_refusal(graph: Graph) -> str | None:
 @json_option
 def parse(file: Path, *, dot: bool, as_json: bool) -> None:
     """Parse the graph in FILE; exit 1 with line and column on a syntax error."""
-    graph = parse_file(file)
+    graph = read_graph(file)
     if as_json:
         print_json(graph_to_data(graph))
     elif dot:
@@ -135,7 +212,7 @@ def parse(file: Path, *, dot: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole graph as one JSON object.")
 def show(file: Path, as_json: bool) -> None:
     """Show the nodes and edges of the graph in FILE as garrison interprets them."""
-    graph, _ = apply_installed(parse_file(file), "")
+    graph, _ = apply_installed(read_graph(file), "")
     if as_json:
         print_json(graph_to_data(graph))
         return

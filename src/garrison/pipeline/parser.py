@@ -59,14 +59,19 @@ def parse_file(path: Path | str) -> Graph:
         raise NotFound(f"no pipeline {path}; give the path of a .dot file") from None
     except OSError as error:
         raise GarrisonError(f"cannot read pipeline {path}: {error.strerror}; give a readable .dot file") from None
+    return parse_bytes(raw, str(path))
+
+
+def parse_bytes(raw: bytes, source: str) -> Graph:
+    """Return the graph in the content of a file; raise DialectError if there is none."""
     if len(raw) > MAX_BYTES:
-        raise DialectError(str(path), 1, 1, f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline")
+        raise DialectError(source, 1, 1, f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline")
     try:
-        return parse(raw.decode("utf-8"), str(path))
+        return parse(raw.decode("utf-8"), source)
     except UnicodeDecodeError as error:
         before = raw[:error.start].decode("utf-8")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise DialectError(str(path), line, column, "this is not UTF-8 text; save the file as UTF-8") from None
+        raise DialectError(source, line, column, "this is not UTF-8 text; save the file as UTF-8") from None
 
 
 @cache

@@ -42,6 +42,7 @@ from garrison.system.git.repository import explain_detached_head, operation_in_p
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from garrison.pipeline.graph import Graph
     from garrison.processes.run_state import RunState
     from garrison.processes.runtime import Runtime
 
@@ -87,7 +88,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     text = _read(request.pipeline)
     read_config(runtime.home).notify()
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
-    plan = plan_run(graph, max_steps=request.max_steps, load=with_installed_transforms(load_from_source))
+    plan = plan_launch(graph, request.max_steps)
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
@@ -146,26 +147,47 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     return base
 
 
-def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
-    """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an unknown
-    agent."""
-    agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
+def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
+    """Return the plan of a new run of a graph, after its transforms; Refused if it cannot be launched."""
+    return plan_run(graph, max_steps=max_steps, load=with_installed_transforms(load_from_source))
+
+
+def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> list[str]:
+    """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
+
+    Args:
+        default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
+        path: PATH of the agents.
+    """
+    agents = {name: task.agent or ("command" if task.command else default) for name, task in plan.tasks.items()}
     validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
-    required = registry.required_variables(agents | validators, runtime.home)
-    for name in validators:
-        registry.agent(name, runtime.home, VALIDATOR)
-    if unset := unset_variables(runtime, request.env):
-        raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
-                      "export it, or leave that --env out")
+    used = {agent for agent in agents.values() if agent is not None} | validators
+    required = registry.required_variables(used, home)
+    for name in sorted(validators):
+        registry.agent(name, home, VALIDATOR)
     for name, task in plan.tasks.items():
-        agent = task.agent or ("command" if task.command else request.agent)
+        agent = agents[name]
+        if agent is None:
+            continue
         if agent == "command" and not task.command:
             raise Refused(f"node {name} has no command=; add one, or set another agent with --agent or agent=")
-        registry.check_node(agent, name, task.attrs, runtime.home)
-        if session := registry.session_options(agent, name, task.attrs, runtime.home):
+        registry.check_node(agent, name, task.attrs, home)
+        if session := registry.session_options(agent, name, task.attrs, home):
             from garrison.session.trust import read_tiers, require_working_tier
 
             require_working_tier(session.tier, read_tiers())
+    for agent in sorted(used):
+        registry.check_program(agent, home, path)
+    return required
+
+
+def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
+    """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an agent that
+    cannot be used."""
+    required = check_agents(plan, runtime.home, request.agent, runtime.environ.get("PATH", os.defpath))
+    if unset := unset_variables(runtime, request.env):
+        raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
+                      "export it, or leave that --env out")
     return sorted({*request.env, *(name for name in required if name in runtime.environ)})
 
 

@@ -39,7 +39,12 @@ def read_session_graph(text: str, name: str) -> tuple[Graph, list[str]]:
 
     Raises DialectError if the text is not a graph, UsageError for an action that no session has.
     """
-    graph = _translate(parse(text, name))
+    return to_session_graph(parse(text, name), name)
+
+
+def to_session_graph(graph: Graph, name: str) -> tuple[Graph, list[str]]:
+    """Return a graph as a session runs it, and the corrections; UsageError for an action that no session has."""
+    graph = _translate(graph)
     bare = {key.removeprefix("session.") for key in _session_keys()} - {
         key for node in graph.nodes.values() for key in WRITTEN.get(node.handler, ())}
     corrections: dict[str, None] = {}
@@ -98,6 +103,8 @@ def _transform(node: Node) -> Node:
 
 
 _READERS = {"exec": _exec, "compute": _compute, "transform": _transform}
+TRANSLATED_TYPES = frozenset(_READERS)
+"""Types of the other engine that a session runs."""
 
 
 def _with_type(node: Node, kind: str) -> Node:

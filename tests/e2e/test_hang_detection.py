@@ -87,6 +87,20 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
     assert stuck[0]["why"] == why(quick, "orchestrator-a")[0]
 
 
+def test_stopped_jobs_of_a_runner_are_ended_and_repeated(quick: Place) -> None:
+    def once(name: str) -> str:
+        flag = f"{quick.root}/{name}-${{PWD##*/}}"
+        return f"test -e {flag} || {{ touch {flag}; kill -STOP $$; }}"
+
+    graph = quick.graph(Node("a", attributes=f'acceptance="{once("acceptance")}"'))
+    child = quick.launch(graph, "r1", "--setup", once("setup"))
+    assert quick.finish(child) == 0, quick.logs()
+    quick.check("a")
+    log = (quick.home / "runs/r1/layers/runner-a.log").read_text()
+    for job in ("setup", "acceptance"):
+        assert f"{job} hung: 1 of its 1 processes are stopped (SIGSTOP)" in log, log
+
+
 def test_a_guardian_that_recorded_its_end_and_keeps_its_lock_is_replaced(place: Place) -> None:
     child = place.launch(place.graph(Node("a", before=place.hold("a"))))
     place.wait_until_held("a")

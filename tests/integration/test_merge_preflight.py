@@ -46,6 +46,21 @@ def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):
     assert git(world.repo, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize("stage", ["gate", "setup"])
+@pytest.mark.parametrize("number", ["KILL", "INT", "STOP"])
+def test_a_preflight_whose_gate_was_ended_by_a_signal_tries_once_more(world, tmp_path, monkeypatch, stage, number):
+    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
+    once = f"echo x >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -gt {{}} || kill -{number} $$"
+    result, lines = run(world, *(("true", once.format(1)) if stage == "setup" else (once.format(1), None)),
+                        timeout=300.0)
+    assert result.commit == world.start
+    assert sum("trying once more" in line for line in lines) == 1, lines
+    if number != "STOP":
+        with pytest.raises(PreflightRed):
+            run(world, once.format(9))
+        assert len((tmp_path / "tries").read_text().split()) == 4
+
+
 @pytest.mark.parametrize(("gate", "setup", "word"), [
     ("echo why it is red; exit 1", None, "why it is red"), ("no-such-command", None, "not found"),
     ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),

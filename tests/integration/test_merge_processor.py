@@ -14,8 +14,9 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.records import QueueResumed
-from garrison.records import log_retention
+from garrison.records import journal, log_retention
 from garrison.system import disk_space, processes
+from support import DEADLINE
 
 
 @pytest.fixture
@@ -85,6 +86,22 @@ def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
     assert "failed (exit 1)" in world.entry("bad").reason
     assert world.gates() == 2  # the bare target, and good
+    check(world)
+
+
+@pytest.mark.parametrize("stage", ["gate", "setup"])
+def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeypatch, stage):
+    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
+    once = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -STOP $$; }}"
+    world = World(tmp_path, gate=once if stage == "gate" else "true", setup=once if stage == "setup" else None,
+                  timeout=DEADLINE)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    hung = [stored.data["reason"] for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"
+            and stored.data["result"] == "lost"]
+    assert len(hung) == 1 and "hung and was ended" in hung[0] and "are stopped (SIGSTOP)" in hung[0]
     check(world)
 
 

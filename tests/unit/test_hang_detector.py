@@ -19,6 +19,7 @@ from garrison.supervise.hang_detector import (
     WatchClock,
     encode_evidence,
     find_hang,
+    find_job_hang,
     judge_recorded,
     latest_evidence,
     seconds_silent,
@@ -173,3 +174,23 @@ def test_the_freshest_sign() -> None:
     assert latest_evidence({"beat": 9.0, "output": 3.0}) == ("output", 3.0)
     assert seconds_silent(Evidence(1, {"beat": 9.0, "output": 3.0}), ("beat", "head"), ("beat",)) == 9.0
     assert seconds_silent(Evidence(1, {"beat": 9.0}), ("beat", "work"), ("work",)) == 0.0
+
+
+def job(**what: Any) -> Evidence:
+    """A job of two processes whose every sign is old."""
+    ages = dict.fromkeys(("work", "unstopped", "output"), 1000.0) | what.pop("ages", {})
+    return Evidence(0, ages, **{"below": 2, **what})
+
+
+@pytest.mark.parametrize(("evidence", "silence", "rule"), [
+    (job(stopped=1), None, "job-stopped"), (job(stopped=2), 5.0, "job-stopped"),
+    (job(stopped=1, ages={"work": 1.0}), None, ""), (job(stopped=1, ages={"output": 1.0}), None, ""),
+    (job(stopped=1, ages={"unstopped": 1.0}), None, ""), (job(stopped=1, blocked=1), None, ""),
+    (job(), None, ""), (job(), 900.0, "job-silent"), (job(), 1100.0, ""), (job(blocked=1), 900.0, ""),
+    (job(below=0), 900.0, ""), (job(ages={"output": 1.0}), 900.0, "")])
+def test_a_job_is_judged_as_an_agent_is(evidence: Evidence, silence: float | None, rule: str) -> None:
+    hang = find_job_hang(evidence, TIMEOUT, silence)
+    assert (hang.rule if hang else "") == rule
+    as_agent = find_hang(evidence, TIMEOUT, silence)
+    assert (as_agent is None) == (hang is None)
+    assert hang is None or "its agent" not in hang.why

@@ -11,20 +11,24 @@ decides whether its verdict is still wanted, and a run that nothing needs is end
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
+from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, failpoint, kill_tree, processes
 from garrison.system.environment import child_environment, explain_missing_command
+from garrison.system.exit_info import quote_command
 from garrison.system.jobs import is_signal_exit, read_tail
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import QueueWriter
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState, RunningGate
+    from garrison.supervise.hang_detector import Hang
 
 WRAPPER = r"""
 folder=$1 limit=$2 command=$3
@@ -81,10 +86,13 @@ class GateRun:
     environment: Mapping[str, str]
     held_back: Sequence[str] = ()
     """Names of variables that were withheld from it, to explain a command that is not found."""
+    hang_timeout: float = field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
+    """Seconds without any movement after which a stopped gate is ended."""
     child: processes.Child | None = None
     refusal: str = ""
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
+    _watch: JobWatch | None = None
 
     @property
     def pidfd(self) -> int:
@@ -162,6 +170,8 @@ class GateRun:
         running = self._is_running(stage, now)
         exit_status = self._read_verdict(stage)
         if exit_status is None:
+            if running and (hang := self._find_hang(stage, now)) is not None:
+                return self._end_hung(stage, hang)
             return None if running else self._judge(stage, -1, False)
         if running:
             return None
@@ -186,6 +196,23 @@ class GateRun:
             self.child = processes.Child(*process, -1 if pidfd is None else pidfd)
         processes.exit_code(self.child.pid)
         return processes.is_running(self.child.pid, self.child.ticks)
+
+    def _find_hang(self, stage: str, now: float) -> Hang | None:
+        """Judge the stage by the rules for agents: a stopped gate would hold up the queue until its timeout."""
+        if self.child is None:
+            return None
+        if self._watch is None or self._watch.root != self.child.id:
+            self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout,
+                                   log=self.setup_log if stage == "setup" else self.log)
+        return self._watch.inspect(now)
+
+    def _end_hung(self, stage: str, hang: Hang) -> Verdict:
+        """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
+        self._kill_rest()
+        log = self.setup_log if stage == "setup" else self.log
+        what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
+        reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
+        return Verdict("lost", -1, reason, read_tail(log, TAIL_LINES), log)
 
     def _read_verdict(self, stage: str) -> tuple[int, bool] | None:
         line = read_line(self.folder / stage / "verdict")

@@ -71,7 +71,8 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
     has_gate = bool(config.gate) and not config.no_gate
     slot = acquire_slot(queue.git, trees / queue.git.key)
-    run_gate = partial(_run, queue, slot, run=run, commit=commit, log=log, environment=environment, held_back=held_back)
+    run_gate = partial(_run, queue, slot, run=run, commit=commit, log=log, environment=environment,
+                       held_back=held_back, report=report)
     try:
         if config.setup:
             report(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
@@ -93,7 +94,19 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
 
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
-         environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
+         environment: Mapping[str, str], held_back: Sequence[str], report: Callable[[str], None]) -> Verdict:
+    """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
+    run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, log=log, environment=environment,
+                       held_back=held_back)
+    verdict = run_once()
+    if verdict.result != "lost":
+        return verdict
+    report(f"pre-flight: {verdict.reason}; trying once more")
+    return run_once()
+
+
+def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
+              environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)

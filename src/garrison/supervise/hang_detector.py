@@ -72,6 +72,16 @@ def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) 
     return Hang("agent-silent", why) if why is not None else None
 
 
+def find_job_hang(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
+    """Return why a job (a gate, set-up, acceptance or tool) hangs: by the rules for an agent, whose part it plays."""
+    if _is_agent_stopped(evidence, timeout):
+        return Hang("job-stopped", f"{evidence.stopped} of its {evidence.below} processes are stopped (SIGSTOP), "
+                                   f"nothing moved for {_seconds(_agent_unmoved(evidence))}")
+    if silence is not None and _is_agent_silent(evidence, silence):
+        return Hang("job-silent", f"it was silent for {_seconds(_agent_silence(evidence))}: no output or CPU use")
+    return None
+
+
 def seconds_silent(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
     """Return the watched seconds since any of `kinds`; 0 while one of the `needed` was never scanned for."""
     if any(kind not in evidence.ages for kind in needed):
@@ -101,8 +111,8 @@ def _spinning(e: Evidence, timeout: float) -> str | None:
 
 
 def _agent_stopped(e: Evidence, timeout: float) -> str | None:
-    """Judge a stopped agent; a tool with a deadline is waited for unless every process is stopped."""
-    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _agent_unmoved(e) < timeout:
+    """Judge a stopped agent."""
+    if not _is_agent_stopped(e, timeout):
         return None
     which = f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP)"
     return f"{which}, nothing moved for {_seconds(_agent_unmoved(e))}"
@@ -111,10 +121,21 @@ def _agent_stopped(e: Evidence, timeout: float) -> str | None:
 def _agent_silent(e: Evidence, silence: float) -> str | None:
     """Judge a silent agent where the node asks for it (`silence=`); others may wait for the network until their
     timeout."""
-    if e.tool_left > 0 or e.waiting or e.blocked or not e.below or _agent_silence(e) < silence:
+    if not _is_agent_silent(e, silence):
         return None
     quiet = _seconds(_agent_silence(e))
     return f"its agent was silent for {quiet}: no output, commit, change in its worktree or CPU use"
+
+
+def _is_agent_stopped(e: Evidence, timeout: float) -> bool:
+    """Return whether processes are stopped and nothing moves; a tool with a deadline is waited for unless all are."""
+    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)):
+        return False
+    return _agent_unmoved(e) >= timeout
+
+
+def _is_agent_silent(e: Evidence, silence: float) -> bool:
+    return not (e.tool_left > 0 or e.waiting or e.blocked) and e.below > 0 and _agent_silence(e) >= silence
 
 
 def _agent_silence(e: Evidence) -> float:

@@ -100,6 +100,11 @@ class Job:
         return self._child.ticks
 
     @property
+    def marker(self) -> str:
+        """Return the life marker that its environment gives it, '' for none."""
+        return self._marker
+
+    @property
     def wake_at(self) -> float | None:
         """Return the monotonic time at which `poll` must be called even if nothing ends; None: no need."""
         if self._result is not None:

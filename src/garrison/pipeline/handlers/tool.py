@@ -17,15 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from garrison.config import Timing
 from garrison.errors import GarrisonError
 from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
+from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes
 from garrison.system.exit_info import describe_exit
 from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.kill_tree import kill_tree
+from garrison.system.processes import ProcessId
 
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
@@ -65,24 +68,29 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
                         timeout_s=seconds(call.attrs, "timeout"))
     except GarrisonError as error:
         return str(error)
-    return await wait_for(job)
+    return await wait_for(job, JobWatch(ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
+                                        silence=seconds(call.attrs, "silence"), log=folder / "output.log"))
 
 
-async def wait_for(job: Job) -> JobResult:
-    """Return the job's result; on cancellation kill it with everything it started first."""
+async def wait_for(job: Job, watch: JobWatch) -> JobResult | str:
+    """Return the job's result, or why it hung; on cancellation kill it with everything it started first."""
     try:
-        return await _poll(job)
+        return await _poll(job, watch)
     except asyncio.CancelledError:
         job.kill(time.monotonic())
-        await _poll(job)
+        await _poll(job, watch)
         raise
 
 
-async def _poll(job: Job) -> JobResult:
+async def _poll(job: Job, watch: JobWatch) -> JobResult | str:
+    hung = ""
     while (result := job.poll(now := time.monotonic())) is None:
-        wake = job.wake_at
-        await wait_readable(job.pidfd, 1.0 if wake is None else max(0.01, min(1.0, wake - now)))
-    return result
+        if not hung and (hang := watch.inspect(now)) is not None:
+            hung = f"it hung and was ended: {hang.why}"
+            job.kill(now)
+        wake = min(now + 1.0, watch.due, *([] if job.wake_at is None else [job.wake_at]))
+        await wait_readable(job.pidfd, max(0.01, wake - now))
+    return hung or result
 
 
 async def wait_readable(descriptor: int, limit: float) -> None:

@@ -1,7 +1,7 @@
 """Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation.
 
-The result of each job is journaled as a fact. A job that was killed, or that found its disk full, proves nothing about
-the work: it is repeated a few times. No job starts while the disk is full.
+The result of each job is journaled as a fact. A job that was killed, that hung, or that found its disk full, proves
+nothing about the work: it is repeated a few times. No job starts while the disk is full.
 
 Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch.
 Without a verdict the work counts as refused, and the reason becomes part of the rework prompt.
@@ -19,10 +19,12 @@ from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
+from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +60,9 @@ class RunnerJobs:
         self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
         self._job: Job | ValidatorJob | None = None
+        self._watch: JobWatch | None = None
+        self._hung = ""
+        """Why the job under way is being ended as hung."""
         self._inconclusive = 0
 
     def command(self, name: str) -> str:
@@ -68,7 +73,7 @@ class RunnerJobs:
 
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""
-        self.name = name
+        self.name, self._watch, self._hung = name, None, ""
         if name == VALIDATOR:
             self._job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git, self.worktree,
                                      branch, now)
@@ -82,6 +87,7 @@ class RunnerJobs:
         """Return the job's result once it has ended; None while it runs, and if it must be repeated."""
         result = self._job.poll(now) if self._job else None
         if result is None:
+            self._end_if_hung(now)
             return None
         name, job = self.name, self._job
         self.name, self._job = "", None
@@ -92,20 +98,42 @@ class RunnerJobs:
             return None
         if result.ok:
             return JobFact(name, "ok")
+        if self._hung:
+            return JobFact(name, f"{self._describe(name)} {self._hung}")
         if isinstance(job, ValidatorJob):
             return JobFact(name, f"the validator {self.command(name)} refused it: "
                                  f"{job.reason or 'it gave no reason'}")
         return JobFact(name, self._describe_failure(name, result))
 
+    def _end_if_hung(self, now: float) -> None:
+        """End a job that hangs by the rules for agents; `poll` then repeats it."""
+        job = self._job
+        if job is None or not job.pid or self.question is not None:
+            self._watch = None
+            return
+        root = ProcessId(job.pid, job.ticks)
+        if self._watch is None or self._watch.root != root:
+            log = job.log if isinstance(job, ValidatorJob) else self._log(self.name)
+            self._watch = JobWatch(root, self.incarnation.marker, self.runtime.timing.beat_timeout,
+                                   silence=self.task.silence_s, log=log)
+        if not self._hung and (hang := self._watch.inspect(now)) is not None:
+            self._hung = f"hung: {hang.why}"
+            job.kill(now)
+
     def _why_inconclusive(self, name: str, result: JobResult) -> str:
         """Return why the job's end proves nothing about the work, '' if it does."""
+        if self._hung:
+            return self._hung
         if result.ended_by_signal:
             return "was ended by a signal"
         is_full = disk_space.is_full(self.worktree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
         return "had no space left on its disk" if is_full else ""
 
+    def _describe(self, name: str) -> str:
+        return f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"
+
     def _describe_failure(self, name: str, result: JobResult) -> str:
-        what = f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"
+        what = self._describe(name)
         hint = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
         return describe_failure(what, result.exit_code, read_tail(self._log(name), 12) + hint,
                                 seconds=result.seconds if result.timed_out else None)
@@ -126,7 +154,10 @@ class RunnerJobs:
     @property
     def wake_at(self) -> float | None:
         """Return when `poll` is due, in monotonic seconds."""
-        return self._job.wake_at if self._job else None
+        if self._job is None:
+            return None
+        due = [self._job.wake_at, self._watch.due if self._watch is not None else None]
+        return min((at for at in due if at is not None), default=None)
 
     @property
     def question(self) -> Question | None:
@@ -165,6 +196,7 @@ class ValidatorJob:
         judged = replace(task, preamble="", continues="", ways=[])
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
                                 controllers=((incarnation.key.full, "judges by your verdict"),))
+        self.log = assignment.output
         self._work = registry.agent(validator_agent(task.attributes), runtime.home, VALIDATOR).start(assignment, now)
 
     @property

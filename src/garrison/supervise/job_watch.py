@@ -1,0 +1,67 @@
+"""Job watch: find out whether a gate, set-up, acceptance, validator or tool hangs, by the rules for agents.
+
+Its owner polls a job anyway and calls `inspect`; the process tree is read every few seconds only. As everywhere, time
+in which the owner itself was suspended does not count.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from garrison.supervise.hang_detector import Evidence, EvidenceTimes, Hang, WatchClock, find_job_hang
+from garrison.system import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.system.processes import ProcessId
+
+SCAN_INTERVAL = 15.0
+"""Seconds between two scans of a job's process tree, at most; a twentieth of its limit if that is less."""
+
+
+class JobWatch:
+    """Watches one job: the process `root` and what is below it, as far as it bears `marker` or none.
+
+    Args:
+        timeout: seconds without any movement after which a job with a stopped process hangs.
+        silence: seconds of silence after which any job hangs; None: only its own timeout bounds it.
+        log: file that the job's output goes to.
+    """
+
+    def __init__(self, root: ProcessId, marker: str, timeout: float, *, silence: float | None = None,
+                 log: Path | None = None) -> None:
+        self.root, self.marker, self.timeout, self.silence, self.log = root, marker, timeout, silence, log
+        self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout) / 20)
+        self._clock = WatchClock(min(max(2 * self.interval, 2.0), timeout / 4))
+        self._times = EvidenceTimes(0.0)
+        self.due = 0.0
+        """Monotonic time of the next scan."""
+        self._scans = 0
+
+    def inspect(self, now: float) -> Hang | None:
+        """Return why the job hangs, None if it does not; `now` is in monotonic seconds."""
+        if now < self.due:
+            return None
+        self.due = now + self.interval
+        self._scans += 1
+        at, times = self._clock.advance(now), self._times
+        own = processes.probe(self.root.pid)
+        if own is None or own.ticks != self.root.ticks or own.zombie:
+            return None
+        tree = [own, *processes.descendants(self.root.pid, self.marker)]
+        stopped = sum(process.state in ("T", "t") for process in tree)
+        times.note("work", (sum(process.cpu for process in tree), tuple(sorted(process.pid for process in tree))), at)
+        times.hold_until_missed("unstopped", not stopped, at)
+        times.note("output", self._output_size(), at)
+        evidence = Evidence(0, times.ages(at), below=len(tree), stopped=stopped,
+                            blocked=sum(process.state == "D" for process in tree), watched=at)
+        # One scan shows no change; two do.
+        return find_job_hang(evidence, self.timeout, self.silence) if self._scans > 1 else None
+
+    def _output_size(self) -> int:
+        try:
+            return os.stat(self.log).st_size if self.log is not None else 0  # noqa: PTH116
+        except OSError:
+            return 0

@@ -48,7 +48,7 @@ def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
         node("loud", 'cp "$GARRISON_CONTEXT_FILE" context.json'), node("quiet", "echo never > quiet.txt"),
         "start -> implement -> check -> ok; ok -> implement [condition=\"outcome=fail\"];",
         "ok -> ship [condition=\"outcome=success\"]; ship -> quiet [label=quiet, weight=9]; ship -> loud [label=Loud];",
-        "{quiet loud} -> exit;")
+        "{quiet loud} -> exit;", attributes="land=node;")
     assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
     nodes = place.nodes()
     assert {name: (one["status"], one["attempt"]) for name, one in nodes.items()} == {
@@ -74,7 +74,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
         node("no", "echo no > no.txt"), node("last", "ls > all.txt"),
         "hear [type=wait.signal, signal=deployed];",
         "start -> fan -> {slow ask}; ask -> yes [label=\"[Y] Yes\"]; ask -> no [label=\"[N] No\"];",
-        "{slow yes no} -> join -> hear -> last -> exit;")
+        "{slow yes no} -> join -> hear -> last -> exit;", attributes="land=node;")
     child = place.launch(graph, "r1")
     place.wait_until_held("slow")
     gate = wait_for("the gate is open", lambda: [one["data"] for one in place.journal() if one["kind"] == "gate"])[0]
@@ -156,7 +156,7 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
     assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
         ("validated", 1), ("validated", 2)]
     assert "it is broken" in git(place.repo, "show", "main:two.txt")
-    assert "is done, and --retry-failed is for one that failed" in place.command(
+    assert "is done; --retry-failed is for a run that failed" in place.command(
         "launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
     place.check_nothing_left()
 

@@ -243,6 +243,8 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
+        if entry.kind == "landing":
+            self.world.target.check_record(run.id, entry.data)
         flow_check.check_reports(shadow, entry, self.reported.setdefault(run.id, set()))
         try:
             shadow.apply(entry)
@@ -293,7 +295,8 @@ class Check:
         if merged in self.heads:
             raise Violation(f"{merged} landed twice")
         self.heads.add(merged)
-        if self.landings[key] > 1 and self.world.runs[key[0]].plan.flow == "dag":
+        run = self.world.runs[key[0]]
+        if self.landings[key] > 1 and run.plan.flow == "dag" and not run.lands:
             raise Violation(f"{key} landed {self.landings[key]} times")
 
     def left_over(self, proc: Process, key: tuple[str, str]) -> None:
@@ -362,7 +365,7 @@ class Check:
             return
         self.reworks += 1
         self._check_not_cancelled(run, change["node"], old.attempt)
-        if run.plan.flow == "walk":
+        if run.plan.flow == "walk" or run.lands:  # a landing that was refused runs nodes again
             return
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
@@ -389,11 +392,13 @@ class Check:
             if node.status == "validated" and fate.at(node.attempt) != "success":
                 raise Violation(f"{name} was validated, although its fate was {fate}")
             landed = self.landings.get((run.id, name), 0)
-            if (node.status == "validated" and (landed > 1 if run.plan.flow == "dag" else False)) or (
+            if (node.status == "validated" and (landed > 1 if run.plan.flow == "dag" and not run.lands else False)) or (
                     node.status == "validated" and not landed):
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
         self._check_commits_kept()
         flow_check.check_end(shadow)
+        if run.lands:
+            self.world.target.check_end(run)
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._is_parked(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")

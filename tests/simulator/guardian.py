@@ -21,7 +21,7 @@ from tests.simulator.world import Effect, Process, World, key_of
 from garrison.processes import run_state
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.view import GuardianView
+from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_state import RUN_TRANSITIONS, RunState
@@ -30,6 +30,7 @@ from garrison.records.events import (
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
+    LandingChanged,
     NodeCancelled,
     NodeChanged,
     ProbeHealthy,
@@ -82,7 +83,7 @@ class Guardian(SimulatedProcess):
                   if entry.run == self.run.id}
         return GuardianView(
             self.run.id, world.mono, world.boot_id, inbox, runners, processor, merges, strays, self.stopping,
-            self._is_overdue(), wall=world.wall, results=self._results())
+            self._is_overdue(), wall=world.wall, results=self._results(), landing=self._landing())
 
     def _strays(self, runners: Mapping[str, ChildState]) -> dict[str, ChildState]:
         """Find living orchestrators that have no runner to stop them, though they are to stop."""
@@ -97,6 +98,12 @@ class Guardian(SimulatedProcess):
             if child.identity and child.identity.status in ALIVE:
                 strays[name] = child
         return strays
+
+    def _landing(self) -> LandingView | None:
+        flow = self.state.flow
+        if not self.run.lands or flow is None or flow.over != "done" or self.state.status in ("done", "failed"):
+            return None
+        return self.world.target.view(self.run)
 
     def _is_overdue(self) -> bool:
         if not self.stopping and self.state.status not in run_state.ENDED:
@@ -137,7 +144,8 @@ class Guardian(SimulatedProcess):
         """Return whether the run waits for a parked name to go on."""
         key = Key.parse(full)
         if key.role == "processor":
-            return "processor" not in self.state.held and "impl_complete" in self.state.statuses.values()
+            return "processor" not in self.state.held and (
+                self.state.landing.status == run_state.REQUESTED or "impl_complete" in self.state.statuses.values())
         return self.state.nodes[key.name].status in ("active", "impl_complete") and key.name not in self.state.held
 
     # ---- actions: journal and signals
@@ -179,6 +187,13 @@ class Guardian(SimulatedProcess):
 
     def _change_gate(self, action: Action, view: GuardianView) -> Effect:
         yield from self.record_synced(action.expect(GateChanged))
+
+    def _change_landing(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_synced(action.expect(LandingChanged))
+
+    def _enqueue(self, action: Action, view: GuardianView) -> Effect:
+        self.world.target.enqueue(self.run.id, self.state.landing.attempt, self.state.landing.oid)
+        yield None
 
     def _cancel_node(self, action: Action, view: GuardianView) -> Effect:
         attempt = self.attempt_of(action.target)
@@ -277,6 +292,8 @@ class Guardian(SimulatedProcess):
         ActionKind.ADVANCE_FLOW: _advance_flow,
         ActionKind.CHANGE_GATE: _change_gate,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.CHANGE_LANDING: _change_landing,
+        ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,

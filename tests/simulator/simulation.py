@@ -61,10 +61,13 @@ def _simulate(world: World, seed: int, *, walks: bool) -> Outcome:
     rng = world.rng
     for number in range(1 if rng.random() < 0.8 else 2):
         _walk(world, f"run-{number + 1}") if walks else _launch(world, rng, f"run-{number + 1}")
+    for run in world.runs.values():
+        run.lands = seed % 3 == 2
     disturb = Chaos(world, rng.choice([0, 1, 2, 3, 5, 8, 13]), rng.choice([8, 25, 60, 120]))
     steps = 0
     while steps < DISTURBED and (disturb.left or disturb.hunted) and world.tick():
         disturb.between()
+        world.target.step()
         steps += 1
     steps += _calm(world)
     for run in world.runs.values():
@@ -131,6 +134,7 @@ def _calm(world: World) -> int:
             if not _attend(world) and not world.busy():
                 return steps
         world.tick()
+        world.target.step()
     left = ", ".join(proc.name for proc in world.procs.values())
     statuses = "; ".join(f"{run} is {world.status(run)} {world.check.shadows[run].statuses}" for run in world.runs)
     raise Violation(f"stuck after {limit} calm steps: {statuses}; left are {left}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.simulator.check import Check
 from tests.simulator.liveness import Liveness
+from tests.simulator.target import TargetQueue
 
 from garrison.errors import Fenced, Refused
 from garrison.merge.config import QueueConfig
@@ -152,6 +153,8 @@ class Run:
     resumes: int = 0
     retries: int = 0
     """How often a person resumed it after it had failed."""
+    lands: bool = False
+    """True if it lands as a whole."""
 
 
 class World:
@@ -178,6 +181,7 @@ class World:
         self.sent: list[Signal] = []
         self.forged: set[str] = set()
         self.runs: dict[str, Run] = {}
+        self.target = TargetQueue(self, seed)
         self.journals: dict[Key, Journal] = {}
         self.results: dict[tuple[str, str, int], Result] = {}
         self.branches: dict[tuple[str, str], list[str]] = {}

@@ -281,7 +281,7 @@ def test_a_done_run_accepts_no_event(name: str) -> None:
 def test_the_transitions_of_a_run() -> None:
     assert {(old, new) for old, allowed in FLOW_STATUS.items() for new in allowed} == {
         ("running", "waiting"), ("running", "done"), ("running", "failed"), ("waiting", "running"), ("waiting", "done"),
-        ("waiting", "failed"), ("failed", "running")}
+        ("waiting", "failed"), ("failed", "running"), ("done", "running")}  # done: sent back
     run = FlowRun("start -> a -> exit")
     run.apply(Suspended())
     with pytest.raises(ForbiddenTransition):

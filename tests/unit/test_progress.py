@@ -73,7 +73,7 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress.show(entry("pending"))
     progress.death(DEATH)
     state = RunState(nodes={"a": NodeState("validated"), "b": NodeState("failed")})
-    progress.end("failed", "b failed", state)
+    progress.end("failed", "b failed", state, "1 of 2 landed")
     out = capsys.readouterr().out.splitlines()
     assert out == ["12:34:56  a: an agent is at work",
                    "          guardian-p died (incarnation 1): process 7 is gone",
@@ -83,7 +83,7 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(as_json=True)
     progress.show(entry("pending"))
-    progress.end("done", "", RunState(nodes={"a": NodeState("validated")}))
+    progress.end("done", "", RunState(nodes={"a": NodeState("validated")}), "1 of 1 landed")
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["kind"], first["seq"], first["data"]) == ("node", 3, {"node": "a", "status": "pending"})
     assert (last["kind"], last["status"], last["done"], last["nodes"]["a"]["status"]) == ("end", "done", 1, "validated")
@@ -93,7 +93,7 @@ def test_a_quiet_launcher_prints_only_the_end(capsys: pytest.CaptureFixture[str]
     progress = Progress(quiet=True)
     progress.show(entry("active"))
     progress.death(DEATH)
-    progress.end("done", "", RunState())
+    progress.end("done", "", RunState(), "0 of 0 landed")
     assert capsys.readouterr().out == "run done: 0 of 0 landed\n"
 
 

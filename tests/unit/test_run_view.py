@@ -91,7 +91,7 @@ def model(nodes: dict[str, NodeState], *gates: OpenGate, entry: str = "", pause:
     queue = QueueState(pause=Pause(pause, "red", "abc") if pause else None)
     if entry:
         queue.entries["a-1"] = MergeEntry("a-1", "r1", "a", 1, "b", "o", "main", status=entry, seq=1)
-    return RunModel("r1", state, {"q": queue}, "q")
+    return RunModel("r1", state, {"q": queue}, {"main": "q"})
 
 
 ACTIVE, LANDED, PENDING, QUEUED = (NodeState(status) for status in ("active", "validated", "pending", "impl_complete"))

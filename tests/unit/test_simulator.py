@@ -16,8 +16,8 @@ from tests.simulator.simulation import Failed, simulate
 from garrison.merge import batch
 from garrison.merge.state import QueueState
 from garrison.processes import run_state
-from garrison.processes.actions import ActionKind, Decision
-from garrison.processes.guardian import flow_policy
+from garrison.processes.actions import Action, ActionKind, Decision
+from garrison.processes.guardian import flow_policy, landing_policy
 from garrison.processes.guardian import policy as guardian_policy
 from garrison.processes.guardian import process as guardian_process
 from garrison.processes.guardian import view as guardian_view
@@ -420,8 +420,32 @@ def _flow_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_state, "to_snapshot", lambda state: {**real(state), "flow": {}})
 
 
-FLOW_BUGS = [_flow_advanced_twice, _failures_succeed, _gates_not_opened, _flow_events_lost, _merged_hook_not_reopened,
-           _unlimited_rework, _flow_forgotten]
+# of runs that land as a whole
+
+
+def _done_before_it_landed(patch: pytest.MonkeyPatch) -> None:
+    real = guardian_policy._land
+    patch.setattr(guardian_policy, "_land", lambda state, view: [guardian_policy._end_run("done")]
+                  if state.landing.status == run_state.REQUESTED else real(state, view))
+
+
+def _enqueued_before_it_was_journaled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(landing_policy, "request", lambda state, view: [Action(ActionKind.ENQUEUE, "integration")])
+
+
+def _verdict_of_an_earlier_request(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(landing_policy, "_entry_of", lambda state, view: view.merge)
+
+
+def _landing_not_enqueued_again(patch: pytest.MonkeyPatch) -> None:
+    real = landing_policy.request
+    patch.setattr(landing_policy, "request", lambda state, view: []
+                  if state.landing.status == run_state.REQUESTED and state.landing.attempt > 1 else real(state, view))
+
+
+FLOW_BUGS = [_done_before_it_landed, _enqueued_before_it_was_journaled, _verdict_of_an_earlier_request,
+             _landing_not_enqueued_again, _snapshot_without("landing"), _flow_advanced_twice, _failures_succeed,
+             _gates_not_opened, _flow_events_lost, _merged_hook_not_reopened, _unlimited_rework, _flow_forgotten]
 
 
 @pytest.mark.parametrize("broken", FLOW_BUGS, ids=lambda broken: broken.__name__[1:])

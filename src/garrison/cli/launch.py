@@ -32,15 +32,19 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
-from garrison.records.run import Launch
+from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
 
 OPTION_GROUPS = {
     "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
     "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
+    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "land", "allow_foreign_imports"),
     "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
+
+
+LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays"}
+"""What lands, and when → what the first line of a launch adds."""
 
 
 @click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={
@@ -62,6 +66,9 @@ OPTION_GROUPS = {
               help="File whose change makes set-up run again (repeatable; default: the common lock files).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
+@click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
+              help="What lands on the branch: each finished node, the whole run once at its exit, or nothing (default: "
+                   "the graph's land=, else node for flow=dag, run for others).")
 @click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable).")
 @click.option("--agent", default="command", show_default=True, metavar="NAME",
               help="Agent of the nodes that name none.")
@@ -126,7 +133,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if note := launching.logout_note(runtime):
         print_message(note)
     created = launching.create_run(runtime, prepared)
-    print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
+    print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}"
+                  + LANDING_NOTES[created.land].format(branch=created.onto))
     _start(runtime, created, flags, detach=detach, serve=serve)
 
 
@@ -187,8 +195,9 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
     launch_, plan = prepared.launch, prepared.plan
     if as_json:
         click.echo(json.dumps({
-            "pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
-            "setup": launch_.setup, "max_agents": launch_.max_agents, "initial": dict(plan.initial),
+            "pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "land": launch_.land,
+            "gate": launch_.gate, "setup": launch_.setup, "max_agents": launch_.max_agents,
+            "initial": dict(plan.initial),
             "tasks": {name: {"after": list(plan.predecessors[name]), "agent": task.agent or launch_.agent,
                              "acceptance": task.acceptance} for name, task in plan.tasks.items()}}, indent=2))
         return

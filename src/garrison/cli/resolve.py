@@ -19,7 +19,7 @@ from garrison.records import atomic
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
-from garrison.records.names import Key, check_name, check_node, check_role, check_run
+from garrison.records.names import Key, check_name, check_node, check_role, check_run, is_run_branch
 from garrison.records.run import RunFiles, list_runs
 from garrison.records.store import Store
 
@@ -261,7 +261,8 @@ def open_queue(repo_root: Location = None, target: str | None = None, home: Loca
 
     git, place = _repository(repo_root), _home(home)
     if target is None and busy:
-        waiting = [queue for queue in _queues_of(place, git) if queue.state.unfinished()]
+        waiting = [queue for queue in _queues_of(place, git)
+                   if queue.state.unfinished() and not is_run_branch(target_of_folder(queue.folder))]
         if waiting:
             target = target_of_folder(min(waiting, key=lambda queue: queue.state.unfinished()[0].enqueued_at).folder)
     return MergeQueue(place, git.root, target or _default_target(git), git=git)
@@ -274,7 +275,7 @@ def only_queue(repo_root: Location = None, target: str | None = None, home: Loca
     git, place = _repository(repo_root), _home(home)
     if target is None:
         journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
-        targets = [target_of_folder(path.parent) for path in journals]
+        targets = [name for path in journals if not is_run_branch(name := target_of_folder(path.parent))]
         if len(targets) > 1:
             raise Refused(f"{git.root} has queues for {', '.join(targets)}; choose one with --target")
         target = targets[0] if targets else _default_target(git)

@@ -19,7 +19,7 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, seconds, text
+from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, position, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, statuses_in
 from garrison.pipeline.parser import parse
@@ -42,6 +42,9 @@ TASK_HANDLERS = ("codergen", "tool")
 
 SUBPIPELINE_HANDLERS = (SUBGRAPH, MANAGER)
 """Handlers that run another pipeline."""
+
+NO_PULL_REQUESTS = ("land=pr is not supported yet; use land=none, and open the pull request from the branch that the "
+                    "run leaves")
 
 MAX_NAME = 48
 """Characters of a node's name (see records.names)."""
@@ -87,6 +90,10 @@ class RunPlan:
     base: str | None = None
     gate: str | None = None
     setup: str | None = None
+    land: str | None = None
+    """What lands on the target, and when; None: as its flow implies."""
+    node_gate: str | None = None
+    """Gate of the run's own branch, if nodes do not land on the target."""
     setup_key: tuple[str, ...] = ()
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
@@ -134,6 +141,8 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         base=text(graph.attrs, "base"),
         gate=text(graph.attrs, "gate"),
         setup=text(graph.attrs, "setup"),
+        land=_land(graph),
+        node_gate=text(graph.attrs, "node_gate"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
         program=compile_graph(graph, max_steps=max_steps),
         gates=gates_of(graph),
@@ -153,6 +162,11 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
             raise Refused(graph.message_at(node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name, has_begun=has_begun)
     return _with_children(graph, plan, children, texts)
+
+
+def _land(graph: Graph) -> str | None:
+    word = text(graph.attrs, "land")
+    return word.strip().lower() if word is not None else None
 
 
 def plan_task(node: Node, steps: tuple[str, ...] = ()) -> PlannedTask:
@@ -215,6 +229,8 @@ def _problems(graph: Graph, *, has_begun: bool) -> Iterator[str]:
     for finding in findings:
         yield graph.message_at(finding.line, finding.column, f"{finding} ({finding.rule})")
     if not findings:
+        if _land(graph) == "pr":
+            yield graph.message_at(*position(graph.attrs["land"]), NO_PULL_REQUESTS)
         yield from _unsupported_nodes(graph)
         yield from _ambiguous_flow(graph)
 

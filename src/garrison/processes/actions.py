@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         FlowAdvanced,
         GateChanged,
         GuardianSignal,
+        LandingChanged,
         ManagerCycled,
         NodeChanged,
         RunnerSignal,
@@ -56,6 +57,7 @@ class ActionKind(StrEnum):
     CHANGE_GATE = "gate"  # GateChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
+    CHANGE_LANDING = "landing"  # LandingChanged
 
     # runner
     PREPARE_WORKTREE = "tree"
@@ -112,7 +114,7 @@ class Action:
     target: str = ""
     why: str = ""
     payload: (ApplySignal | SendSignal | ReplaceChild | ParkChild | NodeChanged | FlowAdvanced | GateChanged
-              | ManagerCycled | FactRecorded | None) = None
+              | ManagerCycled | LandingChanged | FactRecorded | None) = None
     basis: DecisionInputs | None = field(default=None, compare=False)
     """Inputs of a restart or cleanup decision; they are journaled before the action."""
 

@@ -39,11 +39,13 @@ class MergeStatus:
     status: str
     reason: str = ""
     commit: str = ""
+    target: str = ""
 
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:
         """Return the status of an entry."""
-        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
+        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "",
+                   entry.target)
 
 
 class MergeClient:

@@ -21,19 +21,20 @@ from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.open_run import graph_digest
 from garrison.pipeline.parser import parse
-from garrison.pipeline.plan import RunPlan, plan_run, with_installed_transforms
+from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_installed_transforms
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
+from garrison.processes import run_branch
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import replay_run
+from garrison.processes.run_state import NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runner.jobs import VALIDATOR, validator_agent
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import check_name, check_run, launcher_key, quote, to_name
-from garrison.records.run import Launch
+from garrison.records.names import INTEGRATION, check_name, check_run, launcher_key, quote, to_name
+from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
@@ -72,6 +73,8 @@ class LaunchRequest:
     auto_approve: bool = False
     max_steps: int | None = None
     allow_foreign_imports: bool = False
+    land: str | None = None
+    approve: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
-        max_steps=request.max_steps)
+        max_steps=request.max_steps, land=_land(request, plan, report), node_gate=plan.node_gate,
+        approve=request.approve)
     _refuse_unfinished(runtime, launch, request)
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
@@ -145,6 +149,19 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
         shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quote(base)
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
     return base
+
+
+def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) -> str:
+    """Return what lands on the target, and when: as the option says, else the graph, else as its flow implies."""
+    land = request.land or plan.land or (LAND_NODE if plan.flow == "dag" else LAND_RUN)
+    if land not in LANDS:
+        raise Refused(NO_PULL_REQUESTS)
+    if land != LAND_NODE and (taken := next((name for name in plan.tasks if name.lower() == INTEGRATION), None)):
+        raise Refused(f"node {taken} has the name of the run's own branch; rename it, or use --land node")
+    if request.land is None and plan.land is None and land == LAND_RUN:
+        report("note: this run lands once, at its exit (land=run), which is new for graphs without flow=dag; land=node "
+               "lands each node when it is done, as before")
+    return land
 
 
 def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
@@ -224,6 +241,10 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
                report: Callable[[str], None]) -> Launch:
     """Return the launch with the queue's gate, after it has passed on the target itself."""
+    if launch.land == LAND_NONE:
+        launch = replace(launch, gate=request.gate or plan.gate)
+        _check_node_gate(runtime, launch, git, request, report)
+        return launch
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
@@ -248,7 +269,24 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
         queue.remove_idle_slots(Path(launch.trees))
         raise
     queue.configure(config)
+    _check_node_gate(runtime, launch, git, request, report)
     return launch
+
+
+def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest,
+                     report: Callable[[str], None]) -> None:
+    """Refuse a gate of the run's own branch that does not pass where the branch begins."""
+    if launch.land == LAND_NODE or launch.node_gate in (None, launch.gate):
+        return
+    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
+    config = QueueConfig(launch.node_gate, launch.setup, timeout=runtime.timing.gate_timeout,
+                         lock_files=tuple(launch.lock_files))
+    try:
+        preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
+                  run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
+                  allow_foreign_imports=request.allow_foreign_imports, progress=report)
+    finally:
+        queue.remove_idle_slots(Path(launch.trees))
 
 
 # ---- resuming --------------------------------------------------------------------------------------------------------
@@ -278,6 +316,9 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     tip = git.rev(f"refs/heads/{launch.base}")
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
+    if launch.onto != launch.base and state.status != "new" and not state.over and not git.branch_exists(launch.onto):
+        raise Refused(f"{launch.repo} has no branch {launch.onto} any more, on which run {run} keeps its work; restore "
+                      f"it (`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then --resume {run}")
     if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):
         raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
                       "pass --accept-rewritten-target to continue on it")
@@ -288,13 +329,21 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     return launch
 
 
+def _last_of_branch(runtime: Runtime, launch: Launch) -> str:
+    """Return the last known commit of the run's own branch."""
+    return run_branch.node_queue(runtime, launch, "launch").state.tip or launch.base_oid
+
+
 def _check_retry(runtime: Runtime, launch: Launch, state: RunState) -> None:
     """Refuse to retry the failed nodes of a run that did not fail at a node."""
     run, files = launch.run_id, runtime.files(launch.run_id)
     if state.status != "failed":
         raise Refused(f"run {run} is {state.status}; --retry-failed is for a run that failed")
     plan = read_plan(files, launch)
-    flow = replay_run(read_all(files.journal), plan.program, run, plan.children).flow
+    replayed = replay_run(read_all(files.journal), plan.program, run, plan.children)
+    if replayed.landing.status == NOT_LANDED:
+        return
+    flow = replayed.flow
     if flow is not None and flow.over and flow.state.resumable != "again":
         raise Refused(f"run {run} cannot be retried: {flow.why or 'it did not fail at a node'}; start another with "
                       "--new")
@@ -317,6 +366,10 @@ def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
 
 def _restore_gate(runtime: Runtime, launch: Launch, git: Git) -> None:
     """Configure a queue whose journal was damaged and moved away, with the options that the run was launched with."""
+    if launch.onto != launch.base:
+        branch_queue = run_branch.node_queue(runtime, launch, "launch", git)
+        if branch_queue.state.config is None:
+            run_branch.configure(branch_queue, launch, runtime.timing.gate_timeout)
     queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
-    if queue.state.config is None and (launch.gate or launch.no_gate):
+    if launch.land != LAND_NONE and queue.state.config is None and (launch.gate or launch.no_gate):
         queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates
-from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data
+from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data, node_to_return_to
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.run_directory import checkpoint_of
@@ -101,6 +101,10 @@ class RunFlow:
     def why(self) -> str:
         """Return why it failed, on one line."""
         return "; ".join(text for text in (self.state.reason, self.state.detail) if text).partition("\n")[0]
+
+    def node_to_return_to(self) -> str:
+        """Return the node that the run returns to if its landing is refused, '' if there is none."""
+        return node_to_return_to(self.program, self.state)
 
     def steps(self) -> set[str]:
         """Return the ids of the steps that the flow waits for."""

@@ -20,6 +20,7 @@ from garrison.records.events import (
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
+    LandingChanged,
     ManagerCycled,
     NodeCancelled,
     NodeChanged,
@@ -98,6 +99,26 @@ class ManagerState:
     at: str = ""
 
 
+REQUESTED, LANDED, REFUSED, NO_CHANGE, NOT_LANDED = "requested", "landed", "refused", "no change", "failed"
+"""Statuses of a run's landing (`RunLanding`) after the first request."""
+
+
+@dataclass(frozen=True)
+class RunLanding:
+    """Landing of a whole run, at its exit; `status` is '' before the first.
+
+    `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
+    `refusals` counts how often the run was sent back for it since a person resumed it.
+    """
+
+    status: str = ""
+    attempt: int = 0
+    oid: str = ""
+    commit: str = ""
+    reason: str = ""
+    refusals: int = 0
+
+
 @dataclass(frozen=True)
 class NodeOutcome:
     """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
@@ -148,14 +169,17 @@ class RunState:
     managers: dict[str, ManagerState] = field(default_factory=dict)
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
+    landing: RunLanding = RunLanding()
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
     def over(self) -> bool:
-        """Return whether the run cannot be resumed; one that failed because its nodes are parked can."""
-        unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
+        """Return whether the run cannot be resumed; one that failed because its nodes are parked, or because only its
+        landing did, can."""
+        unfinished = (self.landing.status == NOT_LANDED
+                      or any(node.status in ("active", "impl_complete") for node in self.nodes.values()))
         return self.status == "done" or (self.status == "failed" and not unfinished)
 
     @property
@@ -235,6 +259,13 @@ class RunState:
             self.managers[event.place] = ManagerState(event.place, event.node, event.cycle, event.steer, event.steered,
                                                       at)
 
+    def _apply_landing(self, event: LandingChanged, at: str) -> None:
+        before = self.landing
+        self.landing = RunLanding(event.status, event.attempt, event.oid or before.oid, event.commit, event.reason,
+                                  before.refusals + (event.status == REFUSED))
+        if event.flow is not None:
+            self._apply_flow(event.flow, at)
+
     def _apply_cancel(self, event: NodeCancelled, _at: str) -> None:
         self.cancelled.add(event.node)
 
@@ -284,6 +315,8 @@ class RunState:
             self._unpark(event.unparked, event.resume)
         if event.run is not None:
             self.status, self.reason = event.run, RESUMED
+            if self.landing.status == NOT_LANDED:  # it is tried again, with all its attempts
+                self.landing = replace(self.landing, status="", reason="", refusals=0)
 
     def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
         if event.flow is not None:
@@ -352,6 +385,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     GateChanged: RunState._apply_gate,
     ManagerCycled: RunState._apply_manager,
     NodeCancelled: RunState._apply_cancel,
+    LandingChanged: RunState._apply_landing,
     NodeChanged: RunState._apply_node,
     GuardianSignal: RunState._apply_signal,
     ChildSpawned: RunState._apply_spawn,
@@ -378,6 +412,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "outcomes": {node: _without_empty(asdict(outcome)) for node, outcome in state.outcomes.items()},
             "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
+            "landing": _without_empty(asdict(state.landing)),
             "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
@@ -394,7 +429,8 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         {place: OpenGate.from_record(gate) for place, gate in data.get("gates", {}).items()},
         dict(data.get("heard", {})), set(data.get("cancelled", ())), data.get("budget"),
         {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
-        {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()}, data.get("ends", 0))
+        {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()},
+        RunLanding(**data.get("landing", {})), data.get("ends", 0))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Snapshotter:
         limit = self.runtime.timing.rescue_limit
         argv = [sys.executable, "-P", "-m", "garrison.processes.snapshots", "--repo", self.launch.repo, "--tree",
                 str(self.worktree), "--stem", rescue_stem(self.launch.run_id, self.task.node, self.task.attempt, LIVE),
-                "--base", self.launch.base, "--limit", str(limit)]
+                "--base", self.launch.onto, "--limit", str(limit)]
         env = self.runtime.environment(self.launch, {"GARRISON_LIFE": self.incarnation.marker})
         self._job = Job.start(argv, env=env, cwd=self.runtime.home, log=self._log, now=now, timeout_s=limit * 2)
 

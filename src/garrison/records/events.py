@@ -8,7 +8,7 @@ Which process writes which kinds:
 
     every process      open
     every supervisor   decision, fenced, swept, death, spawn, park, refused, signal
-    guardian           run, node, flow, gate, manager, cancel, note, heal, snapshot
+    guardian           run, node, flow, gate, manager, cancel, landing, note, heal, snapshot
     launcher           told, lift, detached, end
     runner             fact, job, rescue, heal
     merge processor    took, step
@@ -243,6 +243,21 @@ class ManagerCycled:
 
 
 @dataclass(frozen=True)
+class LandingChanged:
+    """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `landed` (as
+    `commit`), `no change`, `refused` (`flow` sends the run back) or `failed`."""
+
+    kind: ClassVar[str] = "landing"
+    status: str
+    attempt: int = 1
+    oid: str = sparse("")
+    commit: str = sparse("")
+    reason: str = sparse("")
+    failure_kind: str = sparse("")
+    flow: FlowAdvanced | None = nested(FlowAdvanced)
+
+
+@dataclass(frozen=True)
 class NodeCancelled:
     """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
@@ -452,9 +467,9 @@ class QueueStepDone:
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent | GuardianUnparked
-         | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved | QueueTaken
-         | QueueStepDone)
+         | LandingChanged | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent
+         | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved
+         | QueueTaken | QueueStepDone)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

@@ -13,6 +13,9 @@ from garrison.errors import UsageError
 ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
 """Processes with a record: the supervision chain from the top down, and the merge processor."""
 
+INTEGRATION = "integration"
+"""Node name of a run's own branch and of its landing; no node of such a run may have it."""
+
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
 _NODE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
@@ -109,6 +112,16 @@ def launcher_key(run: str) -> Key:
 def branch_name(run: str, node: str) -> str:
     """Return the branch on which a node's work is committed."""
     return f"garrison/{run}/{node}"
+
+
+def integration_branch(run: str) -> str:
+    """Return the branch on which the work of all nodes of a run comes together, if it lands once, at the end."""
+    return branch_name(run, INTEGRATION)
+
+
+def is_run_branch(branch: str) -> bool:
+    """Return whether a branch is that of a run (`integration_branch`)."""
+    return branch.startswith("garrison/") and branch.endswith(f"/{INTEGRATION}")
 
 
 def format_marker(home: str, key: Key, incarnation: int) -> str:

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.records import atomic, record
+from garrison.records.names import integration_branch
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, TypeVar
 
     T = TypeVar("T")
+
+
+LAND_NODE, LAND_RUN, LAND_NONE = "node", "run", "none"
+LANDS = (LAND_NODE, LAND_RUN, LAND_NONE)
+"""What lands on the target: each finished node; the whole run, once, at its exit; nothing, the run's branch stays."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,17 @@ class Launch:
     """True if gates that wait for a person are approved automatically."""
     max_steps: int | None = None
     """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
+    land: str = LAND_NODE
+    """What lands on `base`, and when; one of LANDS. Older runs have no such choice: each finished node lands."""
+    node_gate: str | None = None
+    """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
+    approve: bool = False
+    """True if a person has to approve the work of every node before it lands."""
+
+    @property
+    def onto(self) -> str:
+        """Return the branch that nodes begin at and land on: `base`, or the run's own."""
+        return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
 from garrison.processes.run_state import RunState
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, FactRecorded, JobStarted, ProcessOpened
-from garrison.records.names import Key
+from garrison.records.names import INTEGRATION, Key, integration_branch
 from garrison.supervise.restart import Death
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
@@ -52,8 +52,8 @@ class RunModel:
     state: RunState = field(default_factory=RunState)
     queues: dict[str, QueueState] = field(default_factory=dict)
     """Folder of a merge queue → its state."""
-    queue_folder: str = ""
-    """The merge queue that has entries of this run; '' before the first."""
+    queue_folders: dict[str, str] = field(default_factory=dict)
+    """Target → the folder of its merge queue, of those that have entries of this run."""
     lifecycle: dict[tuple[str, str, int], Lifecycle] = field(default_factory=dict)
     """Deaths, respawns and parkings, each once, in the order in which they were read."""
     died: dict[str, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class RunModel:
         state.apply(record.entry)
         state.outcomes.clear()  # only guardians need them
         if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
-            self.queue_folder = record.queue
+            self.queue_folders[str(record.entry.data["target"])] = record.queue
 
     def _apply_process(self, record: Record) -> None:
         node = record.journal.removeprefix(RUNNER)
@@ -126,9 +126,27 @@ class RunModel:
     # ---- reading
 
     @property
+    def queue_folder(self) -> str:
+        """Return the folder of the merge queue that has this run's nodes; '' before the first entry."""
+        own = self.queue_folders.get(integration_branch(self.run))
+        return own or next(iter(self.queue_folders.values()), "")
+
+    @property
+    def landing_folder(self) -> str:
+        """Return the folder of the queue through which the whole run lands, '' for none."""
+        return next((folder for folder in self.queue_folders.values() if folder != self.queue_folder), "")
+
+    @property
     def queue(self) -> QueueState | None:
-        """Return the merge queue that holds entries of this run; None before the first."""
+        """Return the merge queue that holds the nodes of this run; None before the first entry."""
         return self.queues.get(self.queue_folder)
+
+    @property
+    def landing_entry(self) -> MergeEntry | None:
+        """Return the latest merge entry of the whole run; None for none."""
+        queue = self.queues.get(self.landing_folder)
+        entries = queue.entries_of(self.run, INTEGRATION) if queue else []
+        return entries[-1] if entries else None
 
     def job(self, node: str, attempt: int) -> str:
         """Return the job (set-up, acceptance or validator) that a node's runner runs in an attempt, '' for none."""

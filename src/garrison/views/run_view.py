@@ -7,7 +7,7 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_plan import check_journal_present, read_plan
+from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
-from garrison.records.run import Launch, RunFiles
+from garrison.records.run import LAND_NODE, Launch, RunFiles
 from garrison.system.clock import from_iso
 from garrison.views.event_log import EventLog
 from garrison.views.limits import Limit, Used, limits
@@ -65,6 +67,24 @@ class RunDetails:
 
 
 @dataclass(frozen=True)
+class RunLandingView:
+    """Landing of a run whose nodes land on a branch of its own; `land` is `run`, or `none` for one that stays there."""
+
+    land: str
+    branch: str
+    progress: str
+    """How much has landed, and where, in words."""
+    status: str
+    """queued, testing, waiting for approval, landed, rejected, no change; '' before its exit."""
+    commit: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class RunView:
     """One run at one moment; `details` is None where only its line is shown."""
 
@@ -90,6 +110,8 @@ class RunView:
     deaths: int
     folder: str
     problems: list[str] = field(default_factory=list)
+    lands: RunLandingView | None = None
+    """Its landing as a whole; None if its nodes land by themselves."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
     details: RunDetails | None = None
@@ -106,8 +128,10 @@ class RunView:
 
     @property
     def progress(self) -> str:
-        """Return the number of its landed nodes in words: `3 of 6 landed`."""
-        return "ad hoc" if self.adhoc else f"{self.landed} of {self.total} landed"
+        """Return in words how much of it has landed, and where: `3 of 6 landed`."""
+        if self.adhoc:
+            return "ad hoc"
+        return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed"
 
     @property
     def living(self) -> bool:
@@ -125,7 +149,8 @@ class RunView:
             "gates": [gate_json(gate) for gate in self.gates], "landed": self.landed,
             "merged": self.landed,  # its name in version 0.1
             "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
-            "base": self.base, "adhoc": self.adhoc, "created_at": self.created_at, "age_s": self.age_s,
+            "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
+            "created_at": self.created_at, "age_s": self.age_s,
             "hint": self.hint, "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
             "folder": self.folder, **(self.details.to_json() if self.details else {}), "problems": self.problems}
 
@@ -198,7 +223,8 @@ class RunReader:
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
-            base=launch.base, adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
+            base=launch.base, lands=landing_view(model, launch), adhoc=launch.adhoc,
+            created_at=launch.created_at, age_s=self._age(launch.created_at),
             hint=_hint(run, status, processes, resumable=resumable), processes=processes,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             details=self._details(nodes, launch) if details else None, problems=records.problems)
@@ -280,6 +306,24 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
         else:
             return []
     return list(dict.fromkeys(waiting))
+
+
+def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
+    """Return the landing of a whole run; None if its nodes land by themselves. Pure."""
+    if launch.land == LAND_NODE:
+        return None
+    state, entry = model.state, model.landing_entry
+    landing = state.landing
+    status, reason = _LANDING_WORDS.get(landing.status, ""), landing.reason
+    if landing.status == REQUESTED and entry is not None and entry.attempt == landing.attempt:
+        status, reason = "testing" if entry.status in ("testing", "landing") else status, entry.reason
+    progress = describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes))
+    return RunLandingView(launch.land, launch.onto, progress, status, landing.commit, reason)
+
+
+_LANDING_WORDS = {REQUESTED: "queued", LANDED: "landed", NO_CHANGE: "no change", REFUSED: "rejected",
+                  NOT_LANDED: "rejected"}
+"""Status of a run's landing → its word for people."""
 
 
 def gate_json(gate: OpenGate) -> dict[str, Any]:

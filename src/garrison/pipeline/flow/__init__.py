@@ -13,17 +13,18 @@ from garrison.pipeline.flow.events import (
     Finished,
     Restarted,
     Resumed,
+    SentBack,
     Suspended,
     TimedOut,
     event_from_data,
     event_to_data,
 )
-from garrison.pipeline.flow.machine import advance, begin, start
+from garrison.pipeline.flow.machine import advance, begin, node_to_return_to, start
 from garrison.pipeline.flow.routing import choose, choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Place, Step
 
 __all__ = [
     "DONE", "FAILED", "ROOT", "RUNNING", "WAITING", "Aborted", "Change", "Event", "Finished", "FlowState", "Place",
-    "Restarted", "Resumed", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
-    "event_from_data", "event_to_data", "start",
+    "Restarted", "Resumed", "SentBack", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
+    "event_from_data", "event_to_data", "node_to_return_to", "start",
 ]

@@ -73,6 +73,11 @@ def retry_failed(turn: Turn, last: str) -> None:
                    reason)
 
 
+def rerun_from(turn: Turn, node: str, reason: str) -> None:
+    """Run a node and everything after it again."""
+    _rerun(turn, _reachable(turn.program, node), node, reason)
+
+
 def _origin_of_failure(turn: Turn, node: str) -> str:
     """Return the node whose failure `node` ended with: a conditional passes one on."""
     while turn.program.units[node].handler == CONDITIONAL:

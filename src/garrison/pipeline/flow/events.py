@@ -58,6 +58,14 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class SentBack:
+    """What a run reached its exit with was refused; it returns to the node `to` (see `machine.node_to_return_to`)."""
+
+    to: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """A run reached max_pipeline_duration; it can be resumed."""
 
@@ -71,11 +79,11 @@ class Aborted:
     detail: str = ""
 
 
-Event = Finished | Restarted | Suspended | Resumed | TimedOut | Aborted
+Event = Finished | Restarted | Suspended | Resumed | SentBack | TimedOut | Aborted
 
 EVENT_KINDS: Mapping[str, type[Event]] = {
-    "finished": Finished, "restarted": Restarted, "suspended": Suspended, "resumed": Resumed, "timed_out": TimedOut,
-    "aborted": Aborted,
+    "finished": Finished, "restarted": Restarted, "suspended": Suspended, "resumed": Resumed, "sent_back": SentBack,
+    "timed_out": TimedOut, "aborted": Aborted,
 }
 _KIND_NAMES = {kind: name for name, kind in EVENT_KINDS.items()}
 

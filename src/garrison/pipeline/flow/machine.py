@@ -12,9 +12,10 @@ from typing import Any
 
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import dag, walk
-from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, Suspended, TimedOut
-from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, Program
+from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, SentBack, Suspended, TimedOut
+from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, PARALLEL, Program
 from garrison.pipeline.flow.state import (
+    DONE,
     FAILED,
     ROOT,
     RUNNING,
@@ -32,6 +33,8 @@ from garrison.pipeline.outcome import SUCCESS, Outcome
 
 _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""
+_WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
+"""Handlers of nodes that have agents, of their own or within them."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -78,6 +81,8 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
             state.detail = event.reason
         case Resumed():
             _resume(turn, event)
+        case SentBack():
+            _send_back(turn, event)
         case TimedOut():
             _check_not_ended(turn)
             turn.stop("max_pipeline_duration_exceeded", event.detail or "the run reached its time limit")
@@ -121,8 +126,8 @@ def _restart(turn: Turn, event: Restarted) -> None:
 def _resume(turn: Turn, event: Resumed) -> None:
     state = turn.state
     failed, node, how = state.status == FAILED, state.node, state.resumable
-    if failed and (not how or (how == "again" and not event.again)):
-        raise ForbiddenTransition(f"the run ({state.reason})", FAILED, RUNNING, ())
+    if state.status == DONE or (failed and (not how or (how == "again" and not event.again))):
+        raise ForbiddenTransition(f"the run ({state.reason})", state.status, RUNNING, ())
     if state.status != RUNNING:
         turn.become(RUNNING)
     if event.max_steps is not None:
@@ -158,6 +163,32 @@ def _visit_again(turn: Turn, node: str) -> None:
     state.fans.clear()
     last = state.outcomes.get(node)
     turn.enqueue(ROOT, node, None, last.failure_reason if last else "")
+
+
+def node_to_return_to(program: Program, state: FlowState) -> str:
+    """Return the node that a refused run returns to: the graph's retry target, else the last agent that ran.
+
+    An agent within a parallel is reached by its parallel, one of an inner pipeline by the node that runs that. Empty if
+    no agent ran.
+    """
+    if program.retry_targets:
+        return program.retry_targets[0]
+    return next((node for node in reversed(state.completed)
+                 if program.units[node].handler in _WITH_AGENTS and state.visits.get(node)), "")
+
+
+def _send_back(turn: Turn, event: SentBack) -> None:
+    state, program = turn.state, turn.program
+    if state.status != DONE or event.to not in program.units:
+        raise ForbiddenTransition("the run", state.status, f"sent back to {event.to}", ())
+    turn.become(RUNNING)
+    state.repeated.clear()
+    state.redirects = 0
+    turn.change.notes.append(f"{event.reason.partition(chr(10))[0]}; back to {event.to}")
+    if program.flow == "dag":
+        dag.rerun_from(turn, event.to, event.reason)
+    else:
+        turn.enqueue(ROOT, event.to, None, event.reason)
 
 
 def _in_flight(turn: Turn, place_id: str, attempt: int) -> Any:

@@ -9,6 +9,7 @@ because each step creates several, and frozen ones are slower to create.
     waiting -> running                      something finished, or the run was resumed
     running | waiting -> done | failed
     failed  -> running                      resumed, as `resumable` allows
+    done    -> running                      sent back: what it reached the exit with was refused
 
 A `Turn` records outcomes, puts places in flight and ends the run. It does not route: a strategy enqueues moves, and the
 machine processes the queue.
@@ -32,7 +33,7 @@ FLOW_STATUS: Mapping[str, frozenset[str]] = {
     RUNNING: frozenset({WAITING, DONE, FAILED}),
     WAITING: frozenset({RUNNING, DONE, FAILED}),
     FAILED: frozenset({RUNNING}),
-    DONE: frozenset(),
+    DONE: frozenset({RUNNING}),
 }
 """Status of a run → the statuses that may follow it."""
 

@@ -18,6 +18,8 @@ from garrison.pipeline.stylesheet import PROPERTIES
 Reader = Callable[[Mapping[str, str], str], object]
 
 FLOWS = ("dag", "walk")
+LANDS = ("node", "run", "none", "pr")
+"""Words for `land`; a launch refuses `pr`, which it cannot do yet."""
 
 
 class Level(StrEnum):
@@ -61,18 +63,19 @@ def _texts(*keys: str) -> dict[str, Reader]:
 GRAPH_TYPES: Mapping[str, Reader] = {
     "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "max_same_failures": count,
     "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
-    "retry_policy": _word(*PRESETS), "retry_jitter": flag,
-    **_texts("goal", "label", "gate", "setup", "setup_key", "base", "prd_ref", "retry_target", "fallback_retry_target",
-             "default_fidelity", "default_thread", "thread_id", "model_stylesheet", *PROPERTIES, "inputs", "vars",
-             "namespaces", "stack.child_dotfile", "stack.child_workdir", "stack.child_run_dir"),
+    "retry_policy": _word(*PRESETS), "retry_jitter": flag, "land": _word(*LANDS),
+    **_texts("goal", "label", "gate", "node_gate", "setup", "setup_key", "base", "prd_ref", "retry_target",
+             "fallback_retry_target", "default_fidelity", "default_thread", "thread_id", "model_stylesheet",
+             *PROPERTIES, "inputs", "vars", "namespaces", "stack.child_dotfile", "stack.child_workdir",
+             "stack.child_run_dir"),
 }
 NODE_TYPES: Mapping[str, Reader] = {
     "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
     "human_timeout_seconds": seconds, "manager.poll_interval": seconds, "manager.steer_cooldown": seconds,
     "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
     "manager.max_cycles": count,
-    "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag, "retry_jitter": flag,
-    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
+    "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
+    "retry_jitter": flag, "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref"),

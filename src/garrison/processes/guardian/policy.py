@@ -4,7 +4,8 @@ The rules apply in this order, and the first with anything to do decides the tur
 
     1. apply signals (also a dead sender's)
     2. follow the merge journal about nodes that landed or failed to
-    3. bring flow and nodes into agreement (`flow_policy.py`)
+    3. bring flow and nodes into agreement (`flow_policy.py`), then follow the landing of the whole run
+       (`landing_policy.py`)
     4. in a run that is stopped or over: stop all children, then end
     5. supervise runners and the merge processor: restart, park, record deaths
     6. stop parked nodes; start new ones as agents are free
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from garrison.merge import entry
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.guardian import flow_policy
+from garrison.processes.guardian import flow_policy, landing_policy
 from garrison.processes.guardian.parking import (
     PARKED_BY_PERSON,
     apply_guidance,
@@ -34,6 +35,7 @@ from garrison.processes.guardian.view import (
     may_start_again,
     needs_runner,
 )
+from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.signals import (
@@ -66,7 +68,8 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
            max_rework: int = 0) -> Decision:
     """Return the actions of one turn."""
     actions = (_apply_signals(plan, state, view, max_rework) or _apply_merges(plan, state, view, max_rework)
-               or flow_policy.reconcile(plan, state, view))
+               or flow_policy.reconcile(plan, state, view)
+               or landing_policy.follow(state, view, max_rework))
     if actions:
         return Decision(actions)
     if state.status == "new":
@@ -271,8 +274,9 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
     """Return the actions on runners and merge processor, and the time of the next restart or probe."""
     watched = [(name, view.runner(name)) for name in state.nodes
                if needs_runner(state, view, name) and name not in state.held]
-    has_work = any(node.status == "impl_complete" or _has_lost_landing(node, view.merges.get(name))
-                   for name, node in state.nodes.items())
+    has_work = state.landing.status == REQUESTED or any(
+        node.status == "impl_complete" or _has_lost_landing(node, view.merges.get(name))
+        for name, node in state.nodes.items())
     if view.processor.hung or (has_work and "processor" not in state.held):
         watched.append(("processor", view.processor))
     actions: list[Action] = []
@@ -379,7 +383,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
         return [Action(ActionKind.TERMINATE, name) for name in living if state.nodes[name].status == "failed"]
     flow = state.flow
     if flow is None or flow.over == "done":
-        return [_end_run("done")]
+        return _land(state, view)
     if flow.over and flow.state.resumable == "budget":
         return [_stop_run(f"{flow.why}; garrison launch --resume {view.run} --max-steps N continues it")]
     if flow.over:
@@ -398,6 +402,18 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
 def _stop_run(why: str) -> Action:
     """Return the action that begins a graceful stop, by which the run becomes `stopped` once nothing of it is alive."""
     return Action(ActionKind.STOP_RUN, why=why)
+
+
+def _land(state: RunState, view: GuardianView) -> list[Action]:
+    """End a run whose flow has reached its exit; one that lands as a whole once that is decided."""
+    if view.landing is None:
+        return [_end_run("done")]
+    landing = state.landing
+    if landing.status in (LANDED, NO_CHANGE):
+        return [_end_run("done", landing_policy.NOTHING_TO_LAND if landing.status == NO_CHANGE else "")]
+    if landing.status == NOT_LANDED:
+        return [_end_run("failed", landing.reason)]
+    return landing_policy.request(state, view.landing)
 
 
 def _end_run(status: str, why: str = "") -> Action:

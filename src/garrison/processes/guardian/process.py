@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import ForbiddenTransition, RecordError
-from garrison.merge.queue import MergeQueue
+from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.view import GuardianView
+from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.run_plan import build_task, check_journal_present
 from garrison.processes.run_state import (
     ENDED,
+    LANDED,
+    NO_CHANGE,
+    REQUESTED,
     RUN_TRANSITIONS,
     STOPPED_BY_PERSON,
     RunState,
@@ -36,6 +39,7 @@ from garrison.records.events import (
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
+    LandingChanged,
     ManagerCycled,
     NodeCancelled,
     NodeChanged,
@@ -47,7 +51,7 @@ from garrison.records.events import (
 )
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
-from garrison.records.names import Key, launcher_key
+from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.run import Task, read_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
 from garrison.supervise.death_classes import CRASH, STOP
@@ -91,8 +95,8 @@ class Guardian:
         self.state: RunState = replay_run(journal.entries, plan.program, self.run, plan.children)
         check_journal_present(runtime.store, launch, self.state, self.files.journal)
         self.supervisor = Supervisor(runtime, incarnation, journal)
-        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock,
-                                token=incarnation.token, git=git)
+        self.queue = run_branch.node_queue(runtime, launch, incarnation.token, git)
+        self.target_queue = run_branch.landing_queue(runtime, launch, incarnation.token, self.queue.git)
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
         self.processor_key = Key("processor", incarnation.key.name, self.run)
         self.stopping = False
@@ -108,7 +112,7 @@ class Guardian:
         """Life files of the living children; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
-            self.queue.path, launch.repo)]
+            self.queue.path, launch.repo, *([self.target_queue.path] if self.target_queue else []))]
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
 
     # ---- observe
@@ -120,7 +124,7 @@ class Guardian:
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
-            self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(),
+            self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), self._landing(),
             self.launch.auto_approve)
 
     @property
@@ -175,6 +179,20 @@ class Guardian:
                 merges[entry.node] = MergeStatus.of(entry)
         return merges
 
+    def _landing(self) -> LandingView | None:
+        """Observe the landing of the whole run, once its flow has reached the exit."""
+        queue, flow = self.target_queue, self.state.flow
+        if queue is None or flow is None or flow.over != "done" or self.state.status in ("done", "failed"):
+            return None
+        pause = queue.state.pause
+        self._note("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
+        entries = queue.state.entries_of(self.run, INTEGRATION)
+        for entry in entries[-1:]:
+            self._note(self.launch.onto, entry.reason if entry.status in ("landing_blocked", "held") else "")
+        tip = queue.git.branch_tip(self.launch.onto) or self.state.landing.oid
+        return LandingView(tip, run_branch.has_own_commits(queue.git, self.launch, tip),
+                           MergeStatus.of(entries[-1]) if entries else None)
+
     def _is_overdue(self) -> bool:
         if not self._is_leaving:
             return False
@@ -190,9 +208,11 @@ class Guardian:
             self._stop_reason = f"the repository {repo} is gone; restore it, then --resume {self.run}"
             self.stopping = True
             return
-        is_waiting = "impl_complete" in self.state.statuses.values()
-        is_lost = is_waiting and not self.queue.git.branch_exists(self.launch.base)
-        self._note("target", f"{repo} has no branch {self.launch.base} any more; restore it" if is_lost else "")
+        is_landing = self.state.landing.status == REQUESTED
+        is_waiting = is_landing or "impl_complete" in self.state.statuses.values()
+        branch = self.launch.base if is_landing else self.launch.onto
+        is_lost = is_waiting and not self.queue.git.branch_exists(branch)
+        self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
 
     def _note(self, who: str, text: str) -> None:
         """Journal a note about something that waits for a person, once until the text changes."""
@@ -241,8 +261,9 @@ class Guardian:
         """Wake when a child exits, at any signal, and at any change of the merge queue."""
         if self._view is not None:
             self.supervisor.watch(event_loop, list(self._view.children.values()))
-        if self.queue.path.parent.is_dir():
-            event_loop.watch_directory(self.queue.path.parent)
+        for queue in filter(None, (self.queue, self.target_queue)):
+            if queue.path.parent.is_dir():
+                event_loop.watch_directory(queue.path.parent)
 
     def next_wake(self) -> float | None:
         """Return the seconds until a restart or another delay is due."""
@@ -277,6 +298,16 @@ class Guardian:
     def _change_gate(self, action: Action, view: GuardianView) -> None:
         self._record(action.expect(GateChanged), sync=True)
 
+    def _change_landing(self, action: Action, view: GuardianView) -> None:
+        self._record(action.expect(LandingChanged), sync=True)
+
+    def _enqueue(self, action: Action, view: GuardianView) -> None:
+        """Enqueue the run's own branch, at the commit that was journaled for this attempt: a repeated one is the same
+        entry."""
+        landing = self.state.landing
+        assert self.target_queue is not None
+        self.target_queue.enqueue(self.run, action.target, landing.attempt, self.launch.onto, oid=landing.oid)
+
     def _cycle_manager(self, action: Action, view: GuardianView) -> None:
         self._record(action.expect(ManagerCycled), sync=True)
 
@@ -290,6 +321,10 @@ class Guardian:
         status = action.target
         if status not in RUN_TRANSITIONS[self.state.status]:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, status, RUN_TRANSITIONS[self.state.status])
+        if self.state.status == "new":
+            run_branch.create(self.queue, self.launch, self.runtime.timing.gate_timeout)
+        if status == "done" and self.state.landing.status in (LANDED, NO_CHANGE):
+            run_branch.archive(self.queue.git, self.launch)
         if status in ("done", "failed"):
             self.supervisor.send(launcher_key(self.run), PipelineComplete(status, action.why),
                                  id_=f"{self.run}-complete")
@@ -432,6 +467,8 @@ class Guardian:
         ActionKind.CHANGE_GATE: _change_gate,
         ActionKind.CYCLE_MANAGER: _cycle_manager,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.CHANGE_LANDING: _change_landing,
+        ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,

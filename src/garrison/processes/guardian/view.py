@@ -23,6 +23,18 @@ FINISHED = frozenset({"done", "failed"})
 
 
 @dataclass(frozen=True)
+class LandingView:
+    """Observations about the landing of a whole run, once its flow has ended."""
+
+    tip: str
+    """Commit of the run's branch."""
+    is_new: bool = True
+    """False if the target has everything that the run's branch has."""
+    merge: MergeStatus | None = None
+    """Latest entry of the run's branch in the target's queue."""
+
+
+@dataclass(frozen=True)
 class GuardianView:
     """Observations of a guardian in one turn."""
 
@@ -44,6 +56,8 @@ class GuardianView:
     """Seconds since 1970."""
     results: dict[str, Result | None] = field(default_factory=dict)
     """The results of nodes that have landed or failed."""
+    landing: LandingView | None = None
+    """None while the flow goes on, and in a run that does not land as a whole."""
     auto_approve: bool = False
     """True if gates for people are approved automatically."""
 

@@ -26,6 +26,7 @@ from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.launcher import notifications, policy
 from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
+from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_state import STOPPED_BY_PERSON, RunState, replay_run
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
@@ -322,7 +323,9 @@ class Launcher:
             self.progress.show(entry)
         self._move_hook()
         reason = action.why or self.state.reason
-        self.progress.end(status, reason, self.state)
+        launch = self.launch
+        self.progress.end(status, reason, self.state, describe_landed(
+            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)))
         self._notify(status)
         self.notifier.finish()
         self._record(LauncherEnded(status, reason))

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.processes.run_state import RESUMED
+from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
     ChildDied,
     ChildParked,
@@ -21,6 +21,7 @@ from garrison.records.events import (
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
+    LandingChanged,
     ManagerCycled,
     NodeChanged,
     NoteWritten,
@@ -73,15 +74,16 @@ class Progress:
         if self.watched and not self.as_json:
             self._print(f"          {clean(describe_event(event))}")
 
-    def end(self, status: str, reason: str, state: RunState) -> None:
-        """Show how the run ended, and after a failure where to read more."""
+    def end(self, status: str, reason: str, state: RunState, landed: str) -> None:
+        """Show how the run ended, what has `landed`, and after a failure where to read more."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
+                                    "landing": asdict(state.landing) if state.landing.status else None,
                                     "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
             return
         why = f"; {clean(reason)}" if reason else ""
         more = f"; more: garrison status {self._run}" if status == "failed" else ""
-        self._print(f"run {status}: {state.landed} of {len(state.nodes)} landed{why}{more}")
+        self._print(f"run {status}: {landed}{why}{more}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -136,6 +138,14 @@ def _flow(event: FlowAdvanced) -> str:
     return f"{event.node}: {shorten(label)}" if label else ""
 
 
+def _landing(event: LandingChanged) -> str:
+    words = {REQUESTED: "queued, to land together", LANDED: f"landed ({event.commit[:10]})",
+             NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land"}
+    if event.flow is not None:
+        return f"{_shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
+    return f"the run: {words[event.status]}"
+
+
 def _run(event: RunChanged) -> str:
     if event.status == "failed":
         return ""  # the last line says so, and why
@@ -165,7 +175,7 @@ def shorten(line: str) -> str:
 
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
-    FlowAdvanced: _flow, ManagerCycled: _manager,
+    FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
     NoteWritten: lambda event: f"{event.who} waits for you: {event.text}",
     ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",

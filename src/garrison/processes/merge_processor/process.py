@@ -1,7 +1,8 @@
 """Merge processor process: drives `merge.processor` from the loop, and reports the outcomes of entries to their
 runners.
 
-Every run has one; if several runs share a queue, one holds its lock and the others stand by. A signal's file name
+Every run has one, for the queue of its nodes and, if the run lands as a whole, for the target's too; if several runs
+share a queue, one holds its lock and the others stand by. A signal's file name
 follows from the number of a journal record, so a successor that sends it again writes the same file.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
-from garrison.merge.queue import MergeQueue
+from garrison.processes import run_branch
 from garrison.processes.loop import exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
@@ -28,6 +29,7 @@ from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
     from garrison.merge.outcome_signals import Outcome
+    from garrison.merge.queue import MergeQueue
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
@@ -41,45 +43,35 @@ STANDBY_POLL = 0.25
 """Seconds between two tries for the queue's lock."""
 
 
-class Processor:
-    """One incarnation of a run's merge processor."""
+class QueueWorker:
+    """One queue that the processor works, as far as its lock is free."""
 
-    is_event_driven = False
-
-    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
-        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
-        self.queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock,
-                                token=incarnation.token, git=Git(Path(launch.repo)))
-        self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
-                                     held_back=launch.held_back)
-        journal = runtime.files(launch.run_id).process_journal(f"processor-{incarnation.key.name}")
-        self.supervisor = Supervisor(runtime, incarnation, Writer(journal, incarnation.token))
-        self.supervisor.record(ProcessOpened(incarnation.number, incarnation.identity.pid))
-        self.exit_code: int | None = None
-        self.stopping = False
-        self._has_queue = False
+    def __init__(self, processor: Processor, queue: MergeQueue) -> None:
+        runtime, launch = processor.runtime, processor.launch
+        self.processor, self.queue = processor, queue
+        self.merge = MergeProcessor(queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
+                                    held_back=launch.held_back)
+        self.has_queue = False
+        self.wait: Wait | None = None
         self._last_sent = 0
         """Number of the last journal record that was reported."""
-        self._wait: Wait | None = None
-        self._phase = "planning"
         self._logged = ""
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing in it waits for this processor."""
+        return not self.has_queue or (self.wait is not None and self.wait.kind == "empty")
+
     def turn(self) -> bool:
-        """Take the queue if it is free, work on it until it must wait, report the outcomes."""
-        for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
-            signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
-        if self.stopping or self._is_orphaned():
-            self._end("stopped" if self.stopping else "orphaned")
-            return False
-        if self._phase == "planning" and self._has_entries():
-            self._move_hook("executing")
-        if not self._has_queue:
-            if not self.worker.acquire():
+        """Take the queue if it is free, work on it until it must wait, report the outcomes; return whether to continue
+        at once."""
+        if not self.has_queue:
+            if not self.merge.acquire():
                 return False
-            self.supervisor.record(QueueTaken(self.worker.epoch))
-            self.worker.recover()
-            self._has_queue = True
-        self.worker.heartbeat()
+            self.processor.supervisor.record(QueueTaken(self.merge.epoch))
+            self.merge.recover()
+            self.has_queue = True
+        self.merge.heartbeat()
         has_more = self._work()
         self._report()
         return has_more
@@ -88,23 +80,75 @@ class Processor:
         """Take up to `STEPS_PER_TURN` steps; return whether to continue at once."""
         for _ in range(STEPS_PER_TURN):
             try:
-                step = self.worker.step()
+                step = self.merge.step()
             except GitError as error:
                 log_line(f"{error}; trying again")
                 return False
             if isinstance(step, Wait):
-                self._wait = step
+                self.wait = step
                 if step.reason and step.reason != self._logged:
                     log_line(f"{step.kind}: {step.reason}")
                     self._logged = step.reason
                 return False
             self._logged = ""
-            self.supervisor.record(QueueStepDone(step.what, step.entry))
+            self.processor.supervisor.record(QueueStepDone(step.what, step.entry))
             self._report()
         return True
 
+    def _report(self) -> None:
+        for outcome in self.merge.outcomes_since(self._last_sent):
+            if outcome.entry.recipient:
+                self.processor.send(outcome)
+            self._last_sent = outcome.seq
+
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake when the queue's journal or a gate's verdict changes."""
+        for folder in (*self.merge.gate_folders, self.queue.path.parent):
+            if folder.is_dir():
+                event_loop.watch_directory(folder)
+
+    def next_wake(self) -> float | None:
+        """Return the seconds that the queue is to wait, or until the next try for its lock."""
+        if not self.has_queue:
+            return STANDBY_POLL
+        return self.wait.seconds if self.wait else None
+
+
+class Processor:
+    """One incarnation of a run's merge processor."""
+
+    is_event_driven = False
+
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
+        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
+        git = Git(Path(launch.repo))
+        queues = (run_branch.node_queue(runtime, launch, incarnation.token, git),
+                  run_branch.landing_queue(runtime, launch, incarnation.token, git))
+        self.workers = [QueueWorker(self, queue) for queue in queues if queue is not None]
+        journal = runtime.files(launch.run_id).process_journal(f"processor-{incarnation.key.name}")
+        self.supervisor = Supervisor(runtime, incarnation, Writer(journal, incarnation.token))
+        self.supervisor.record(ProcessOpened(incarnation.number, incarnation.identity.pid))
+        self.exit_code: int | None = None
+        self.stopping = False
+        self._phase = "planning"
+
+    def turn(self) -> bool:
+        """Take each queue if it is free, work on it until it must wait, report the outcomes."""
+        for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
+            signals.refuse(posted.path, "the merge processor takes its commands from the queue's journal")
+        if self.stopping or self._is_orphaned():
+            self._end("stopped" if self.stopping else "orphaned")
+            return False
+        if self._phase == "planning" and self._has_entries():
+            self._move_hook("executing")
+        has_more = False
+        for worker in self.workers:
+            has_more |= worker.turn()
+        return has_more
+
     def _has_entries(self) -> bool:
-        return any(entry.run == self.launch.run_id for entry in self.queue.state.entries.values())
+        return any(entry.run == self.launch.run_id
+                   for worker in self.workers for entry in worker.queue.state.entries.values())
 
     def _move_hook(self, phase: str) -> None:
         """Move its own hook: executing from its run's first entry on, merged once the run is done."""
@@ -114,19 +158,14 @@ class Processor:
 
     def _is_orphaned(self) -> bool:
         """Return whether it is idle, and neither guardian nor launcher is alive to end it when the run is over."""
-        if self._has_queue and (self._wait is None or self._wait.kind != "empty"):
+        if not all(worker.is_idle for worker in self.workers):
             return False
         parent = self.incarnation.identity.parent
         parents = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
         return not any(self.supervisor.is_alive(key) for key in [*parents, launcher_key(self.launch.run_id)])
 
-    def _report(self) -> None:
-        for outcome in self.worker.outcomes_since(self._last_sent):
-            if outcome.entry.recipient:
-                self._send(outcome)
-            self._last_sent = outcome.seq
-
-    def _send(self, outcome: Outcome) -> None:
+    def send(self, outcome: Outcome) -> None:
+        """Report an entry's outcome to its runner."""
         runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
         if runner is None or runner.status == "terminated":
             return  # a later incarnation reads the queue's journal
@@ -140,32 +179,30 @@ class Processor:
         """Return None: a run has only one processor, which always takes whole turns."""
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake when the queue's journal or a gate's verdict changes."""
-        for folder in self.worker.gate_folders:
-            if folder.is_dir():
-                event_loop.watch_directory(folder)
-        if self.queue.path.parent.is_dir():
-            event_loop.watch_directory(self.queue.path.parent)
+        """Wake when a queue's journal or a gate's verdict changes."""
+        for worker in self.workers:
+            worker.watch(event_loop)
 
     def next_wake(self) -> float | None:
-        """Return the seconds that the queue is to wait, or until the next try for its lock."""
-        if not self._has_queue:
-            return STANDBY_POLL
-        return self._wait.seconds if self._wait else None
+        """Return the seconds that all queues are to wait, or until the next try for a lock."""
+        return min((wake for worker in self.workers if (wake := worker.next_wake()) is not None), default=None)
 
     def stop(self, _signum: int) -> None:
-        """Stop gracefully: a running gate is ended, and repeated by the next processor."""
+        """Stop gracefully: running gates are ended, and repeated by the next processor."""
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """Release the queue when fenced; the successor adopts a running gate, unless the home is gone."""
-        self.worker.close(end_gate=not (self.runtime.home / "identities").is_dir())
+        """Release the queues when fenced; the successor adopts running gates, unless the home is gone."""
+        is_gone = not (self.runtime.home / "identities").is_dir()
+        for worker in self.workers:
+            worker.merge.close(end_gate=is_gone)
 
     def handle_persistent_error(self, why: str) -> None:
         """Keep trying: the loop has logged the error, and no entry fails because of a passing one."""
 
     def _end(self, reason: str) -> None:
-        self.worker.close(end_gate=True)
+        for worker in self.workers:
+            worker.merge.close(end_gate=True)
         with contextlib.suppress(GarrisonError):  # a journal that cannot be read says nothing of the end
             if read_run_state(self.runtime, self.launch.run_id).status == Status.DONE:
                 self._move_hook("merged")

@@ -212,7 +212,7 @@ class Orchestrator:
         """Return the newest commit of this branch that is not on the target, as `<oid> <subject>`."""
         head = self.git.head(self.worktree)
         # The target branch may be gone; the runner reports that.
-        base = self.git.branch_tip(self.launch.base) or self.launch.base_oid
+        base = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         return next(iter(self.git.log_oneline(f"{base}..{head}", 1)), None) if head else None
 
     def _show_output(self) -> None:

@@ -189,7 +189,7 @@ class ValidatorJob:
         remove_validator_worktree(git, node_worktree, task)  # that of an earlier incarnation may be at another commit
         git.add_worktree(worktree, None, head)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
-        changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
+        changes = git.run("diff", "--stat=120", f"refs/heads/{launch.onto}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         # The validator does not get the context of the agent that did the work.

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from garrison.merge.queue import MergeQueue
+from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
@@ -75,8 +75,7 @@ class Runner:
         self.branch = branch_name(launch.run_id, task.node)
         path = worktree_path(launch, task.node)
         self.git = Git(Path(launch.repo))
-        queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=incarnation.token,
-                           git=self.git)
+        queue = run_branch.node_queue(runtime, launch, incarnation.token, self.git)
         self.merge_client = MergeClient(queue, task, self.branch, incarnation.key.full)
         journal = Writer(self.files.process_journal(f"runner-{task.node}"), incarnation.token)
         self.facts = RunnerFacts()
@@ -280,9 +279,9 @@ class Runner:
     # ---- actions: worktree, jobs, merge queue
 
     def _prepare_worktree(self, action: Action, view: RunnerView) -> None:
-        tip = self.git.rev(f"refs/heads/{self.launch.base}")
+        tip = self.git.rev(f"refs/heads/{self.launch.onto}")
         if tip is None:
-            self._record_fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
+            self._record_fact("failed", f"the target branch {self.launch.onto} is gone from {self.launch.repo}")
             return
         is_new_attempt = self.task.attempt > 1 and not self.facts.has_worktree
         for note in self.worktree.prepare(tip, is_new_attempt=is_new_attempt, agent_alive=view.orchestrator.living):

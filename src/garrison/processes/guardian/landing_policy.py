@@ -1,0 +1,102 @@
+"""Landing policy: land the whole run once, when its flow has reached the exit. Pure.
+
+The nodes of such a run merge into the run's own branch; the target gets nothing before the exit. Everything is decided
+from the journaled `RunLanding` and the entry of the run's branch in the target's queue, never from the last event, so
+that a guardian may die between any two records:
+
+    landing                    entry                  action
+    not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
+    requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
+    requested                  landed                 CHANGE_LANDING: landed; the run is done
+    requested                  conflict, red gate     CHANGE_LANDING: refused, and the flow returns to a node with the
+                                                      reason; failed if there is none, or it was sent back too often
+    requested                  withdrawn              CHANGE_LANDING: failed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.pipeline.flow import SentBack, event_to_data
+from garrison.processes.actions import Action, ActionKind
+from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
+from garrison.records.events import FlowAdvanced, LandingChanged
+from garrison.records.names import INTEGRATION, integration_branch
+
+if TYPE_CHECKING:
+    from garrison.processes.guardian.view import GuardianView, LandingView
+    from garrison.processes.merge_client import MergeStatus
+    from garrison.processes.run_state import RunState
+
+NOTHING_TO_LAND = "the run changed nothing, so there was nothing to land"
+
+_REFUSED = ("conflict", "rejected")
+_WITHDRAWN = ("cancelled", "superseded")
+
+
+def request(state: RunState, view: LandingView) -> list[Action]:
+    """Return the next step of a landing that the queue has not decided."""
+    landing = state.landing
+    if landing.status == REQUESTED:
+        return [] if _entry_of(state, view) is not None else [
+            Action(ActionKind.ENQUEUE, INTEGRATION, f"attempt {landing.attempt}")]
+    if not view.is_new:
+        return [_change(LandingChanged(NO_CHANGE, landing.attempt))]
+    return [_change(LandingChanged(REQUESTED, landing.attempt + 1, oid=view.tip))]
+
+
+def follow(state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+    """Return the record of a landing that the queue has decided."""
+    landing, observed = state.landing, view.landing
+    if observed is None or landing.status != REQUESTED or state.status != "running":
+        return []
+    entry = _entry_of(state, observed)
+    if entry is None:
+        return []
+    if entry.status == "landed":
+        return [_change(LandingChanged(LANDED, landing.attempt, commit=entry.commit))]
+    if entry.status in _REFUSED:
+        return [_change(_refusal(state, view.run, entry, max_rework))]
+    if entry.status in _WITHDRAWN:
+        return [_change(_failure(state, view.run, f"its landing was withdrawn: {entry.reason}"))]
+    return []
+
+
+def _entry_of(state: RunState, view: LandingView) -> MergeStatus | None:
+    """Return the entry of the current request."""
+    return view.merge if view.merge is not None and view.merge.attempt == state.landing.attempt else None
+
+
+def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int) -> LandingChanged:
+    """Return the record that sends the run back, if there is a node to return to and the limit allows it."""
+    landing = state.landing
+    assert state.flow is not None
+    node = state.flow.node_to_return_to()
+    reason = explain_refusal(entry, run)
+    if not node:
+        return _failure(state, run, f"{reason}; the graph has no node to return to (retry_target=)")
+    if landing.refusals >= max_rework:
+        times = f"; the run was sent back {landing.refusals} time{'s' * (landing.refusals != 1)}" if max_rework else ""
+        return _failure(state, run, f"{reason}{times}")
+    flow = FlowAdvanced(event_to_data(SentBack(node, reason)))
+    return LandingChanged(REFUSED, landing.attempt, reason=reason, failure_kind=entry.status, flow=flow)
+
+
+def explain_refusal(entry: MergeStatus, run: str) -> str:
+    """Return why a run did not land, as its next agent is told."""
+    reason = entry.reason or entry.status
+    if entry.status != "conflict":
+        return f"the run did not land: {reason}"
+    return (f"the run did not land: its branch {integration_branch(run)} conflicts with {entry.target}: {reason}\n"
+            f"`git merge {entry.target}` in your worktree shows both sides; resolve the conflict and commit the merge")
+
+
+def _failure(state: RunState, run: str, reason: str) -> LandingChanged:
+    first, _, rest = reason.partition("\n")
+    kept = (f"; its branch {integration_branch(run)} is kept: `garrison launch --resume {run}` tries again, "
+            "`git merge` lands it by hand")
+    return LandingChanged(NOT_LANDED, state.landing.attempt, reason="\n".join(filter(None, (first + kept, rest))))
+
+
+def _change(event: LandingChanged) -> Action:
+    return Action(ActionKind.CHANGE_LANDING, event.status, event.reason.partition("\n")[0], event)

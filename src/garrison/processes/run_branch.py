@@ -1,0 +1,80 @@
+"""Run branch: the branch on which the nodes' work comes together in a run that lands as a whole (`Launch.onto`).
+
+The guardian creates it where the target was at the launch. Nodes begin at its tip and merge into it through a queue of
+its own, in which every landing is journaled as in the target's: the branch is the truth of what was merged. At the exit
+its tip is an entry of the target's queue (`guardian/landing_policy.py`). Once that has landed, the branch is archived.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.merge.config import QueueConfig
+from garrison.merge.queue import MergeQueue
+from garrison.processes.run_state import LANDED
+from garrison.records.names import INTEGRATION
+from garrison.records.run import LAND_NODE, LAND_RUN
+from garrison.system.git import ABSENT
+from garrison.system.git.rescues import ARCHIVE
+
+if TYPE_CHECKING:
+    from garrison.processes.run_state import RunState
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+    from garrison.system.git import Git
+
+
+def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
+    """Return how much of a run has landed, and where, in words. Pure."""
+    nodes = f"{state.landed} of {total} landed"
+    if land == LAND_NODE:
+        return nodes
+    if state.landing.status == LANDED:
+        return f"{nodes}, together as {state.landing.commit[:10]} on {base}"
+    return f"{nodes} on {branch}" + (f", nothing on {base}" if land == LAND_RUN else "")
+
+
+def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:
+    """Return the queue through which a run's nodes land: the target's, or that of the run's own branch."""
+    return MergeQueue(runtime.home, Path(launch.repo), launch.onto, clock=runtime.clock, token=token, git=git)
+
+
+def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
+    """Return the queue through which a whole run lands; None for a run that does not."""
+    if launch.land != LAND_RUN:
+        return None
+    return MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=token, git=git)
+
+
+def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
+    """Create the branch of a new run, and configure its queue; repeating it changes nothing."""
+    if launch.land == LAND_NODE:
+        return
+    ref, git = f"refs/heads/{launch.onto}", queue.git
+    if git.rev(ref) is None and not git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: begin the run"):
+        raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove what is in its way")
+    configure(queue, launch, gate_timeout)
+
+
+def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
+    """Record the gate of the run's own branch."""
+    queue.configure(QueueConfig(launch.node_gate, launch.setup, launch.node_gate is None, gate_timeout,
+                                tuple(launch.lock_files)))
+
+
+def has_own_commits(git: Git, launch: Launch, tip: str) -> bool:
+    """Return whether the run's branch has anything that the target did not have at the launch."""
+    return not git.is_ancestor(tip, launch.base_oid)
+
+
+def archive(git: Git, launch: Launch) -> None:
+    """Move the branch of a run that has landed to its archive ref, as those of its nodes; repeating it is harmless."""
+    tip = git.branch_tip(launch.onto)
+    if tip is None:
+        return
+    ref = f"{ARCHIVE}/{launch.run_id}/{INTEGRATION}"
+    if not git.update_ref(ref, tip):
+        raise GarrisonError(f"could not archive {launch.onto} as {ref}")
+    git.delete_refs([f"refs/heads/{launch.onto}"])

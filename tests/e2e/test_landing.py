@@ -1,0 +1,138 @@
+"""What lands, and when: each node, or the whole run once at its exit, or nothing."""
+
+from __future__ import annotations
+
+from e2e.test_flows import dot, node, subjects
+from support import Node, Place, git, wait_for
+
+BRANCH = "garrison/r1/integration"
+
+
+def landings(place: Place) -> list[dict[str, object]]:
+    """The records of the run's landing."""
+    return [record["data"] for record in place.journal() if record["kind"] == "landing"]
+
+
+def wait_until_asked(place: Place, visit: str) -> None:
+    wait_for("it asks", lambda: any(record["kind"] == "gate" and record["data"]["place"] == visit
+                                    for record in place.journal()))
+
+
+def gate_on(place: Place, condition: str) -> str:
+    """A gate that the bare target passes, and notes what it tested."""
+    return f'git rev-parse "HEAD^{{tree}}" >> "$WITNESS"; test -f calc.py && {condition}'
+
+
+def test_a_walking_run_lands_once_after_the_person_said_yes(place):
+    """The README's second example: nothing is on main before "Land it?" is answered, and "No" goes back to work."""
+    graph = dot(
+        place, node("work", "echo x >> done.txt"), node("more", "cat done.txt > more.txt"),
+        'ask [shape=hexagon, label="Land it?"];',
+        'start -> work -> more -> ask; ask -> exit [label="[Y] Yes"]; ask -> work [label="[N] No"];')
+    child = place.launch(graph, "r1")
+    for visit, answer in (("ask#1", "n"), ("ask#2", "y")):
+        wait_until_asked(place, visit)
+        assert git(place.repo, "rev-parse", "main") == place.start
+        assert place.command("answer", "ask", answer).returncode == 0
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:more.txt") == "x\nx"
+    assert len(subjects(place)) == 1 and BRANCH in subjects(place)[0]
+    assert git(place.repo, "rev-parse", "main") == landings(place)[-1]["commit"]
+    assert not git(place.repo, "branch", "--list", "garrison/*")
+    assert len(git(place.repo, "log", "--merges", "--format=%s", f"{place.start}..main^2").splitlines()) == 4
+    log = (place.root / "out").read_text()
+    assert "lands once, at its exit (land=run)" in log and "landed" in log
+    place.check_nothing_left()
+
+
+def test_a_run_that_fails_lands_nothing_and_keeps_its_branch(place):
+    graph = dot(place, node("good", "echo good > good.txt"), node("bad", "exit 3"), "start -> good -> bad -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 1
+    assert git(place.repo, "rev-parse", "main") == place.start
+    assert git(place.repo, "show", f"{BRANCH}:good.txt") == "good"
+
+
+def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log(place):
+    """The gate is an unsatisfied goal gate of the whole graph: the last agent that ran is told the end of its log."""
+    graph = dot(
+        place, node("first", "echo first > first.txt"),
+        node("second", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "the gate says why" told.txt; then '
+             'echo fine > state.txt; else echo broken > state.txt; fi'),
+        "start -> first -> second -> exit;")
+    gate = gate_on(place, "{ ! grep -q broken state.txt 2>/dev/null || { echo the gate says why; exit 1; }; }")
+    assert place.finish(place.launch(graph, "r1", gate=gate)) == 0, place.logs()
+    assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "landed"]
+    assert {name: one["attempt"] for name, one in place.nodes().items()} == {"first": 1, "second": 2}
+    assert git(place.repo, "show", "main:state.txt") == "fine" and len(subjects(place)) == 1
+
+
+def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
+    graph = dot(place, node("work", "echo $GARRISON_ATTEMPT > work.txt"), "start -> work -> exit;")
+    green = place.root / "green"
+    gate = gate_on(place, f"{{ ! test -e work.txt || test -e {green}; }}")
+    assert place.finish(place.launch(graph, "r1", "--max-rework", 1, gate=gate)) == 1
+    assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "failed"]
+    status = place.command("status", "r1").stdout
+    assert "sent back 1 time" in status and f"its branch {BRANCH} is kept" in status, status
+    assert git(place.repo, "rev-parse", "main") == place.start
+    green.touch()
+    assert place.finish(place.resume()) == 0, place.logs()
+    assert git(place.repo, "show", "main:work.txt") == "2"
+    assert place.status() == "done"
+
+
+def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
+    """The target changed the same file meanwhile; the agent is told which, and how to see both sides."""
+    graph = dot(
+        place, node("work", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "git merge main" told.txt; then '
+                    "git add -A; git commit -qm told; git merge -q main || { echo both > same.txt; git add -A; "
+                    "git commit -qm resolved; }; "
+                    f"else echo ours > same.txt; {place.hold('work')}; fi"),
+        "start -> work -> exit;")
+    child = place.launch(graph, "r1")
+    place.wait_until_held("work")
+    (place.repo / "same.txt").write_text("theirs\n")
+    git(place.repo, "add", "same.txt")
+    git(place.repo, "commit", "-qm", "a person's commit")
+    place.release("work")
+    assert place.finish(child) == 0, place.logs()
+    told = git(place.repo, "show", "main:told.txt")
+    assert "same.txt" in told and "git merge main" in told
+    assert git(place.repo, "show", "main:same.txt") == "both"
+    assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "landed"]
+
+
+def test_a_dag_that_lands_as_a_run_survives_the_death_of_all_that_lands_it(place):
+    """Each node sees what its predecessors did, the target nothing of it; guardian and processor are killed while the
+    second node works, and with a landing under way."""
+    graph = place.graph(
+        Node("one", command="echo one > one.txt"),
+        Node("two", command=f"cat one.txt > two.txt; {place.hold('two')}", after=("one",)), attributes="land=run;")
+    gate = gate_on(place, f'{{ ! test -e two.txt || {{ touch "{place.root}/at-gate"; sleep 1; }}; }}')
+    child = place.launch(graph, "r1", "--max-agents", 2, gate=gate)
+    place.wait_until_held("two")
+    assert git(place.repo, "rev-parse", "main") == place.start
+    assert git(place.repo, "show", f"{BRANCH}:one.txt") == "one"
+    place.kill("guardian-crew", "processor-crew")
+    place.pid("guardian-crew", incarnation=2)
+    place.release("two")
+    wait_for("the run is tested", (place.root / "at-gate").exists)
+    place.kill("guardian-crew", "processor-crew", incarnation=2)
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:two.txt") == "one" and len(subjects(place)) == 1
+    merges = git(place.repo, "log", "--first-parent", "--merges", "--format=%s", f"{place.start}..main^2").splitlines()
+    assert len(merges) == 2, merges
+    place.check_nothing_left()
+
+
+def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_tested(place):
+    graph = dot(place, node("work", 'echo work > work.txt; echo "$GARRISON_ATTEMPT" > attempt.txt'),
+                "start -> work -> exit;",
+                attributes='node_gate="test -f calc.py && { ! test -e work.txt || grep 2 attempt.txt; }";')
+    child = place.begin("launch", graph, "--target-dir", place.repo, "--run", "r1", "--land", "none", "--terminal",
+                        place.terminal)
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "rev-parse", "main") == place.start
+    assert git(place.repo, "show", f"{BRANCH}:attempt.txt") == "2"
+    refused = place.command(*place.launch_arguments(graph, "r2", "--land", "pr"))
+    assert refused.returncode == 1 and "land=pr is not supported yet" in refused.stderr

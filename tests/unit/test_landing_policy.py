@@ -1,0 +1,171 @@
+"""The landing of a whole run, decided from its journal and the target's queue; and where a refused one returns to."""
+
+from __future__ import annotations
+
+import pytest
+
+from flow_driver import drive, fail
+from garrison.errors import ForbiddenTransition
+from garrison.pipeline.flow import Resumed, SentBack, advance, node_to_return_to
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.processes.actions import Action
+from garrison.processes.guardian import landing_policy, policy
+from garrison.processes.guardian.view import GuardianView, LandingView
+from garrison.processes.merge_client import MergeStatus
+from garrison.processes.run_branch import describe_landed
+from garrison.processes.run_state import RunLanding, RunState, from_snapshot, replay_run, to_snapshot
+from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
+from garrison.records.journal import Entry
+from garrison.records.signals import ResumeRun
+from policy_support import AT, BOOT, NOW, POLICY, RUN
+
+ENDS = "start [shape=Mdiamond] exit [shape=Msquare]"
+LINE = plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}"))
+ASK = plan_run(parse(f"digraph {{ {ENDS} ask [shape=hexagon] start -> ask; ask -> exit [label=Yes] }}"))
+
+
+def reached_exit(plan: RunPlan = LINE, *after: LandingChanged) -> RunState:
+    """The state of a run whose nodes have all landed, and what was journaled of its landing."""
+    state = replay_run([], plan.program, RUN)
+    for name in plan.tasks:
+        state.apply_event(NodeChanged(name, "pending"), AT)
+    state.apply_event(RunChanged("running"), AT)
+    for name in plan.tasks:
+        state.apply_event(NodeChanged(name, "active", step=f"{name}#1:1"), AT)
+        state.apply_event(NodeChanged(name, "impl_complete"), AT)
+        state.apply_event(NodeChanged(name, "validated"), AT)
+        _record(state, policy.flow_policy.reconcile(plan, state, GuardianView(RUN, NOW, BOOT))[0])
+    for event in after:
+        state.apply_event(event, AT)
+    return state
+
+
+def _record(state: RunState, action: Action) -> None:
+    assert action.payload is not None
+    state.apply(Entry(1, 1, "t", AT, action.payload.kind, encode(action.payload)))  # type: ignore[union-attr, arg-type]
+
+
+def decide(state: RunState, merge: MergeStatus | None = None, *, is_new: bool = True, plan: RunPlan = LINE,
+           max_rework: int = 2) -> list[Action]:
+    view = GuardianView(RUN, NOW, BOOT, landing=LandingView("c0ffee", is_new, merge))
+    return policy.decide(plan, state, view, 2, POLICY, max_rework).actions
+
+
+def shown(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(str(action.kind), action.target) for action in actions if action.target != "processor"]
+
+
+REQUESTED = LandingChanged("requested", 1, oid="c0ffee")
+
+
+def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_landed() -> None:
+    state = reached_exit()
+    [requested] = decide(state)
+    assert requested.payload == REQUESTED
+    _record(state, requested)
+    assert ("enqueue", "integration") not in shown(decide(state, MergeStatus(1, "queued")))
+    assert shown(landing_policy.request(state, LandingView("moved on"))) == [("enqueue", "integration")]
+    [landed] = decide(state, MergeStatus(1, "landed", commit="beef"))
+    assert landed.payload == LandingChanged("landed", 1, commit="beef")
+    _record(state, landed)
+    assert shown(decide(state, MergeStatus(1, "landed", commit="beef"))) == [("run", "done")]
+    words = describe_landed(state, "run", "main", "garrison/r1/integration", 2)
+    assert words == "2 of 2 landed, together as beef on main"
+
+
+def test_a_run_that_changed_nothing_lands_nothing() -> None:
+    state = reached_exit()
+    [change] = decide(state, is_new=False)
+    _record(state, change)
+    [end] = decide(state, is_new=False)
+    assert (end.target, end.why) == ("done", landing_policy.NOTHING_TO_LAND)
+
+
+@pytest.mark.parametrize(("merge", "told"), [
+    (MergeStatus(1, "rejected", "the gate failed\nlast line of its log"), "last line of its log"),
+    (MergeStatus(1, "conflict", "conflict in f.txt", target="main"), "`git merge main` in your worktree shows both")])
+def test_a_refused_landing_sends_the_run_back_with_the_reason(merge: MergeStatus, told: str) -> None:
+    state = reached_exit(LINE, REQUESTED)
+    [refused] = decide(state, merge)
+    _record(state, refused)
+    assert state.flow is not None and not state.flow.over
+    [again] = decide(state, merge)
+    assert again.kind == "node" and again.target == "b" and told in str(again.payload.reason)  # type: ignore[union-attr]
+    assert (again.payload.status, again.payload.attempt) == ("pending", 2)  # type: ignore[union-attr]
+
+
+def test_the_landing_is_refused_as_often_as_rework_is_allowed_then_the_run_fails_and_can_be_resumed() -> None:
+    state = reached_exit(LINE, REQUESTED)
+    [failed] = decide(state, MergeStatus(1, "rejected", "red"), max_rework=0)
+    assert failed.payload.status == "failed"  # type: ignore[union-attr]
+    _record(state, failed)
+    [end] = decide(state)
+    assert end.target == "failed" and "its branch garrison/r1/integration is kept" in end.why
+    state.apply_event(RunChanged("failed", end.why), AT)
+    assert not state.over
+    event = policy.apply_guidance(state, GuardianView(RUN, NOW, BOOT), ResumeRun(), GuardianSignal("s", "GUIDANCE"))
+    state.apply_event(event, AT)
+    assert (state.status, state.landing.status, state.landing.attempt) == ("running", "", 1)
+    assert decide(state)[0].payload == LandingChanged("requested", 2, oid="c0ffee")
+
+
+def test_without_a_node_to_return_to_the_run_fails() -> None:
+    state = replay_run([], ASK.program, RUN)
+    state.apply_event(RunChanged("running"), AT)
+    state.flow.apply({"event": "finished", "place_id": "ask#1", "outcome": {"status": "success",  # type: ignore[union-attr]
+                                                                            "preferred_label": "Yes"}, "attempt": 1})
+    state.apply_event(REQUESTED, AT)
+    [failed] = decide(state, MergeStatus(1, "rejected", "red"), plan=ASK)
+    assert "no node to return to (retry_target=)" in failed.payload.reason  # type: ignore[union-attr]
+
+
+def test_a_withdrawn_landing_fails_the_run() -> None:
+    [failed] = decide(reached_exit(LINE, REQUESTED), MergeStatus(1, "cancelled", "by me"))
+    assert failed.payload.reason.startswith("its landing was withdrawn: by me")  # type: ignore[union-attr]
+
+
+def test_an_entry_of_an_earlier_request_decides_nothing() -> None:
+    state = reached_exit(LINE, REQUESTED, LandingChanged("requested", 2, oid="dead"))
+    assert landing_policy.follow(state, GuardianView(RUN, NOW, BOOT, landing=LandingView(
+        "dead", merge=MergeStatus(1, "rejected", "red"))), 2) == []
+
+
+def test_a_landing_is_kept_by_a_snapshot() -> None:
+    state = reached_exit(LINE, REQUESTED)
+    assert from_snapshot(to_snapshot(state)).landing == state.landing == RunLanding("requested", 1, "c0ffee")
+
+
+# ---- where a refused run returns to
+
+
+def test_a_refused_run_returns_to_the_graphs_retry_target_else_to_the_last_agent() -> None:
+    line = "start -> a -> t -> exit; t [shape=parallelogram, tool_command=true]"
+    done = drive(line)
+    assert node_to_return_to(done.program, done.state) == "a"
+    done = drive(f"graph [retry_target=a]; b; {line.replace('a -> t', 'a -> b -> t')}")
+    assert node_to_return_to(done.program, done.state) == "a"
+    done = drive("""p [shape=component] j [shape=tripleoctagon] start -> p -> {a b} -> j -> exit""")
+    assert node_to_return_to(done.program, done.state) == "p"
+
+
+def test_a_refused_run_goes_on_from_where_it_is_sent() -> None:
+    done = drive("start -> a -> b -> exit")
+    advance(done.program, done.state, SentBack("a", "red"))
+    [place] = done.state.in_flight.values()
+    assert (done.state.status, place.node, place.visit, place.reason) == ("running", "a", 2, "red")
+
+
+def test_a_refused_dag_runs_the_node_and_all_after_it_again() -> None:
+    done = drive("graph [flow=dag]; start -> a -> b -> exit; start -> c -> exit")
+    advance(done.program, done.state, SentBack("a", "red"))
+    assert [place.node for place in done.state.in_flight.values()] == ["a"]
+    assert done.run().result == "done"
+
+
+def test_only_a_run_at_its_exit_is_sent_back_and_none_is_resumed_from_there() -> None:
+    failed, done = drive("start -> a -> exit", {"a": fail()}), drive("start -> a -> exit")
+    with pytest.raises(ForbiddenTransition):
+        advance(failed.program, failed.state, SentBack("a", "red"))
+    with pytest.raises(ForbiddenTransition):
+        advance(done.program, done.state, Resumed(again=True))

@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_nothing(demo_place):
 @pytest.mark.slow
 def test_an_interrupted_demonstration_that_was_kept_can_be_resumed(demo_place):
     child = start(demo_place, "--keep", "--no-chaos")
-    wait_for("the agents work", lambda: "an agent is at work" in output_of(demo_place) or child.poll() is not None)
+    wait_for("the agents work", lambda: ": working" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
     (folder,) = folders(demo_place)
@@ -208,7 +208,7 @@ def test_with_claude_sessions_everything_promised_happens(demo_place):
 @isolated
 def test_ctrl_c_with_claude_sessions_leaves_nothing(demo_place):
     child = start(demo_place, "--claude")
-    wait_for("a session works", lambda: "an agent is at work" in output_of(demo_place) or child.poll() is not None)
+    wait_for("a session works", lambda: ": working" in output_of(demo_place) or child.poll() is not None)
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
     assert "had to be killed" not in output_of(demo_place)

@@ -194,7 +194,7 @@ def test_the_failed_run_tries_again(old: Place) -> None:
     done = old.begin("launch", "--resume", "failed", "--again")
     assert old.finish(done, "failed") == 1, old.logs()
     assert old.nodes("failed")["broken"]["attempt"] == 2
-    assert "exit code 3: no" in output(old, "status", "failed")
+    assert "failed (exit 3): no" in output(old, "status", "failed")
 
 
 def entries(place: Place, target: str) -> list[dict[str, Any]]:

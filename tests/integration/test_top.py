@@ -59,7 +59,7 @@ def test_a_frame_shows_what_records_and_proc_hold(home: HomeBuilder) -> None:
         found := reader.read().to_json(), "spin")["cpu"] or 0) > 5 and found)
     states = {one["name"]: one["state"] for one in frame["rows"] if one["run"] == "crew-1"}
     assert states == {"crew-1": "running", "launch": "alive", "guardian-crew": "alive", "processor-crew": "alive",
-                      "format_all": "landed", "add_tests": "working", "docs": "landing", "search_index": "died",
+                      "format_all": "landed", "add_tests": "working", "docs": "queued", "search_index": "died",
                       "release_notes": "waiting"}
     tests, spin = row(frame, "add_tests"), row(frame, "spin")
     assert (tests["lives"], tests["attempt"], tests["usd"], tests["processes"]) == ("1+3", 1, 0.4321, 2)
@@ -102,7 +102,7 @@ def test_text_json_and_refusals(home: HomeBuilder, command: Command) -> None:
     for words in ("add_tests", "merge queue  1", "waiting for search_index", "process 4711 is gone", "$0.43"):
         assert words in once.stdout
     asked = command("top", "--json", "--run", "crew-1")
-    assert row(json.loads(asked.stdout), "docs")["state"] == "landing"
+    assert row(json.loads(asked.stdout), "docs")["state"] == "queued"
     missing = command("top", "--run", "crew-2")
     assert (missing.returncode, missing.stderr.count("\n"), "did you mean crew-1?" in missing.stderr) == (1, 1, True)
     assert command("top", "--interval", "0").returncode == 2

@@ -54,7 +54,8 @@ async def changes(stream: Stream, number: int) -> list[ServerEvent]:
 
 def journaled(shown: dict[str, Any]) -> dict[str, Any]:
     """Of a snapshot what the journals tell."""
-    nodes = {name: {key: value for key, value in node.items() if key not in ("phase", "doing", "cost", "cannot")}
+    observed = ("state", "phase", "doing", "cost", "cannot")
+    nodes = {name: {key: value for key, value in node.items() if key not in observed}
              for name, node in shown["nodes"].items()}
     return {**{part: shown[part] for part in ("status", "reason", "gates", "queue", "timeline", "signals")},
             "nodes": nodes}
@@ -81,7 +82,7 @@ def test_a_snapshot_then_changes_and_observations(tmp_path: Path, monkeypatch: p
             writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
             writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, builder.now())
             told = await stream.until("change")
-            assert told.data["patch"]["nodes"]["release_notes"]["status"] == "active"
+            assert told.data["patch"]["nodes"]["release_notes"]["status"] == "working"
             builder.sleepers[0].kill()  # the launcher's life: no journal tells of that, but whoever looks next
             builder.sleepers[0].wait()
             writer.append("node", {"node": "release_notes", "status": "impl_complete", "attempt": 1}, builder.now())
@@ -197,7 +198,7 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
         stream = RunStream(tmp_path, "r1")
         stream.read()
         shown = stream.snapshot()
-        assert shown["nodes"]["b"]["status"] == "active" and len(shown["problems"]) == 2
+        assert shown["nodes"]["b"]["status"] == "working" and len(shown["problems"]) == 2
         assert "record 5 of guardian" in shown["problems"][0]
         assert shown["status"] == "corrupt" == RunReader(tmp_path).read("r1", details=False).status
         guardian.close()

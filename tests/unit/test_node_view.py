@@ -10,10 +10,13 @@ from garrison.cli.top_render import SYMBOLS
 from garrison.config import Timing
 from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.state import Pause
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import plan_run
+from garrison.processes.run_state import NodeOutcome, NodeState, RunState
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
 from garrison.views.limits import TIMEOUTS, Used, limits
-from garrison.views.node_view import NodeFacts, describe_activity, state_word
+from garrison.views.node_view import NodeFacts, describe_activity, state_word, unfinished_before
 from garrison.views.process_view import ProcessView
 
 ENTRY = MergeEntry("a-1-x", "r1", "a", 1, "b", "oid", "main")
@@ -24,6 +27,7 @@ LANDING = NodeFacts("impl_complete", phase="validating", entry=ENTRY)
 WORDS = [
     (NodeFacts("pending", waits_for=["a", "b"]), "waiting for a, b"),
     (NodeFacts("pending", busy=2), "waiting for a free agent, 2 at work"),
+    (NodeFacts("pending", busy=2, guardian_alive=False), "waiting for a guardian; none is alive"),
     (NodeFacts("pending", blocked_by=["a"], waits_for=["a"]), "cannot start: a failed"),
     (NodeFacts("pending", run_over="failed"), "not started; the run is failed"),
     (NodeFacts("pending", unreached=True), "not reached yet"),
@@ -116,8 +120,29 @@ WORKING, DEAD = layer("active", living=True), layer("active", living=False)
     ("working", False, layer("terminated", living=False), layer("terminated", living=False), "stopped"),
     ("working", False, WORKING, layer("parked", living=False), "parked"),
     ("landed", False, layer("parked", living=False), None, "landed"),
-    ("landing", False, None, None, "landing")])
+    ("landing", False, None, None, "queued")])
 def test_the_state_of_a_node_is_one_word(place: str, asks: bool, runner: ProcessView | None, agent: ProcessView | None,
                                          state: str) -> None:
     assert state_word(place, runner, agent, asks=asks) == state
     assert state in SYMBOLS
+
+
+GATED = """digraph g { graph [flow=dag]; start [shape=Mdiamond]; end [shape=Msquare];
+a [command="true"]; b [command="true"]; c [command="true"]; d [command="true"];
+ask [shape=hexagon, label="Go on?"]; hear [type="wait.signal", signal=deployed]; fork [shape=component];
+start -> a -> ask -> fork; fork -> b -> end; fork -> c -> end; start -> hear -> d -> end }"""
+
+
+def test_a_node_behind_a_gate_waits_for_the_gate_not_for_a_free_agent() -> None:
+    plan = plan_run(parse(GATED))
+    state = RunState("running", nodes={name: NodeState() for name in "abcd"})
+    assert {name: unfinished_before(plan, state, name) for name in "abcd"} == {
+        "a": [], "b": ["ask"], "c": ["ask"], "d": ["hear"]}
+    state.outcomes |= {"ask": NodeOutcome("success"), "fork": NodeOutcome("success")}
+    assert unfinished_before(plan, state, "b") == []
+
+
+@pytest.mark.parametrize("status", TRANSITIONS)
+def test_a_node_that_lands_is_in_a_state_of_one_vocabulary(status: str) -> None:
+    assert state_word("landing", WORKING, None, asks=False, entry=status) in (
+        "queued", "testing", "landed", "rejected", "withdrawn")

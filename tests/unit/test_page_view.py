@@ -161,7 +161,7 @@ def test_a_record_about_an_invalid_name_is_a_problem_and_the_next_ones_count(jou
             **{"class": "crash"})
     page, _ = replayed(one.node("a", "active", step="a#1:1").life("a", "death", 1).records)
     shown = page.snapshot()
-    assert (shown["status"], shown["nodes"]["a"]["status"], shown["nodes"]["a"]["deaths"]) == (status, "active", 1)
+    assert (shown["status"], shown["nodes"]["a"]["status"], shown["nodes"]["a"]["deaths"]) == (status, "working", 1)
     assert len(shown["problems"]) == 1 and "nonsense" in shown["problems"][0]
     assert [page.node_of(record) for record in one.records][2:] == ["a" if journal == "runner-a" else "", "a", "a"]
     assert sum(map(len, page.model.deaths().values())) == 1, "the deaths that count can still be listed"

@@ -177,9 +177,9 @@ def test_status_shows_each_node_and_leaves_the_file_unchanged(tmp_path: Path) ->
         writer.append(kind, data, "2026-01-31T12:00:00.000000Z")
     writer.close()
     plain = call("status", "r1", "--home", tmp_path)
-    assert plain.output.split("\n")[1].split() == ["a", "active", "2", "red"]
+    assert plain.output.split("\n")[1].split() == ["a", "waiting", "2", "red"]
     told = json.loads(call("status", "r1", "--home", tmp_path, "--json").output)
-    assert (told["a"]["status"], told["a"]["attempt"]) == ("active", 2)
+    assert (told["a"]["status"], told["a"]["attempt"]) == ("waiting", 2)
     drawn = parse(call("status", "r1", "--home", tmp_path, "--dot").output)
     assert (drawn.nodes["a"].attrs["status"], drawn.nodes["a"].attrs["attempt"]) == ("active", "2")
     assert files.graph.read_text() == LINE

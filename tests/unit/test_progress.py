@@ -26,16 +26,16 @@ AT = "2026-01-31T12:34:56.000000Z"
 
 CRASHED = GuardianSignal("1", "ORCHESTRATOR_CRASHED", "a", why="killed by SIGKILL")
 WORDS: list[tuple[Event, str]] = [
-    (NodeChanged("a", "active"), "a: an agent is at work"),
+    (NodeChanged("a", "active"), "a: working"),
     (NodeChanged("a", "pending"), ""),
-    (NodeChanged("a", "impl_complete"), "a: done, in the merge queue"),
+    (NodeChanged("a", "impl_complete"), "a: queued"),
     (NodeChanged("a", "validated", commit="0123456789abcdef"), "a: landed (0123456789)"),
-    (NodeChanged("a", "failed", reason="exit code 1"), "a: FAILED: exit code 1"),
+    (NodeChanged("a", "failed", reason="exit code 1"), "a: failed: exit code 1"),
     (NodeChanged("a", "failed", reason="the gate is red\n\nTraceback\n  x\n2 failed\n"),
-     "a: FAILED: the gate is red; … 2 failed"),
+     "a: failed: the gate is red; … 2 failed"),
     (NodeChanged("a", "active", 2, "conflict in b.py"), "a: attempt 2: conflict in b.py"),
     (NodeChanged("a", "active", 2), "a: attempt 2: requested"),
-    (GuardianSignal("1", "X", effect=NodeChanged("a", "active")), "a: an agent is at work"),
+    (GuardianSignal("1", "X", effect=NodeChanged("a", "active")), "a: working"),
     (CRASHED, "orchestrator-a died (killed by SIGKILL); its runner restarts it"),
     (GuardianSignal("1", "ORCHESTRATOR_CRASHED", "a", why="stopped"), ""),
     (GuardianSignal("1", "NODE_COMPLETE", "a"), ""),
@@ -75,7 +75,7 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     state = RunState(nodes={"a": NodeState("validated"), "b": NodeState("failed")})
     progress.end("failed", "b failed", state, "1 of 2 landed")
     out = capsys.readouterr().out.splitlines()
-    assert out == ["12:34:56  a: an agent is at work",
+    assert out == ["12:34:56  a: working",
                    "          guardian-p died (incarnation 1): process 7 is gone",
                    "run failed: 1 of 2 landed; b failed; more: garrison status r1"]
 
@@ -86,7 +86,7 @@ def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress.end("done", "", RunState(nodes={"a": NodeState("validated")}), "1 of 1 landed")
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["kind"], first["seq"], first["data"]) == ("node", 3, {"node": "a", "status": "pending"})
-    assert (last["kind"], last["status"], last["done"], last["nodes"]["a"]["status"]) == ("end", "done", 1, "validated")
+    assert (last["kind"], last["status"], last["done"], last["nodes"]["a"]["status"]) == ("end", "done", 1, "landed")
 
 
 def test_a_quiet_launcher_prints_only_the_end(capsys: pytest.CaptureFixture[str]) -> None:

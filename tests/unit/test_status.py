@@ -31,7 +31,9 @@ def layer(role: str, name: str, incarnation: int) -> ProcessView:
 
 
 def node(name: str, place: str, doing: str = "its agent is working", attempt: int = 1) -> NodeView:
-    return NodeView(name, NodeState(place, attempt), place, doing, False, False, None, "executing", "executing", None,
+    return NodeView(name, NodeState(place, attempt), place, doing, False, False, None, "executing", "executing",
+                    "queued" if place == "landing" else place,
+                    None,
                     3, 0, layer("runner", name, 1), layer("orchestrator", name, 2), 75.0)
 
 
@@ -64,7 +66,7 @@ def test_everything_is_shown_at_every_width(columns: int | None) -> None:
     said = text(lines, colours=False)
     assert "\x1b" not in said
     assert "\x07" not in said
-    for word in ("r1", "running", "landing", "working", "failed", "waiting", "guardian", "日本語", "--max-respawn"):
+    for word in ("r1", "running", "queued", "working", "failed", "waiting", "guardian", "日本語", "--max-respawn"):
         assert word in said, (columns, word)
     assert columns is not None or "a_very_long_name_that_goes_on_and_to_the_limit" in said
 

@@ -42,6 +42,8 @@ from garrison.records.names import check_run
 from garrison.records.run import RunFiles
 from garrison.session.adapters import NODES
 from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
+from garrison.views.page_view import PASSED_STATUS
+from garrison.views.run_view import RunReader
 
 if TYPE_CHECKING:
     from garrison.pipeline.run_directory import RunDirectory
@@ -299,11 +301,15 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     graph, entries = parse_file(files.graph), read_all(files.journal)
     state = replay_run(entries)
     bodies = {**node_statuses(state), **_subpipeline_statuses(files, graph, entries)}
-    if dot:
+    if dot:  # a graph that can be launched: its statuses are those that a graph may bring along
         click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
                                          if body.get(key) and (key != "status" or name in state.nodes)}
                                   for name, body in bodies.items()}), nl=False)
-    elif as_json:
+        return
+    details = RunReader(find_home(home)).read(run).details
+    for node in details.nodes if details else ():
+        bodies[node.node]["status"] = node.state
+    if as_json:
         print_json(bodies)
     else:
         _print_table(("node", "status", "attempt", "visits", "outcome", "commit", "reason"),
@@ -325,8 +331,8 @@ def node_statuses(state: RunState) -> dict[str, dict[str, Any]]:
     Each has the node's latest outcome in the flow, the label it chose, and the number of its visits.
     """
     bodies: dict[str, dict[str, Any]] = {name: asdict(node) for name, node in state.nodes.items()}
-    for name in state.outcomes:
-        bodies.setdefault(name, {"status": "answered"})
+    for name, passed in state.outcomes.items():
+        bodies.setdefault(name, {"status": PASSED_STATUS.get(passed.status, passed.status)})
     for gate in state.gates.values():
         bodies[gate.node] = {"status": "waiting", "reason": gate.summary()}
     for name, body in bodies.items():

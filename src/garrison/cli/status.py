@@ -171,7 +171,8 @@ def _exit_code(view: RunView) -> int | None:
 # ---- rendering --------------------------------------------------------------------------------------------------
 
 STYLES: Mapping[str, str] = {
-    "landed": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
+    "landed": "good", "skipped": "dim", "landing": "due", "queued": "due", "testing": "due", "asks": "due",
+    "died": "bad", "rejected": "bad", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
     "corrupt": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
@@ -257,7 +258,7 @@ def _nodes(nodes: Sequence[NodeView], columns: int | None) -> list[Line]:
     if not nodes:
         return []
     longest = 48 if columns is None else max(12, columns // 4)
-    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.place), span(node.phase),
+    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.state), span(node.phase),
              span(f"{node.journaled.attempt}/{node.attempts}"), span(_starts(node)), span(format_age(node.since_s)),
              span(_doing(node), "bad" if node.place == "failed" else "")) for node in nodes]
     return table(NODES, rows, columns)
@@ -328,4 +329,4 @@ def changed_lines(old: RunView | None, new: RunView) -> list[str]:
 def _node_line(node: NodeView) -> str:
     phase = f", {node.phase}" if node.phase else ""
     attempt = f", attempt {node.journaled.attempt}" if node.journaled.attempt > 1 else ""
-    return f"{node.node}: {node.place}{phase}{attempt}" + (f": {node.doing}" if node.doing else "")
+    return f"{node.node}: {node.state}{phase}{attempt}" + (f": {node.doing}" if node.doing else "")

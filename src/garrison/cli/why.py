@@ -144,7 +144,7 @@ def _show_current_state(home: Path, run: str, node: str) -> None:
     view = RunReader(home, os.environ).read(run)
     node_view = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
     if node_view is not None:
-        click.echo(f"now: {node} is {state_words(node_view.place, node_view.doing)}")
+        click.echo(f"now: {node} is {state_words(node_view.state, node_view.doing)}")
     else:
         click.echo(f"now: run {run} is {view.status}, {view.progress}")
     for problem in view.problems:

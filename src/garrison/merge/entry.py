@@ -38,6 +38,14 @@ FINAL = frozenset(status for status, following in TRANSITIONS.items() if not fol
 """Statuses that nothing follows."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
 """Final statuses of an entry whose node has not landed."""
+SHOWN: Mapping[str, str] = {
+    "queued": "queued", "landing_blocked": "queued", "held": "queued",
+    "candidate": "testing", "testing": "testing", "landing": "testing",
+    "landed": "landed",
+    "conflict": "rejected", "rejected": "rejected",
+    "cancelled": "withdrawn", "superseded": "withdrawn",
+}
+"""Status → the word for the landing of its node, the same in every view."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
 """Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")

@@ -32,6 +32,16 @@ STATUS_WORDS: Mapping[str, str] = {
 """Words a graph may use, and the status each means."""
 
 
+SHOWN: Mapping[str, str] = {
+    PENDING: "waiting",
+    ACTIVE: "working",
+    IMPL_COMPLETE: "queued",
+    VALIDATED: "landed",
+    FAILED: "failed",
+    SKIPPED: "skipped",
+}
+"""Status → its word for people and in JSON, as far as the journal alone tells."""
+
 TRANSITIONS: Mapping[str, frozenset[str]] = {
     PENDING: frozenset({ACTIVE, SKIPPED}),
     ACTIVE: frozenset({IMPL_COMPLETE, FAILED}),

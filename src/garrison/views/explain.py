@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
+from garrison.pipeline.node_status import SHOWN
 from garrison.records.events import (
     ChildDied,
     ChildFenced,
@@ -35,7 +36,7 @@ from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.views.event_log import QUEUE, Event
-from garrison.views.node_view import PLACE_BY_STATUS, first_line
+from garrison.views.node_view import first_line
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _swept(record: ChildSwept) -> str:
 
 def _node_changed(record: NodeChanged) -> str:
     commit = f" as {record.commit[:10]}" if record.commit else ""
-    status = PLACE_BY_STATUS.get(record.status, record.status)
+    status = SHOWN.get(record.status, record.status)
     return _with_reason(f"node {status}, attempt {record.attempt}{commit}", record.reason)
 
 

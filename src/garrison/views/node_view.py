@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
+from garrison.merge.entry import SHOWN
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.guardian.parking import find_parked
@@ -63,6 +64,8 @@ class NodeView:
     phase: str
     """Of its runner's hook."""
     agent_phase: str
+    state: str
+    """Its state in one word (`state_word`), the same in every view."""
     signs: AgentEvidence | None
     """Evidence of its agent's activity, while that works."""
     attempts: int
@@ -79,17 +82,13 @@ class NodeView:
         return {"runner": self.runner.incarnation if self.runner else 0,
                 "agent": self.agent.incarnation if self.agent else 0}
 
-    @property
-    def state(self) -> str:
-        """Return its state in one word."""
-        return state_word(self.place, self.runner, self.agent, asks=self.asks)
-
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        return {"node": self.node, **vars(self.journaled), "place": self.place, "doing": self.doing,
-                "parked": asdict(self.parking) if self.parking else None, "asks": self.asks, "phase": self.phase,
-                "agent_phase": self.agent_phase, "signs": self.signs.to_json() if self.signs else None,
-                "attempts": self.attempts, "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s}
+        return {"node": self.node, **vars(self.journaled), "status": self.state, "place": self.place,
+                "doing": self.doing, "parked": asdict(self.parking) if self.parking else None, "asks": self.asks,
+                "phase": self.phase, "agent_phase": self.agent_phase,
+                "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
+                "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s}
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,11 @@ class NodeReader:
         signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
         no_rework = task is not None and task.attributes.get("rework") == "none"
-        return NodeView(name, node, place_of(self.state, name), describe_activity(facts), has_open_question(facts),
-                        bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", signs,
+        place, asks = place_of(self.state, name), has_open_question(facts)
+        state = state_word(place, runner, agent, asks=asks, entry=facts.entry.status if facts.entry else "",
+                           guardian_alive=self.guardian_alive)
+        return NodeView(name, node, place, describe_activity(facts), asks,
+                        bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
                         age(node.since))
 
@@ -224,8 +226,7 @@ class NodeReader:
         if plan is None or plan.flow != "dag":
             return {}
         blocked = blocked_by(plan, statuses)
-        return {name: ([before for before in plan.predecessors.get(name, ()) if before in plan.tasks
-                        and statuses.get(before) != "validated"], blocked.get(name, ()))
+        return {name: (unfinished_before(plan, self.state, name), blocked.get(name, ()))
                 for name, status in statuses.items() if status == "pending"}
 
     def _unreached(self, node: NodeState) -> bool:
@@ -269,6 +270,29 @@ class NodeReader:
             return path.read_text(errors="replace")
         except OSError:
             return ""
+
+
+def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
+    """Return the tasks, gates and inner pipelines that a node of a dag waits for, in the order of the graph. Pure.
+
+    What the flow itself does (a fork, a join, a decision) is no wait of its own: what is before it counts.
+    """
+    unfinished: dict[str, None] = {}
+    seen, queue = {name}, list(plan.predecessors.get(name, ()))
+    while queue:
+        before = queue.pop(0)
+        if before in seen:
+            continue
+        seen.add(before)
+        if before in plan.tasks:
+            if state.statuses.get(before) != "validated":
+                unfinished[before] = None
+        elif before in plan.gates or before in plan.children:
+            if before not in state.outcomes:
+                unfinished[before] = None
+        elif before not in state.outcomes:
+            queue += plan.predecessors.get(before, ())
+    return list(unfinished)
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------
@@ -337,12 +361,18 @@ def place_of(state: RunState, name: str) -> str:
     return PARKED if name in state.held or find_parked(state, name) else PLACE_BY_STATUS[state.nodes[name].status]
 
 
-def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool) -> str:
-    """Return a node's state in one word: its place and, while it is worked on, what its two processes do."""
+def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
+               entry: str = "", guardian_alive: bool = True) -> str:
+    """Return a node's state in one word, the same in every view: its place; while it is worked on, what its two
+    processes do; while it lands, what its merge `entry` does."""
+    if place == "landing":
+        return SHOWN.get(entry, SHOWN["queued"])
     if place not in ("landed", "failed") and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
     if place != "working":
         return place
+    if runner is None and not guardian_alive:
+        return "waiting"
     if asks:
         return "asks"
     agent_status = agent.status if agent else "starting"
@@ -383,6 +413,8 @@ def _pending(facts: NodeFacts) -> str:
         return f"waiting for {', '.join(facts.waits_for)}"
     if facts.unreached:
         return "not reached yet"
+    if not facts.guardian_alive:
+        return "waiting for a guardian; none is alive"
     return f"waiting for a free agent, {facts.busy} at work{_retry(facts.reason)}"
 
 

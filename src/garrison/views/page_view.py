@@ -15,6 +15,7 @@ from typing import Any
 
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
+from garrison.pipeline.node_status import SHOWN
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
@@ -99,8 +100,9 @@ def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts) -> Obse
         view,
         {process.stem: process_json(process, used.get((view.run_id, process.stem), NO_USAGE))
          for process in view.processes},
-        {node.node: {"phase": node.phase, "doing": node.doing, "cost": spent["nodes"].get(node.node),
-                     "cannot": node.place == "waiting" and node.blocked} for node in nodes},
+        {node.node: {"state": node.state, "phase": node.phase, "doing": node.doing,
+                     "cost": spent["nodes"].get(node.node), "cannot": node.place == "waiting" and node.blocked}
+         for node in nodes},
         spent)
 
 
@@ -160,7 +162,7 @@ class PageModel:
                  "signals": latest_entries(self.signals, SIGNALS)}
         if observed is None:
             return parts
-        unknown = {"phase": "", "doing": "", "cost": None, "cannot": False}
+        unknown = {"state": "", "phase": "", "doing": "", "cost": None, "cannot": False}
         nodes = {name: {**node, **observed.nodes.get(name, unknown)} for name, node in parts["nodes"].items()}
         return {**parts, "nodes": nodes, "layers": list(observed.processes.values()), "costs": observed.costs,
                 "hint": observed.view.hint, "living": observed.view.living}
@@ -239,7 +241,7 @@ class PageModel:
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
                     "reason": outcome.reason if outcome else "", "parked": None}
-        return {**common, "status": node.status, "place": place_of(state, name), "attempt": node.attempt,
+        return {**common, "status": SHOWN[node.status], "place": place_of(state, name), "attempt": node.attempt,
                 "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 

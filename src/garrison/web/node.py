@@ -17,6 +17,7 @@ from typing import Any
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
+from garrison.pipeline.node_status import SHOWN
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.names import Key
@@ -70,7 +71,7 @@ def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> di
     changes = [change for change in map(_status_change, events) if change and change["attempt"] == number]
     started = next((change["at"] for change in changes if change["status"] == "active"), "")
     ended = next((change["at"] for change in changes if change["status"] in ("validated", "failed")), "")
-    return {"attempt": number, "status": changes[-1]["status"] if changes else "",
+    return {"attempt": number, "status": SHOWN[changes[-1]["status"]] if changes else "",
             "reason": changes[-1]["reason"] if changes else "", "why_again": task.rework_reason if task else "",
             "branch": f"garrison/{files.run}/{node}", "commit": (result.head or "") if result else "",
             "result": result.status if result else "", "tail": result.tail if result else "",

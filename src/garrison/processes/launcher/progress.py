@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
+from garrison.pipeline.node_status import SHOWN
 from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
     ChildDied,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from garrison.records.events import Event
     from garrison.records.journal import Entry
 
-_STATUS_WORDS = {"active": "an agent is at work", "impl_complete": "done, in the merge queue", "validated": "landed",
-                 "failed": "FAILED", "skipped": "skipped"}
 _MAX_LINE = 300
 """Characters of a text from outside in one line."""
 
@@ -79,7 +78,8 @@ class Progress:
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "landing": asdict(state.landing) if state.landing.status else None,
-                                    "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
+                                    "nodes": {name: {**asdict(node), "status": SHOWN[node.status]}
+                                              for name, node in state.nodes.items()}}))
             return
         why = f"; {clean(reason)}" if reason else ""
         more = f"; more: garrison status {self._run}" if status == "failed" else ""
@@ -103,7 +103,7 @@ def _node(event: NodeChanged) -> str:
     if event.status == "active" and event.attempt > 1:
         return f"{event.node}: attempt {event.attempt}: {reason or 'requested'}"
     commit = f" ({event.commit[:10]})" if event.commit else ""
-    return f"{event.node}: {_STATUS_WORDS[event.status]}{commit}" + (f": {reason}" if reason else "")
+    return f"{event.node}: {SHOWN[event.status]}{commit}" + (f": {reason}" if reason else "")
 
 
 def _signal(event: GuardianSignal) -> str:

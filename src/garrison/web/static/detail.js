@@ -8,7 +8,7 @@ import { legible, legibleName, unfinished } from "./legible.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, count, dollarsOf, signOf, stateOf, tokens, wordOf } from "./words.js";
+import { clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
@@ -158,7 +158,7 @@ export function detailPanel(place, run, act, close) {
     now = shown(state, one);
     say(title, node);
     set(status, "class", `pill s-${now}`);
-    say(status, `${signOf(now)} ${wordOf(now)}`);
+    say(status, `${signOf(now)} ${nodeWord(one, now)}`);
     say(label, one.label && one.label !== node ? one.label : "");
     const { limits, tokens: used } = state.costs ?? {};
     say(doing, [one.doing || one.reason, dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));

@@ -3,7 +3,7 @@
 import { el, empty, keyed, panel, say, set } from "./dom.js";
 import { shown, tally } from "./state.js";
 import { reset, since } from "./time.js";
-import { signOf, span, stateOf, wordOf } from "./words.js";
+import { nodeWord, signOf, span, stateOf } from "./words.js";
 
 const KINDS = { launch: "Launcher", launcher: "Launcher", guardian: "Guardian", runner: "Runner", orchestrator: "Agent", processor: "Merge processor" };
 const LEAD = ["launcher", "launch", "guardian", "processor"];
@@ -63,7 +63,7 @@ function row(state, layer, node) {
     title: agent ? layer.node ?? layer.who : KINDS[layer.kind] ?? layer.who,
     kind: agent ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ") : "",
     since: agent ? node?.since : null,
-    doing: agent ? node?.doing || [wordOf(look), layer.phase].filter(Boolean).join(", ") : upperLayerDoing(state, layer),
+    doing: agent ? node?.doing || [nodeWord(node, look), layer.phase].filter(Boolean).join(", ") : upperLayerDoing(state, layer),
     vitals: vitals(layer), order: agent ? Number(!busy) : 2 + lead,
   };
 }

@@ -5,7 +5,7 @@ const STATES = {
   waiting: ["○", "waiting"],
   working: ["◐", "working"],
   asking: ["?", "asks you"],
-  landing: ["◕", "landing"],
+  landing: ["◕", "queued"],
   landed: ["✓", "landed"],
   passed: ["✓", "done"], // a node without an agent, a process, a run
   failed: ["✕", "failed"],
@@ -13,10 +13,10 @@ const STATES = {
   skipped: ["–", "skipped"],
 };
 const ALSO = {
-  pending: "waiting", queued: "waiting", new: "waiting", planning: "waiting",
+  pending: "waiting", new: "waiting", planning: "waiting",
   active: "working", running: "working", executing: "working", candidate: "working", testing: "working",
   starting: "working", alive: "working", agent: "working", spawning: "working",
-  impl_complete: "landing", validating: "landing",
+  queued: "landing", impl_complete: "landing", validating: "landing",
   validated: "landed", merged: "landed",
   done: "passed", success: "passed", partial_success: "passed", succeeded: "passed", finished: "passed",
   terminated: "passed", ended: "passed",
@@ -37,6 +37,9 @@ export const signOf = status => STATES[stateOf(status)][0];
 
 /** A node's status in a word for people. */
 export const wordOf = status => STATES[stateOf(status)][1];
+
+/** A node's state in a word: while it lands, what the queue does with it, in the words of the command line. */
+export const nodeWord = (node, state) => state === "landing" && node?.state ? node.state : wordOf(state);
 
 /** Milliseconds since the epoch of a time on the wire (ISO 8601, or seconds); null if there is none. */
 export function millis(time) {
@@ -84,7 +87,7 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 
 /** A node in one line, for a screen reader and the tooltip. */
 export function nodeLine(node, state = stateOf(node.status)) {
-  const parts = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${wordOf(state)}`];
+  const parts = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${nodeWord(node, state)}`];
   if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
   if (node.deaths) parts.push(count(node.deaths, "death"));
   if (node.doing || node.reason) parts.push(node.doing || node.reason);

@@ -121,6 +121,12 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert "to continue the run: garrison pipeline resume" in call("answer", run, "gate", "fix").stderr
     assert call("resume", run).exit_code == 3
     call("answer", run, "gate", "a")
+    answered = call("status", run)
+    assert "gate is answered: a; to continue the run: garrison pipeline resume" in answered.stderr
+    assert "asks" not in answered.stderr and "waits for a person" not in answered.stderr
+    assert ["gate", "answered"] in [line.split()[:2] for line in answered.stdout.splitlines()]
+    body = json.loads(call("status", run, "--json").stdout)
+    assert (body["questions"], body["answers"]) == ({}, {"gate": "a"})
     done = call("resume", run, "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["completed_nodes"] == ["start", "build", "gate", "fix", "gate", "x"]

@@ -8,6 +8,9 @@ _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent'
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import click
 
 from garrison.cli import completion, resolve
@@ -21,6 +24,9 @@ from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+
+APPLIED_WITHIN = 2.0
+"""Seconds to wait for the guardian to apply an answer."""
 
 
 @click.command(cls=Command, examples=(
@@ -44,11 +50,20 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     if question_id is None or guardian is None:
         raise NotFound(f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
-    signals.post(store.home, signal_by_person(guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text},
-                                              node=node, attempt=attempt))
+    posted = signals.post(store.home, signal_by_person(
+        guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text}, node=node, attempt=attempt))
+    is_living = resolve.is_living(store, guardian)
+    if is_living:  # so that `status` right after this one does not show the question as open
+        _wait_until_applied(posted)
     print_message("answer recorded" + (
-        "" if resolve.is_living(store, guardian) else
-        f"; {node} gets it when the run is resumed: `garrison launch --resume {chosen}`"))
+        "" if is_living else f"; {node} gets it when the run is resumed: `garrison launch --resume {chosen}`"))
+
+
+def _wait_until_applied(signal: Path) -> None:
+    """Wait a moment for the guardian to apply a signal; a busy one applies it later."""
+    deadline = time.monotonic() + APPLIED_WITHIN
+    while signal.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _open_question(state: RunState, node: str, text: str) -> str | None:

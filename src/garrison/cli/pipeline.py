@@ -359,10 +359,12 @@ def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool
     checkpoint = read_checkpoint(folder)
     if checkpoint is None:
         raise Refused(f"{folder.root} has no checkpoint yet; try again in a moment")
-    questions = open_questions(folder)
+    asked = open_questions(folder)
+    questions = {gate: question for gate, question in asked.items() if not question.answer}
+    answers = {gate: question.answer for gate, question in asked.items() if question.answer}
     if as_json:
-        print_json({**checkpoint, "running": folder.is_running(),
-                    "questions": {gate: gate_question.data for gate, gate_question in questions.items()}})
+        print_json({**checkpoint, "running": folder.is_running(), "answers": answers,
+                    "questions": {gate: question.data for gate, question in questions.items()}})
         return
     statuses = _engine_statuses(folder)
     if dot:
@@ -371,10 +373,13 @@ def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool
                                   for name, word in statuses.items() if name in graph.nodes}), nl=False)
         return
     print_table(("node", "status", "visits"),
-                [(name, word, checkpoint["visits"].get(name, 0)) for name, word in statuses.items()])
-    print_message(f"{checkpoint['run']}: {checkpoint['status']}"
-                  + (f", {checkpoint['reason']}" if checkpoint["reason"] else "")
+                [(name, "answered" if name in answers else word, checkpoint["visits"].get(name, 0))
+                 for name, word in statuses.items()])
+    reason = "" if answers and not questions else checkpoint["reason"]  # which says that it waits for the answer
+    print_message(f"{checkpoint['run']}: {checkpoint['status']}" + (f", {reason}" if reason else "")
                   + f", {checkpoint['steps']} steps" + (", running now" if folder.is_running() else ""))
+    for gate, text in answers.items():
+        _print_recorded(folder, f"{gate} is answered: {text}")
     for gate, gate_question in questions.items():
         print_message(f"{gate} asks: {gate_question.question.text} ({gate_question.question.listed_options()}); "
                       f"garrison pipeline answer {folder.root} {gate} LABEL")

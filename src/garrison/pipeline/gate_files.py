@@ -34,6 +34,10 @@ class GateFiles:
         atomic.make_directory(path.parent)
         atomic.write(path, answer.encode())
 
+    def waiting_answer(self, question_id: str) -> str:
+        """Return the answer that the run has yet to read, '' for none."""
+        return (atomic.read(self._answer(question_id)) or b"").decode(errors="replace").strip()
+
     def read_answer(self, question: Question) -> str | None:
         """Return the answer to a question, None without one. A rejected one is set aside, so that it is read once."""
         path = self._answer(question.id)
@@ -89,11 +93,13 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
 
 
 class OpenQuestion(NamedTuple):
-    """A question that waits for an answer, the run that asks it, and its question.json."""
+    """A question that a run has asked and not settled, that run, its question.json, and the answer it was given ('' if
+    none: it waits for one)."""
 
     run: RunDirectory
     question: Question
     data: Mapping[str, Any]
+    answer: str = ""
 
 
 def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
@@ -105,5 +111,7 @@ def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
-            questions[place["node"]] = OpenQuestion(run, Question.from_data(body), body)
+            question = Question.from_data(body)
+            questions[place["node"]] = OpenQuestion(run, question, body,
+                                                    GateFiles(run.root).waiting_answer(question.id))
     return questions

@@ -134,3 +134,28 @@ def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
         assert place.finish(child) == 130, place.logs()
     assert place.finish(child) == 0, place.logs()
     assert place.deaths() == {} and place.identity("orchestrator-a")["incarnation"] == 7
+
+
+def test_a_run_whose_guardian_keeps_dying_is_parked_everywhere_and_tried_again(place: Place) -> None:
+    """It was `running` for good, with nobody alive, and `garrison up` left it alone with exit code 0."""
+    place.env |= {"GARRISON_HEALTHY_AFTER": "0.001", "GARRISON_PROBE_AFTER": "10000",
+                  "GARRISON_FAILPOINT": "guardian:start.before", "GARRISON_FAILPOINT_TIMES": "6"}
+    assert place.finish(place.launch(place.graph(Node("a")))) == 1, place.logs()
+    assert not place.living_processes() and place.status() == "parked"
+    assert "run parked: 0 of 1 landed; its guardian is parked: 6 deaths in 600 s" in place.logs()
+    (status,) = json.loads(place.command("status", "--json").stdout)
+    assert (status["run_id"], status["status"]) == ("r1", "parked") and "6 deaths" in status["reason"]
+    assert 'garrison_run_status{run="r1",status="parked"} 1.0' in place.command("metrics").stdout
+    early = place.command("up")
+    assert early.returncode == 1 and "run r1 is parked: its guardian keeps dying (6 deaths in 600 s" in early.stderr
+
+    path = place.home / "identities" / "guardian-crew@r1.json"  # its cool-down is over
+    identity = json.loads(path.read_text())
+    identity["metadata"]["probe_at"] = identity["metadata"]["parked_at"]
+    path.write_text(json.dumps(identity))
+    assert place.command("up", GARRISON_PROBE_AFTER="0.001").stdout == "r1\n"
+    wait_for("the run ends", lambda: place.status() == "done" and not place.living_processes())
+    place.check("a")
+    (probe,) = [one for one in facts(place, "spawn", "launch") if one.get("probe")]
+    assert probe["incarnation"] == 7
+    assert [one["status"] for one in facts(place, "run")] == ["running", "parked", "running", "done"]

@@ -51,7 +51,7 @@ def garrison_up(world: World, me: Process) -> Steps:
         yield from replace_incarnation(world, me, launcher.identity, "it hangs", death_classes.HUNG)
         launcher = world.view(key)
     decision = decide_resume(key.run, world.check.shadows[key.run], launcher, world.identities.get(guardian),
-                             world.pending(guardian))
+                             world.pending(guardian), world.wall)
     yield None
     if not isinstance(decision, ResumeResult) and (yield from _clear_the_way(world, me, world.view(key))):
         yield from _start_launcher(world, me, resume="--resume" in decision)

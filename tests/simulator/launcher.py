@@ -19,9 +19,9 @@ from tests.simulator.world import Effect, Process, World
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.launcher import policy
 from garrison.processes.launcher.policy import LauncherFacts, LauncherView
-from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.run_state import RUN_TRANSITIONS, RunState, replay_run
 from garrison.processes.supervisor import START_RACES
-from garrison.records.events import GuardianUnparked, LauncherEnded, LauncherSignal, decode
+from garrison.records.events import GuardianUnparked, LauncherEnded, LauncherSignal, ProbeHealthy, decode
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.signals import ResumeRun, StopRun
@@ -82,8 +82,8 @@ class Launcher(SimulatedProcess):
             wanted=self.to_resume and not self.state.over)
         view = LauncherView(
             now, world.boot_id, status, self.watch.judge(world.view(self.guardian_key)), self.facts.deaths,
-            world.pending(self.key), frozenset(self.facts.applied), self.stopping, is_overdue, others_living,
-            self.stop_guardians, to_resume)
+            self.facts.circuit, world.pending(self.key), frozenset(self.facts.applied), self.stopping, is_overdue,
+            others_living, self.stop_guardians, to_resume)
         self._guardian_lives = view.guardian.living
         yield None
         self.decision = policy.decide(view, self.policy)
@@ -106,11 +106,13 @@ class Launcher(SimulatedProcess):
         yield None
 
     def _resume_run(self, action: Action, view: LauncherView) -> Effect:
-        if view.guardian.identity is not None and view.guardian.identity.status == "parked":
+        identity = view.guardian.identity
+        if self.facts.circuit.parked or (identity is not None and identity.status == "parked"):
             self.record(GuardianUnparked(self.guardian_key.full))
             yield None
-            self.world.write_identity(self.me, self.guardian_key, self._unparked)
-            yield None
+            if identity is not None:
+                self.world.write_identity(self.me, self.guardian_key, self._unparked)
+                yield None
         self.send(self.guardian_key, ResumeRun(), id_=policy.resume_id(self.run.id, self.me.incarnation))
         self.to_resume, self.resume_sent = False, True
         yield None
@@ -145,22 +147,32 @@ class Launcher(SimulatedProcess):
         yield from self.record_death(view.guardian)
 
     def _park(self, action: Action, view: LauncherView) -> Effect:
-        yield from self.park(view.guardian, action.why)
+        yield from self.park(view.guardian, action.why, self.policy.cool_down(self.facts.circuit.parks + 1))
 
     def _terminate(self, action: Action, view: LauncherView) -> Effect:
         self.terminate(view.guardian)
         yield None
 
+    def _close_circuit(self, action: Action, view: LauncherView) -> Effect:
+        self.record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe))
+        yield None
+
     def _write_stopped(self, action: Action, view: LauncherView) -> Effect:
+        yield from self._write_status("stopped", "without a guardian")
+
+    def _write_parked(self, action: Action, view: LauncherView) -> Effect:
+        yield from self._write_status("parked", action.why)
+
+    def _write_status(self, status: str, reason: str) -> Effect:
         """Write the run's status in the place of a guardian, under the guardian's life lock."""
         locks, journal = self.world.life_locks, self.run.journal
         if self.guardian_key in locks:
             return
         locks[self.guardian_key] = self.me
         yield None
-        if replay_run(journal.entries).status == "running":
+        if status in RUN_TRANSITIONS[replay_run(journal.entries).status]:
             epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
-            self.world.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)
+            self.world.append(self.me, journal, "run", {"status": status, "reason": reason}, epoch)
             yield None
             journal.synced = len(journal.entries)
         del locks[self.guardian_key]
@@ -177,10 +189,13 @@ class Launcher(SimulatedProcess):
         ActionKind.RESUME_RUN: _resume_run,
         ActionKind.REQUEST_STOP: _request_stop,
         ActionKind.START: _start,
+        ActionKind.PROBE: _start,
+        ActionKind.CLOSE_CIRCUIT: _close_circuit,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,
         ActionKind.TERMINATE: _terminate,
         ActionKind.WRITE_STOPPED: _write_stopped,
+        ActionKind.WRITE_PARKED: _write_parked,
         ActionKind.END: _end,
     }

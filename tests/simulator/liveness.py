@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulator.violation import Violation
 
+from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.identity import ALIVE
 from garrison.records.names import Key
 from garrison.supervise.restart import Policy
@@ -79,6 +80,18 @@ class Liveness:
                 raise Violation(f"{stage.name}: {stage.subject} takes {until - began:.0f} s, the bound is "
                                 f"{BOUNDS[stage.name]:.0f} s; {stage.by.name} does nothing about it")
         self._since = since
+        for run in self.world.runs.values():
+            self._check_status(run)
+
+    def _check_status(self, run: Run) -> None:
+        """A run of which no process lives is never shown as one that is running or waiting."""
+        if any(proc.key.run == run.id and proc.kind == "supervised" for proc in self.world.procs.values()):
+            return
+        facts = [ProcessFact(key.role, identity.status, living=self.world.view(key).living, why=identity.reason)
+                 for key, identity in self.world.identities.items() if key.run == run.id]
+        status = decide_status(self.world.check.shadows[run.id], facts).status
+        if status in (Status.RUNNING, Status.WAITING) and not any(fact.living for fact in facts):
+            raise Violation(f"run {run.id} is shown as {status}, and nobody of it is alive")
 
     def _stages(self) -> Iterator[Stage]:
         for run in self.world.runs.values():

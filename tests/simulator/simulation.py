@@ -131,6 +131,7 @@ def _calm(world: World) -> int:
     for steps in range(limit):
         if not world.busy() or world.t >= next_check:  # the timer fires once a minute
             next_check = world.t + 60.0
+            world.liveness.check(world.t)
             if not _attend(world) and not world.busy():
                 return steps
         world.tick()

@@ -405,14 +405,15 @@ class SimulatedProcess:
         """Report a death to the parent before it is recorded: afterwards no successor would."""
         yield from ()
 
-    def park(self, child: ChildState, why: str) -> Effect:
+    def park(self, child: ChildState, why: str, cool_down: float = 600.0) -> Effect:
         """Park a child: its identity, then the record."""
         assert child.identity is not None
+        metadata = {"reason": why, "probe_at": iso(self.world.wall + cool_down)}
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            return old if old.status not in ("crashed", "terminated") else change_status(old, "parked",
-                                                                                         metadata={"reason": why})
+            is_over = old.status in ("crashed", "terminated")
+            return change_status(old, "parked", metadata=metadata) if is_over else old
 
         self.world.write_identity(self.me, child.identity.key, parked)
         yield None

@@ -11,6 +11,7 @@ from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView
 from garrison.processes.run_state import RunState
 from garrison.records.signals import PostedSignal
+from garrison.supervise.circuit import Circuit
 from garrison.supervise.decisions import START_RECHECK, ChildState
 from garrison.supervise.restart import Death
 from garrison.supervise.verdict import Observation, Verdict
@@ -36,6 +37,8 @@ LEAVING = replace(guardian("terminated", reason="stopped"), observation=Observat
 LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"),
                     observation=Observation("h", BOOT, "p", leaving=9.0))
 KNOWN = [Death(1, NOW - 100, BOOT)]
+OPEN = Circuit("parked", "6 deaths", since=NOW - 1, boot_id=BOOT, parks=1, life=6)
+HALF_OPEN = Circuit("probing", "6 deaths", since=NOW - 61, boot_id=BOOT, parks=1, life=6, probe=7)
 MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 
 
@@ -46,8 +49,20 @@ MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
     ({"guardian": guardian("crashed"), "run_status": "running"}, [("record", "")]),
     ({"guardian": guardian("crashed"), "run_status": "running", "deaths": KNOWN}, [("start", "")]),
     ({"guardian": guardian("crashed", incarnation=6), "run_status": "running", "deaths": MANY},
-     [("park", ""), ("end", "parked")]),
-    ({"guardian": guardian("parked"), "run_status": "running"}, [("end", "parked")]),
+     [("park", ""), ("write_parked", ""), ("end", "parked")]),
+    ({"guardian": guardian("parked"), "run_status": "running"},  # its launcher died before it journaled that
+     [("park", ""), ("write_parked", ""), ("end", "parked")]),
+    ({"guardian": guardian("parked"), "run_status": "running", "circuit": OPEN},
+     [("write_parked", ""), ("end", "parked")]),
+    ({"guardian": guardian("parked"), "run_status": "parked", "circuit": replace(OPEN, since=NOW - 601)},
+     [("probe", "")]),
+    ({"guardian": guardian("parked"), "run_status": "parked", "circuit": replace(OPEN, boot_id="another")},
+     [("probe", "")]),
+    ({"guardian": guardian(incarnation=7), "run_status": "running", "circuit": HALF_OPEN}, [("heal", "")]),
+    ({"guardian": guardian("crashed", incarnation=7), "run_status": "running", "circuit": HALF_OPEN,
+      "deaths": [*MANY, Death(7, HALF_OPEN.since + 1, BOOT)]}, [("park", ""), ("write_parked", ""), ("end", "parked")]),
+    ({"guardian": guardian("parked"), "run_status": "parked", "stopping": True},
+     [("write_stopped", ""), ("end", "stopped")]),
     ({"guardian": guardian(), "run_status": "done"}, []),
     ({"guardian": guardian("terminated", reason="done"), "run_status": "done"}, [("end", "done")]),
     ({"guardian": guardian("terminated", reason="stopped"), "run_status": "stopped"}, [("end", "stopped")]),

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.resume_all import UNREMARKABLE, ResumeResult, decide_resume
+from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, ResumeResult, decide_resume
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
 from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.verdict import Verdict
+from garrison.system.clock import from_iso
 
 LAUNCHER = Identity(role="launch", name="launch", run_id="r1", agent_id="a", incarnation=1, status="active", pid=7,
                     created_at="2026-01-31T12:00:00.000000Z")
@@ -43,6 +44,7 @@ def view(verdict: str, status: str = "active", why: str = "process 7 is running"
     ("stopped", view("ended", "terminated"), "terminated", "stopped", "--resume r1"),
     ("stopped", view("alive"), "terminated", "tended", "alive"),
     ("running", view("ended", "terminated"), "parked", "parked", "fix the cause"),
+    ("parked", view("ended", "terminated"), "parked", "parked", "--resume r1"),
     ("running", view("ended", "parked"), "active", "parked", "--resume r1"),
     ("running", view("ended", "held"), "active", "held", "--resume r1"),
     ("done", view("ended", "terminated"), "terminated", "over", "done"),
@@ -64,6 +66,19 @@ def test_which_runs_get_a_launcher(status: str, launched: ChildState, guardian: 
 def test_a_launcher_that_died_before_reporting_the_end_has_a_successor(status: str, launched: ChildState,
                                                                        guardian: str) -> None:
     assert decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
+
+
+def test_a_parked_guardian_is_tried_again_once_its_cool_down_is_over() -> None:
+    probe_at = "2026-01-31T12:10:00.000000Z"
+    parked = replace(GUARDIAN, status="parked", metadata={"reason": "6 deaths", "probe_at": probe_at})
+    due = from_iso(probe_at)
+    early = decide_resume("r1", state("parked"), view("ended", "terminated"), parked, (), due - 1)
+    assert isinstance(early, ResumeResult)
+    assert early.line == (
+        "run r1 is parked: its guardian keeps dying (6 deaths); the first `garrison up` after 12:10:00 UTC tries "
+        "again; fix the cause, then `garrison launch --resume r1` continues it at once")
+    assert early.state in UNATTENDED
+    assert decide_resume("r1", state("parked"), view("ended", "terminated"), parked, (), due) == []
 
 
 def resume(id_: str = "r1-resume-1", **more: Any) -> PostedSignal:
@@ -95,7 +110,7 @@ def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     parked.nodes["a"] = NodeState("active", 1)
     word = decide_resume("r1", parked, ChildState(), None)
     assert isinstance(word, ResumeResult)
-    assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
+    assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("failed", True, True)
 
 
 def test_the_line_for_a_person() -> None:

@@ -15,7 +15,7 @@ from tests.simulator.simulation import Failed, simulate
 
 from garrison.merge import batch
 from garrison.merge.state import QueueState
-from garrison.processes import run_state
+from garrison.processes import run_state, run_status
 from garrison.processes.actions import Action, ActionKind, Decision
 from garrison.processes.guardian import flow_policy, landing_policy
 from garrison.processes.guardian import policy as guardian_policy
@@ -364,7 +364,11 @@ def _backoff_without_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restart, "backoff_delay", lambda number, *rest: 1000 * real(number, *rest))
 
 
-SLOW_BUGS = [_starting_not_rechecked, _wakes_forgotten, _backoff_without_limit]
+def _running_with_nobody_alive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_status, "_unattended", lambda *rest: None)
+
+
+SLOW_BUGS = [_running_with_nobody_alive, _starting_not_rechecked, _wakes_forgotten, _backoff_without_limit]
 
 NEW = [*SLOW_BUGS, _nothing_hangs, _impatient, _gaps_are_watched, _blocked_is_silent, _rework_unlimited,
        _never_reworked,

@@ -26,7 +26,7 @@ from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.launch import foreign_entries_note
 from garrison.processes.preflight import LaunchRequest, PreparedLaunch
-from garrison.processes.resume_all import UNREMARKABLE, resume_all
+from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, resume_all
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -216,8 +216,9 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
 def up(home: str | None, as_json: bool) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
 
-    Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. Exit code 1 if a run
-    cannot be resumed (its repository is gone, for example); the others are resumed all the same.
+    Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
+    is parked is tried again once its cool-down is over. Exit code 1 if a run cannot be resumed (its repository is gone,
+    or its guardian is parked, for example); the others are resumed all the same.
     """
     results = resume_all(find_home(home))
     if as_json:
@@ -227,7 +228,7 @@ def up(home: str | None, as_json: bool) -> None:
             click.echo(result.run)
         elif result.state not in (*UNREMARKABLE, "started"):
             print_message(result.line)
-    if any(result.state == "refused" for result in results):
+    if any(result.state in UNATTENDED for result in results):
         raise SystemExit(1)
 
 

@@ -48,6 +48,7 @@ class ActionKind(StrEnum):
     RESUME_RUN = "resume"
     REQUEST_STOP = "say_stop"
     WRITE_STOPPED = "write_stopped"
+    WRITE_PARKED = "write_parked"
 
     # guardian
     CHANGE_RUN = "run"

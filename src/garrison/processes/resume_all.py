@@ -24,6 +24,7 @@ from garrison.records.names import Key, launcher_key
 from garrison.records.signals import ResumeRun, parse
 from garrison.supervise.decisions import ChildState
 from garrison.system import systemd
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,19 +36,23 @@ if TYPE_CHECKING:
 UNREMARKABLE = frozenset({"over", "tended"})
 """States that need no attention: shown only with `--json`."""
 
+UNATTENDED = frozenset({"refused", "parked"})
+"""States of a run that should continue and does not: `garrison up` exits with 1."""
+
 REPORTED_TO_CRON = frozenset({"started", "refused"})
 """States that the script for cron reports: what it did, and what it could not do."""
 
 _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "elsewhere": "left alone",
-                "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
+                "stopped": "left alone", "failed": "left alone", "parked": "parked", "held": "left alone",
+                "refused": "not resumed"}
 
 
 @dataclass(frozen=True)
 class ResumeResult:
     """Result for one run.
 
-    `state`: started; over; tended (it has a launcher); elsewhere, stopped, parked, held (left alone); refused (it
-    should be resumed but cannot be).
+    `state`: started; over; tended (it has a launcher); elsewhere, stopped, failed (with parked nodes), held (left
+    alone); parked (its guardian, until its probe is due); refused (it should be resumed but cannot be).
     """
 
     run: str
@@ -63,11 +68,12 @@ class ResumeResult:
 
 
 def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Identity | None,
-                  inbox: Sequence[PostedSignal] = ()) -> ResumeResult | list[str]:
+                  inbox: Sequence[PostedSignal] = (), now: float = 0.0) -> ResumeResult | list[str]:
     """Return why a run gets no launcher, or the options of its new launcher; `inbox` is the guardian's. Pure.
 
     A launcher that died before it reported the end of its run gets a successor that reports it; one that died before
-    the guardian applied a person's request to resume gets a successor that resumes.
+    the guardian applied a person's request to resume gets a successor that resumes. A parked guardian is probed by a
+    new launcher once its cool-down is over; `now` is in seconds since 1970.
     """
     identity, verdict = launcher.identity, launcher.verdict
     died_at_work = identity is not None and verdict is not None and (identity.status == "crashed" or (
@@ -85,15 +91,25 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     if verdict is not None and identity is not None and verdict.living:
         return ResumeResult(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
     if state.status == "failed":
-        return ResumeResult(run, "parked", f"it failed with parked nodes; fix the cause, then {resume}")
+        return ResumeResult(run, "failed", f"it failed with parked nodes; fix the cause, then {resume}")
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
         return ResumeResult(run, "stopped", f"it was stopped{why}; {resume} continues it")
     if is_parked and guardian is not None:
-        return ResumeResult(run, "parked", f"its guardian is parked ({guardian.reason}); fix the cause, then {resume}")
+        return _decide_parked(run, guardian, now)
     if identity is not None and identity.status in ("held", "parked"):
         return ResumeResult(run, identity.status, f"its launcher is {identity.status}; {resume} continues it")
     return ["--resume"]
+
+
+def _decide_parked(run: str, guardian: Identity, now: float) -> ResumeResult | list[str]:
+    """Return that the guardian is parked, or the options of a launcher that probes it."""
+    probe_at = str(guardian.metadata.get("probe_at", ""))  # a record of version 0.1 has none
+    if probe_at and now >= from_iso(probe_at):
+        return []
+    probe = f"; the first `garrison up` after {probe_at[11:19]} UTC tries again" if probe_at else ""
+    return ResumeResult(run, "parked", f"its guardian keeps dying ({guardian.reason}){probe}; fix the cause, then "
+                                       f"`garrison launch --resume {run}` continues it at once")
 
 
 def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> ResumeRun | None:
@@ -132,7 +148,8 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
         if isinstance(decision, ResumeResult):
             return decision
         if not decision:
-            return ResumeResult(run, "started", f"launcher {spawn_launcher(runtime, launch, decision)} reports its end")
+            what = "tries its parked guardian again, or reports its end"
+            return ResumeResult(run, "started", f"launcher {spawn_launcher(runtime, launch, decision)} {what}")
         check_resume(runtime, run, retry_failed="--again" in decision)
         return ResumeResult(run, "started", _start(runtime, launch, decision))
     except (AlreadyAlive, Fenced, Refused) as error:
@@ -150,7 +167,7 @@ def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     return decide_resume(launch.run_id, read_run_state(runtime, launch.run_id),
                          _observe_launcher(runtime, launch.run_id), runtime.store.read(Identity, guardian),
-                         signals.list_pending(runtime.home, guardian))
+                         signals.list_pending(runtime.home, guardian), runtime.clock.time())
 
 
 def _observe_launcher(runtime: Runtime, run: str) -> ChildState:

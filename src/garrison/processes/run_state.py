@@ -46,13 +46,14 @@ if TYPE_CHECKING:
 
 RUN_TRANSITIONS: dict[str, frozenset[str]] = {
     "new": frozenset({"running"}),
-    "running": frozenset({"stopped", "done", "failed"}),
+    "running": frozenset({"stopped", "done", "failed", "parked"}),
+    "parked": frozenset({"running", "stopped"}),
     "stopped": frozenset({"running"}),
     "done": frozenset(),
     "failed": frozenset({"running"}),
 }
 """Run status → the statuses that may follow. A stopped run can be resumed, and a failed one whose nodes are parked
-(`RunState.over`)."""
+(`RunState.over`). The launcher journals `parked` when it parks the guardian, and the next guardian `running`."""
 
 ENDED = frozenset({"stopped", "done", "failed"})
 """Statuses in which nothing more happens."""

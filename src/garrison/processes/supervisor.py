@@ -48,7 +48,7 @@ from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
-from garrison.supervise.death_classes import CRASH, HUNG, TERMINAL
+from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, TERMINAL
 from garrison.supervise.decisions import ChildState, encode_inputs
 from garrison.supervise.incarnation import fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
@@ -56,6 +56,7 @@ from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.exit_info import (
+    KILLED,
     SERVER_DIED,
     ExitMonitor,
     describe_death,
@@ -165,9 +166,9 @@ class Supervisor:
         now."""
         assert child.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.runtime.observer, child.identity, self._cause_of_death(child, why),
-                           HUNG if child.hung else death_class, child.evidence if child.hung else None,
-                           child.observation)
+            cause, death_class = self._cause_of_death(child, why, death_class)
+            fenced = fence(self.runtime.observer, child.identity, cause, death_class,
+                           child.evidence if child.hung else None, child.observation)
             if fenced.status != "terminated":  # one that lingers after its graceful end did not die
                 self.record(ChildFenced(fenced.key.full, fenced.incarnation, fenced.reason,
                                         fenced.metadata.get("evidence", {})))
@@ -175,18 +176,30 @@ class Supervisor:
             self.sweep(fenced)
             failpoint.here(":swept")
 
-    def _cause_of_death(self, child: ChildState, why: str) -> str:
-        """Return why a dead process died, as far as the kernel and its terminal know."""
+    def _cause_of_death(self, child: ChildState, why: str, death_class: str) -> tuple[str, str]:
+        """Return why a dead process died, as far as the kernel and its terminal know, and the class of that death."""
         identity = child.identity
-        if child.verdict is None or child.verdict.state != "dead" or identity is None:
-            return why
-        if not identity.pid or not identity.start_ticks or not self._is_of_this_machine(identity):
-            return why
-        process = identity.pid, identity.start_ticks
-        cause = describe_death(why, code=self._exits.exit_code(*process), memory=self._exits.out_of_memory(*process),
-                               server_died=_lost_tmux_server(identity))
+        if child.verdict is None or identity is None:
+            return why, death_class
+        process = self._process_of(child)
+        if process is None:
+            return why, HUNG if child.hung else death_class
+        code, memory = self._exits.exit_code(*process), self._exits.out_of_memory(*process)
         self._exits.forget(*process)
-        return cause
+        if death_class == CRASH and memory and (code is None or code in KILLED):
+            death_class = MEMORY
+        return describe_death(why, code=code, memory=memory, server_died=_lost_tmux_server(identity)), death_class
+
+    def _process_of(self, child: ChildState) -> tuple[int, int] | None:
+        """Return the pid and start ticks of a process that died, before it was active, too; None if it is unknown."""
+        identity, state = child.identity, child.verdict.state if child.verdict is not None else ""
+        if identity is None or not self._is_of_this_machine(identity):
+            return None
+        if state == "lapsed":  # its record still names its spawner
+            return next(((each.pid, each.ticks) for each in self.runtime.observer.known_processes(identity)), None)
+        if state != "dead" or not identity.pid or not identity.start_ticks:
+            return None
+        return identity.pid, identity.start_ticks
 
     def _is_of_this_machine(self, identity: Identity) -> bool:
         here = self.runtime.observer.machine
@@ -241,18 +254,19 @@ class Supervisor:
         """
         assert child.identity is not None
         clock = self.runtime.clock
-        now = clock.utc()
+        now, probe_at = clock.utc(), iso(clock.time() + cool_down)
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
             if old.status not in ("crashed", "terminated"):  # it ended gracefully after its agent was killed
                 return old
-            return change_status(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
+            return change_status(old, "parked", metadata={
+                **old.metadata, "reason": why, "parked_at": now, "probe_at": probe_at})
 
         self.runtime.store.update(Identity, child.identity.key, parked)
         failpoint.here(":parked")
         event = ChildParked(child.identity.key.full, child.identity.incarnation, why, clock.monotonic(),
-                            self.runtime.observer.machine.boot_id, attempt, iso(clock.time() + cool_down))
+                            self.runtime.observer.machine.boot_id, attempt, probe_at)
         self.record(event, sync=True)
         return event
 

@@ -15,6 +15,8 @@ class Ruling:
 
     counts: bool
     follows: str
+    weight: float = 1.0
+    """Part of a death for which one of this class counts."""
     """backoff · at once · reset (wait until a rate limit resets) · person (park until a person acts) · resume (when the
     person who stopped it resumes it) · never (its work is done)."""
 
@@ -26,11 +28,13 @@ class Ruling:
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
 TERMINAL = "terminal"
+MEMORY = "memory"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
 CLASSES: Mapping[str, Ruling] = {
     CRASH: Ruling(True, "backoff"),
     HUNG: Ruling(True, "backoff"),
+    MEMORY: Ruling(True, "backoff", 0.2),  # killed by the kernel for lack of memory: seldom its own fault alone
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
     ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process

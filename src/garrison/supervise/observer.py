@@ -143,19 +143,20 @@ class Observer:
         for marker, processes in self.processes.group_by_marker(unknown).items() if unknown else ():
             for process in processes:
                 self.note_started(unknown[marker], process)
-        return [process for identity in identities for process in self._known(identity)]
+        return [process for identity in identities for process in self.known_processes(identity)]
 
-    def _known(self, identity: Identity) -> set[ProcessId]:
+    def known_processes(self, identity: Identity) -> set[ProcessId]:
+        """Return the processes that were seen of an incarnation while it started."""
         incarnation, processes = self._started.get(identity.key, (0, set()))
         return processes if incarnation == identity.incarnation else set()
 
     def _is_start_running(self, identity: Identity) -> bool:
-        return any(self.processes.is_running(each.pid, each.ticks) for each in self._known(identity))
+        return any(self.processes.is_running(each.pid, each.ticks) for each in self.known_processes(identity))
 
     def _has_lost_start(self, identity: Identity) -> bool:
         """Return whether a starting incarnation had a process that no longer runs: then only another bearer of its
         marker can still become it."""
-        return bool(self._known(identity)) and not self._is_start_running(identity)
+        return bool(self.known_processes(identity)) and not self._is_start_running(identity)
 
     def _marker(self, identity: Identity) -> str:
         return format_marker(str(self.store.home), identity.key, identity.incarnation)

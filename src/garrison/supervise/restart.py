@@ -1,8 +1,10 @@
 """Restart policy: decide whether and when a dead process is started again. Pure.
 
 Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a total per attempt (`--max-respawn`). The
-first restart is immediate; later ones back off by 0.1 s x 2^n plus jitter, at most 30 s. An incarnation that stayed
-healthy resets the backoff. A used-up window parks the name (`circuit.py`), a used-up total fails the attempt.
+first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s: some seconds of trouble of the
+machine must not use up the window. A death for lack of memory counts for a fifth, and its restart always waits. An
+incarnation that stayed healthy resets the backoff. A used-up window parks the name (`circuit.py`), a used-up total
+fails the attempt.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.death_classes import CRASH, ruling
+from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from garrison.config import Timing
     from garrison.records.events import ChildDied
@@ -27,7 +29,9 @@ class Policy:
 
     window: float = 600.0
     intensity: int = 5
-    base: float = 0.1
+    base: float = 0.5
+    memory_base: float = 2.0
+    """Delay of the first restart after a death for lack of memory."""
     cap: float = 30.0
     total: int | None = None
     """Deaths allowed in an attempt; None for a process that serves a whole run: only the window limits it."""
@@ -82,6 +86,11 @@ class Death:
         """Return whether window and total count it."""
         return ruling(self.kind).counts
 
+    @property
+    def weight(self) -> float:
+        """Return the part of a death for which it counts."""
+        return ruling(self.kind).weight
+
 
 @dataclass(frozen=True)
 class PolicyOutcome:
@@ -110,7 +119,7 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
     if not deaths:
         return PolicyOutcome(now, "no death yet: at once")
     counted = [death for death in deaths if death.counts]
-    if policy.total is not None and len(counted) > policy.total:
+    if policy.total is not None and _weigh(death.weight for death in counted) > policy.total:
         why = f"{len(counted)} deaths in this attempt, the limit is {policy.total}{_last_cause(counted)}"
         return PolicyOutcome(None, why, "give_up")
     last = max(deaths, key=lambda death: death.incarnation)
@@ -122,11 +131,11 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
         circuit = replace(circuit, forgiven=max(circuit.forgiven, circuit.probe - 1))  # it was healthy for long enough
     restarts = _list_restarts(deaths, boot_id, policy, circuit, name)
     recent = [restart for restart in restarts if now - restart.due < policy.window]
-    if len(recent) > policy.intensity:
+    if _weigh(restart.weight for restart in recent) > policy.intensity:
         why = f"{len(recent)} deaths in {policy.window:g} s, the limit is {policy.intensity}{_last_cause(counted)}"
         return PolicyOutcome(None, why, "park")
     latest = restarts[-1] if restarts else None
-    if latest is None or latest.number <= 1 or now - latest.due >= policy.window:
+    if latest is None or latest.due <= latest.died or now - latest.due >= policy.window:
         return PolicyOutcome(now, "first restart in the window: at once")
     delay = latest.due - latest.died
     return PolicyOutcome(latest.due, f"restart {latest.number} in a row: {delay:.2f} s after the death")
@@ -155,11 +164,13 @@ def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Pol
 
 
 class _Restart(NamedTuple):
-    """Restart after a death: its `number` in a row, the time of the death, and when the successor is due."""
+    """Restart after a death: its `number` in a row, the time of the death, when the successor is due, and the part of a
+    death for which it counts."""
 
     number: int
     died: float
     due: float
+    weight: float
 
 
 def _list_restarts(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circuit,
@@ -175,17 +186,23 @@ def _list_restarts(deaths: Sequence[Death], boot_id: str, policy: Policy, circui
         number = 1
         if restarts and death.monotonic - restarts[-1].due < policy.healthy:
             number = restarts[-1].number + 1
-        restarts.append(_Restart(number, death.monotonic,
-                                 death.monotonic + backoff_delay(number, policy, name, death.incarnation)))
+        delay = backoff_delay(number, policy, name, death.incarnation, death.kind)
+        restarts.append(_Restart(number, death.monotonic, death.monotonic + delay, death.weight))
     return restarts
 
 
-def backoff_delay(number: int, policy: Policy, name: str, incarnation: int) -> float:
+def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind: str = CRASH) -> float:
     """Return the seconds from the `number`-th death in a row to its restart; name and incarnation seed the jitter."""
-    if number <= 1:
+    if number <= 1 and kind != MEMORY:
         return 0.0
+    doublings, base = (number - 1, policy.memory_base) if kind == MEMORY else (number - 2, policy.base)
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
-    return float(min(policy.cap, policy.base * 2.0 ** min(number - 2, 64) * (1 + policy.jitter * spread)))
+    return float(min(policy.cap, base * 2.0 ** min(doublings, 64) * (1 + policy.jitter * spread)))
+
+
+def _weigh(weights: Iterable[float]) -> float:
+    """Return the sum of deaths' weights; tenths of a death are not lost to rounding."""
+    return round(sum(weights), 6)
 
 
 def describe_failed_probe(incarnation: int, deaths: Sequence[Death]) -> str:

@@ -46,7 +46,7 @@ def _is_holdable(state: RunState, node: str) -> bool:
 def _resume(state: RunState, view: GuardianView, payload: ResumeRun, event: GuardianSignal) -> GuardianSignal:
     """Return the record of a resume; in a run that had ended it also unparks all nodes, in a running one it does
     not."""
-    had_ended = state.status in ("stopped", "failed")
+    had_ended = state.status in ("stopped", "failed", "parked")
     unparked = sorted({name for name in (*state.nodes, "processor") if had_ended and find_parked(state, name)})
     flow = flow_policy.resume_flow(state, retry_failed=bool(payload.retry_failed))
     return replace(event, resume=stopped_runners(view, set(state.nodes) - set(state.held)), unparked=unparked,

@@ -80,6 +80,8 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
         return _stop_first(state, view, Action(ActionKind.END, why=state.status))
     if view.stopping:
         return _stop_first(state, view, Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason))
+    if state.status == "parked":  # this guardian is the probe, or a launcher was resumed
+        return Decision([Action(ActionKind.CHANGE_RUN, "running", why="its guardian is alive again")])
     actions, restart_at = _supervise(state, view, policy)
     if not actions:
         actions = [*_stop_parked(state, view), *_start_nodes(plan, state, view, max_agents)]

@@ -14,8 +14,11 @@ from garrison.records.events import (
     GuardianUnparked,
     LauncherSignal,
     NotificationSent,
+    ProbeHealthy,
 )
 from garrison.records.signals import Escalation, parse_payload
+from garrison.supervise import circuit
+from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import Death, Policy
 
@@ -55,6 +58,8 @@ class LauncherFacts:
     parked: list[Parked] = field(default_factory=list)
     notified: set[str] = field(default_factory=set)
     """Keys of the notifications that were sent."""
+    circuit: Circuit = CLOSED
+    """The guardian's circuit breaker."""
     incarnation: int = 0
     """The guardian's highest journaled incarnation."""
 
@@ -78,12 +83,18 @@ class LauncherFacts:
 
     def _apply_park(self, event: ChildParked) -> None:
         self.parked.append(Parked(f"{event.full}#{event.incarnation}", event.full, event.why))
+        self._apply_circuit(event)
 
     def _apply_unpark(self, _event: GuardianUnparked) -> None:
         self.deaths.clear()
+        self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
 
     def _apply_spawn(self, event: ChildSpawned) -> None:
         self.incarnation = max(self.incarnation, event.incarnation)
+        self._apply_circuit(event)
+
+    def _apply_circuit(self, event: ChildParked | ChildSpawned | ProbeHealthy) -> None:
+        self.circuit = circuit.apply_event(self.circuit, event)
 
 
 _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
@@ -93,6 +104,7 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
     ChildParked: LauncherFacts._apply_park,
     GuardianUnparked: LauncherFacts._apply_unpark,
     ChildSpawned: LauncherFacts._apply_spawn,
+    ProbeHealthy: LauncherFacts._apply_circuit,
 }
 
 
@@ -105,6 +117,7 @@ class LauncherView:
     run_status: str = "new"
     guardian: ChildState = field(default_factory=ChildState)
     deaths: Sequence[Death] = ()
+    circuit: Circuit = CLOSED
     inbox: Sequence[PostedSignal] = ()
     applied: frozenset[str] = frozenset()
     stopping: bool = False
@@ -156,21 +169,22 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _supervise(view: LauncherView, policy: Policy) -> Decision:
-    """Keep the guardian alive until its run is over."""
-    identity = view.guardian.identity
-    if identity is not None and identity.status == "parked":  # by this launcher's predecessor, or by a person
-        return Decision([_end_parked(identity.reason)])
+    """Keep the guardian alive until its run is over. A launcher whose guardian is parked ends: no process would be left
+    that does anything before the probe, for which `garrison up` starts the next one."""
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
+    identity = view.guardian.identity
     has_ended_with_run = identity is not None and identity.status == "terminated" and identity.reason in ENDED
     guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
-    decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy)
+    decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached
         decision = replace(decision, kind="start", why=f"it had ended gracefully ({decision.why}); the run goes on")
     if decision.kind in ("wait", "none", "ended"):
         return Decision([], decision.at or None)
+    if decision.kind == "parked":  # by this launcher's predecessor
+        return Decision(_end_parked(decision.why))
     if decision.kind == "park":
-        return Decision([_act(decision), _end_parked(decision.why)])
+        return Decision([_act(decision), *_end_parked(decision.why)])
     return Decision([_act(decision)])
 
 
@@ -182,8 +196,9 @@ def _count_as_crashed(guardian: ChildState) -> ChildState:
     return replace(guardian, identity=replace(identity, status="crashed"))
 
 
-def _end_parked(why: str) -> Action:
-    return Action(ActionKind.END, "parked", f"its guardian is parked: {why}; {AFTER_THE_FIX}")
+def _end_parked(why: str) -> list[Action]:
+    return [Action(ActionKind.WRITE_PARKED, why=f"its guardian is parked: {why}"),
+            Action(ActionKind.END, "parked", f"its guardian is parked: {why}; {AFTER_THE_FIX}")]
 
 
 def _end(view: LauncherView, policy: Policy) -> Decision:
@@ -192,7 +207,7 @@ def _end(view: LauncherView, policy: Policy) -> Decision:
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
     if view.guardian.identity is not None:
-        decision = decide_restart(view.guardian, view.deaths, view.now, view.boot_id, policy)
+        decision = decide_restart(view.guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
         if decision.kind == "wait":
             return Decision([], decision.at)
         if decision.kind in ("replace", "record", "start"):

@@ -7,7 +7,7 @@ A stop, followed through the code: `stop` below (SIGTERM, SIGINT; a second one h
 its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _stop_children`) → a runner ends
 its job and its orchestrator (`runner/policy.py _stop`) → the orchestrator ends its agent. Each level has its own
 deadline, shorter than the one above (`config.py Timing`); a process that misses it is fenced and killed. The guardian
-journals `run stopped`; without a guardian the launcher does (`_write_stopped`).
+journals `run stopped`; without a guardian the launcher does (`_write_status`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from garrison.processes.launcher import notifications, policy
 from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.run_branch import describe_landed
-from garrison.processes.run_state import STOPPED_BY_PERSON, RunState, replay_run
+from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.processes.temp_files import remove_temp_files
@@ -39,6 +39,7 @@ from garrison.records.events import (
     LauncherEnded,
     LauncherSignal,
     NotificationSent,
+    ProbeHealthy,
     ProcessOpened,
     RunChanged,
     decode,
@@ -128,7 +129,7 @@ class Launcher:
             self.state, resume_id(self.run, self.incarnation.number), sent=self._resume_sent,
             wanted=self._to_resume and (self._retry_failed or not self.state.over))
         return LauncherView(
-            now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths,
+            now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths, self.facts.circuit,
             signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
             is_overdue, self.stopping and self._others_living(), self._stop_guardians, to_resume)
 
@@ -257,9 +258,11 @@ class Launcher:
         signals.refuse(action.expect(ApplySignal).posted.path, action.why)
 
     def _resume_run(self, action: Action, view: LauncherView) -> None:
-        if view.guardian.identity is not None and view.guardian.identity.status == "parked":
+        identity = view.guardian.identity
+        if self.facts.circuit.parked or (identity is not None and identity.status == "parked"):
             self._record(GuardianUnparked(self.guardian_key.full, "resumed"))
-            self.supervisor.unpark(self.guardian_key)
+            if identity is not None:
+                self.supervisor.unpark(self.guardian_key)
         # Idempotent: it was written with the lease already, unless systemd started this launcher.
         self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None),
                              id_=resume_id(self.run, self.incarnation.number))
@@ -281,7 +284,7 @@ class Launcher:
         except START_RACES as error:
             log_line(str(error))
             return
-        self._record(self.supervisor.start_record(started, action.why))
+        self._record(self.supervisor.start_record(started, action.why, probe=action.kind is ActionKind.PROBE))
         if self.stopping:  # it gets the whole time of a stop
             self._stopping_since = self.runtime.clock.monotonic()
             self._stop_guardians += 1
@@ -295,22 +298,30 @@ class Launcher:
         self.progress.death(death)
 
     def _park(self, action: Action, view: LauncherView) -> None:
-        # No process above the launcher would start a probe: a person resumes the run.
-        self.facts.apply(self.supervisor.park(view.guardian, action.why, 0.0))
+        cool_down = self.policy.cool_down(self.facts.circuit.parks + 1)
+        self.facts.apply(self.supervisor.park(view.guardian, action.why, cool_down))
+
+    def _close_circuit(self, action: Action, view: LauncherView) -> None:
+        self._record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe, action.why))
 
     def _terminate(self, action: Action, view: LauncherView) -> None:
         self.supervisor.terminate(view.guardian)
 
     def _write_stopped(self, action: Action, view: LauncherView) -> None:
-        """Journal the run as stopped in place of a guardian, under the guardian's life lock."""
+        self._write_status(RunChanged("stopped", STOPPED_BY_PERSON))
+
+    def _write_parked(self, action: Action, view: LauncherView) -> None:
+        self._write_status(RunChanged("parked", action.why))
+
+    def _write_status(self, event: RunChanged) -> None:
+        """Journal the run's status in place of a guardian, under the guardian's life lock."""
         lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
         if lock is None:
             return
         try:
             journal = Writer(self.files.journal, self.incarnation.token)
             # Not `self.state.status`: it may count on a resume that no guardian has applied.
-            if replay_run(journal.entries).status == "running":
-                event = RunChanged("stopped", STOPPED_BY_PERSON)
+            if event.status in RUN_TRANSITIONS[replay_run(journal.entries).status]:
                 journal.append(event.kind, encode(event), self.runtime.clock.utc(), sync=True)
             journal.close()
         finally:
@@ -344,11 +355,14 @@ class Launcher:
         ActionKind.RESUME_RUN: _resume_run,
         ActionKind.REQUEST_STOP: _request_stop,
         ActionKind.START: _start,
+        ActionKind.PROBE: _start,
+        ActionKind.CLOSE_CIRCUIT: _close_circuit,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,
         ActionKind.TERMINATE: _terminate,
         ActionKind.WRITE_STOPPED: _write_stopped,
+        ActionKind.WRITE_PARKED: _write_parked,
         ActionKind.END: _end,
     }
 

@@ -245,3 +245,29 @@ def test_a_foreign_process_with_a_dead_lifes_pid_is_never_touched(tmp_path: Path
                           check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("spared")
+
+
+@pytest.mark.parametrize(("state", "whole"), [
+    ("no .git", True), ("unregistered", False), pytest.param("no .git", False, marks=pytest.mark.slow),
+    pytest.param("unregistered", True, marks=pytest.mark.slow)])
+def test_a_killed_removal_of_a_worktree_leaves_nothing(place: Place, state: str, whole: bool) -> None:
+    real, shim = shutil.which("git"), place.root / "shim/git"
+    shim.parent.mkdir()
+    broken = ('rm -rf "$(sed "s/gitdir: //" "$6/.git")"' if state == "unregistered" else 'rm -f "$6/.git"')
+    shim.write_text(f"""#!/bin/sh
+case "$* " in *"worktree remove --force --force "*/a\\ )
+    if test ! -e {place.root}/removed; then
+        for last; do :; done; set -- 1 2 3 4 5 "$last"
+        touch {place.root}/removed "$6/rest"; rm -f "$6/calc.py"; {broken}
+        {'kill -KILL $PPID' if whole else ':'}; kill -KILL $$
+    fi;; esac
+exec {real} "$@"
+""")
+    shim.chmod(0o755)
+    place.env["PATH"] = f"{shim.parent}:{place.env['PATH']}"
+    child = place.launch(place.graph(Node("a")))
+    assert place.finish(child) == 0, place.logs()
+    assert (place.root / "removed").exists()
+    place.check("a", history=False)
+    assert "rescue" not in subprocess.run([str(real), "for-each-ref"], cwd=place.repo, capture_output=True, text=True,
+                                          check=True).stdout

@@ -83,6 +83,13 @@ class World:
         return len(self.witness.read_text().split()) if self.witness.exists() else 0
 
 
+def leave_daemon(pids: Path) -> str:
+    """Return shell that leaves two processes behind, with neither parent, nor session, nor variable of its own; it
+    appends the pid of the first to `pids`."""
+    daemon = f"(env -i setsid sh -c 'echo $$ >> {pids}; sleep 600 & sleep 600' >/dev/null 2>&1 &)"
+    return f"{daemon}; while ! test -s {pids}; do sleep 0.01; done"
+
+
 def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEADLINE) -> Wait:
     """Step until it waits for something else than a gate; that must be `until`."""
     deadline = time.monotonic() + seconds

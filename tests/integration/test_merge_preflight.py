@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, git
+from merge_support import World, check, git, leave_daemon
 
 from garrison.errors import PreflightRed, Refused
 from garrison.merge.config import QueueConfig
 from garrison.merge.preflight import foreign_imports, preflight, pythons
+from garrison.system import processes
 from garrison.system.environment import child_environment
 
 
@@ -44,6 +45,16 @@ def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):
     _, lines = run(world, "test $(git rev-parse --show-toplevel) = $GARRISON_TREE && test -e made", "touch made")
     assert [line.split()[1] for line in lines] == ["set-up", "gate"]
     assert git(world.repo, "status", "--porcelain") == ""
+
+
+def test_daemons_of_gate_and_setup_end_with_them_wherever_they_hide(world, tmp_path):
+    pids = tmp_path / "pids"
+    daemon = leave_daemon(pids)
+    run(world, f"rm -f {tmp_path}/none; {daemon}", f"{daemon}; touch made")
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert len(left) == 2
+    assert not [pid for pid in left if processes.probe(pid) is not None and not processes.probe(pid).zombie]
+    assert not [row for row in processes.list_processes() if row.ppid in left]
 
 
 @pytest.mark.parametrize("stage", ["gate", "setup"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, check, drive, git, leave_daemon, until
 
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates
@@ -359,7 +359,8 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
 
 
 def test_the_running_gate_is_adopted_not_started_again(tmp_path):
-    world = World(tmp_path, gate=f"echo run >> {tmp_path}/runs; until test -e {tmp_path}/go; do sleep 0.02; done")
+    world = World(tmp_path, gate=f"{leave_daemon(tmp_path / 'pids')}; echo run >> {tmp_path}/runs; "
+                                 f"until test -e {tmp_path}/go; do sleep 0.02; done")
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     first = world.processor()
@@ -374,6 +375,8 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     second.close()
     assert (tmp_path / "runs").read_text() == "run\n"
     assert world.entry("one").status == "landed"
+    daemon = processes.probe(int((tmp_path / "pids").read_text()))
+    assert daemon is None or daemon.zombie, "it ends with its gate, whoever reads the verdict"
     check(world)
 
 

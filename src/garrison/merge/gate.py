@@ -3,7 +3,8 @@
 A run is a folder with two files of one line, valid once complete: `pid` (pid, start ticks and boot id, written by the
 wrapper itself) and `verdict` (exit code, and 1 if it timed out). There the next processor finds what the last one
 started. The wrapper is sh and coreutils' timeout, so that it outlives the processor; it starts no other process, which
-would be most of the cost of a short gate. After the verdict every process that bears the run's marker is ended.
+would be most of the cost of a short gate. After the verdict every process that bears the run's marker, or is below the
+wrapper, is ended.
 
 Several runs may be in progress, each in a slot of its own. A run is identified by the tree that it tests; every step
 decides whether its verdict is still wanted, and a run that nothing needs is ended.
@@ -53,7 +54,11 @@ read -r now rest < /proc/uptime
 late=0
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
+read -r left 2>/dev/null < "/proc/$$/task/$$/children"
+[ -z "$left" ] || exec sleep 86400
 """
+"""Orphans of the command become children of the wrapper, a subreaper, however they hide. If any are left it stays their
+parent, so that whoever reads the verdict finds and ends them."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 _PID_TIMEOUT = 2.0
@@ -137,7 +142,7 @@ class GateRun:
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", command]
         self.detach()
         self.child = processes.spawn(argv, env=child_environment(self.environment, self.environment, variables),
-                                     cwd=self.slot.path, log=log)
+                                     cwd=self.slot.path, log=log, subreaper=True)
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.
@@ -173,8 +178,6 @@ class GateRun:
             if running and (hang := self._find_hang(stage, now)) is not None:
                 return self._end_hung(stage, hang)
             return None if running else self._judge(stage, -1, False)
-        if running:
-            return None
         code, timed_out = exit_status
         if stage == "setup" and code == 0:
             self._kill_rest()
@@ -245,14 +248,13 @@ class GateRun:
         child = self.child
         kill_tree.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
                             grace=_KILL_GRACE)
+        if child:
+            processes.exit_code(child.pid)
         self.detach()
 
     def abandon(self) -> None:
         """End the run, whose verdict is no longer wanted."""
-        child = self.child
         self._kill_rest()
-        if child:
-            processes.exit_code(child.pid)
 
     def remove(self) -> None:
         """Remove the folder of an ended run; its logs are kept, shortened."""

@@ -88,8 +88,9 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
 
 
 def remove_worktree(git: Git, worktree: Path) -> None:
-    """Remove a worktree, its slot number, and its parent folders if they are empty."""
+    """Remove a worktree whose content was saved, its slot number, and its parent folders if they are empty."""
     git.remove_worktree(worktree)
+    _remove_rest(worktree)
     folder = worktree.parent.parent
     if folder.is_dir():
         slots.remove_void_claims(git, folder)
@@ -98,6 +99,15 @@ def remove_worktree(git: Git, worktree: Path) -> None:
             parent.rmdir()
         except OSError:
             break
+
+
+def _remove_rest(worktree: Path) -> None:
+    """Remove what a killed `git worktree remove` left of a directory that git no longer knows."""
+    try:
+        if worktree.is_dir() and not worktree.is_symlink():
+            shutil.rmtree(worktree)
+    except OSError as error:
+        raise GarrisonError(f"{worktree} cannot be removed: {error.strerror}: {error.filename}") from error
 
 
 def current_setup_key(launch: Launch, task: Task, worktree: Path) -> str:
@@ -122,6 +132,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task) -> None:
     if head is not None and has_unsaved_work(git, path, git.tips_containing(head)):
         save_worktree(git, path, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
     git.remove_worktree(path)
+    _remove_rest(path)
 
 
 # ---- one attempt's worktree ------------------------------------------------------------------------------------------
@@ -139,6 +150,10 @@ class Worktree:
         self.path, self.branch, self.folder, self._on_saved = path, branch, folder, on_saved
         self.ready = False
         """True if this incarnation of the runner has prepared it."""
+        self._removing = folder / "removing"
+        """File that exists from the removal on, when all content is saved: what is found later is a killed git's rest.
+        It holds the rescue ref, if one was needed."""
+        self._saved_ref = ""
 
     def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool) -> list[str]:
         """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.
@@ -148,6 +163,7 @@ class Worktree:
         if is_new_attempt and self.task.rework == "fresh" and self.path.is_dir() and not agent_alive:
             self._save("left by a failed attempt", self.task.attempt - 1)
             remove_worktree(self.git, self.path)
+        self._removing.unlink(missing_ok=True)
         notes = create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
         if not agent_alive:
             self.clear_locks()
@@ -169,22 +185,34 @@ class Worktree:
 
     def save(self, why: str) -> str:
         """Save all content of the worktree, if it exists; return the ref, or ''. `why` completes "what NODE …"."""
+        if (begun := self._begun_removal()) is not None:
+            return begun
         if not self.path.is_dir():
             return ""
-        ref = self._save(why, self.task.attempt)
-        self._on_saved(ref)
-        return ref
+        self._saved_ref = self._save(why, self.task.attempt)
+        self._on_saved(self._saved_ref)
+        return self._saved_ref
 
     def save_rest(self) -> None:
         """Save content of the worktree that is not on the branch, which has landed."""
+        if self._begun_removal() is not None or not self.path.is_dir():
+            return
         tip = self.git.branch_tip(self.branch)
-        if self.path.is_dir() and has_unsaved_work(self.git, self.path, [tip] if tip else []):
+        if has_unsaved_work(self.git, self.path, [tip] if tip else []):
             self.save("had not committed when its branch landed")
 
     def remove(self) -> None:
         """Remove the worktree, and a validator's beside it, after their content was saved."""
+        if self._begun_removal() is None and self.path.is_dir():
+            atomic.write(self._removing, self._saved_ref.encode())
         remove_validator_worktree(self.git, self.path, self.task)
         remove_worktree(self.git, self.path)
+        self._removing.unlink(missing_ok=True)
+
+    def _begun_removal(self) -> str | None:
+        """Return the rescue ref of a removal that was begun, '' if it needed none; None if none was begun."""
+        content = atomic.read(self._removing)
+        return None if content is None else content.decode(errors="replace")
 
     def archive(self) -> None:
         """Archive the landed branch, and delete the snapshots of all attempts."""

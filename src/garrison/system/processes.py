@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 MARKER = "GARRISON_LIFE"
@@ -338,10 +338,11 @@ _spawned: set[int] = set()
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
-          extra_fds: Sequence[int] = ()) -> Child:
+          extra_fds: Sequence[int] = (), subreaper: bool = False) -> Child:
     """Start a child: own session, exactly `env`, stdin empty, stdout and stderr appended to `log` (made 0600).
 
-    GarrisonError if the program or the directory is missing. The child is collected by `reap` or `exit_code`.
+    GarrisonError if the program or the directory is missing. The child is collected by `reap` or `exit_code`. A child
+    that is a `subreaper` is the parent of every orphan below it for as long as it lives.
     """
     import subprocess  # scripts do not spawn, and need not load it
 
@@ -349,7 +350,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
     try:
         process = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds))
+            start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds),
+            preexec_fn=_subreaper_setter() if subreaper else None)  # noqa: PLW1509  # one system call, no lock
     except OSError as error:
         raise GarrisonError(f"cannot start {argv[0]} in {cwd}: {error.strerror}; check the program and the "
                             "directory") from error
@@ -415,6 +417,14 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signals.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signals.SIGTERM)
+
+
+def _subreaper_setter() -> Callable[[], object]:
+    """Return a function that makes the calling process a subreaper; execve keeps that, fork does not."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl  # looked up here: nothing may be imported between fork and exec
+    return lambda: prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 _adopting = False

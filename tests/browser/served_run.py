@@ -23,11 +23,11 @@ GRAPH = r"""
 digraph web {
   flow=dag; goal="count money in cents GOAL"
   start [shape=Mdiamond]; exit [shape=Msquare]
-  fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'"]
+  fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'; touch fast.txt"]
   slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
   bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
   ask  [shape=hexagon, label="Land the rounding rule?"]
-  land [shape=box, label="Rounding", command="true"]
+  land [shape=box, label="Rounding", command="touch land.txt"]
   start -> fast -> exit; start -> slow -> exit; start -> bad -> exit; start -> ask
   ask -> land [label="[Y] Yes, land it"]; ask -> exit [label="[N] Not yet"]; land -> exit
 }

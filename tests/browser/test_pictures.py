@@ -34,8 +34,8 @@ digraph cents {
   docs     [shape=box, label="Docs", command="echo cents > docs.md; COMMIT"]
   bench    [shape=box, label="Benchmarks", command="echo '2 of 40 checks are slower than before'; exit 1", rework=none]
   ask      [shape=hexagon, label="Round half to even?"]
-  rounding [shape=box, label="Rounding rule", command="true"]
-  release  [shape=box, label="Release notes", command="true"]
+  rounding [shape=box, label="Rounding rule", command="echo even > rounding.txt; COMMIT"]
+  release  [shape=box, label="Release notes", command="echo cents > NEWS.md; COMMIT"]
   start -> plan -> money -> release -> exit
   plan -> cart -> release; plan -> tax -> release; plan -> docs -> exit; plan -> bench -> exit
   plan -> ask; ask -> rounding [label="[Y] Yes, everywhere"]; ask -> exit [label="[N] Keep the old rule"]

@@ -54,7 +54,7 @@ class Scene:
 
     def graph(self, **nodes: str) -> Path:
         """A graph of independent claude nodes; the value is further attributes."""
-        lines = ["digraph crew { flow=dag", "start [shape=Mdiamond]; exit [shape=Msquare]"]
+        lines = ["digraph crew { flow=dag; allow_empty=true", "start [shape=Mdiamond]; exit [shape=Msquare]"]
         for name, more in nodes.items():
             lines.append(f'{name} [shape=box, agent=claude, prompt="Do {name}."{more and ", " + more}]')
             lines.append(f"start -> {name} -> exit")

@@ -10,7 +10,7 @@ from claude_scripts import TOOL, report, steps, work
 from garrison.testing.turn import say, use
 from support import load
 
-WALK = """digraph walk { start [shape=Mdiamond]; exit [shape=Msquare]
+WALK = """digraph walk { allow_empty=true; start [shape=Mdiamond]; exit [shape=Msquare]
     node [agent=claude, fidelity=full, thread_id=talk]
     plan [prompt="Choose."]; build [prompt="Build it."]; halt [prompt="Stop."]
     start -> plan; plan -> halt [label=halt]; plan -> build [label=go]; halt -> exit; build -> exit }"""

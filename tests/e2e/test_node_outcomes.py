@@ -127,3 +127,33 @@ def test_an_unset_variable_to_pass_on_is_reported(place):
     place.release("a")
     assert place.finish(child) == 0, place.logs()
     assert "run r1 was launched with variables that are not set here: TOOL;" in place.logs()
+
+
+def test_an_attempt_that_changed_nothing_never_lands(place):
+    """An agent with a prompt that changes nothing has failed, whatever it says; with allow_empty it is `no change`."""
+    prompt = 'prompt="Add a feature", rework=none'
+    graph = place.graph(
+        Node("liar", command="echo 'Invalid API key: please log in'", attributes=prompt),
+        Node("empty", command="git commit -q --allow-empty -m 'I did it'", attributes=prompt),
+        Node("looker", command="cat notes.txt", attributes=f"{prompt}, allow_empty=true"),
+        Node("own", command="true"),
+        Node("worker"))
+    tip = git(place.repo, "rev-parse", "main")
+    child = place.launch(graph, "r1", "--max-agents", "5")
+    assert place.finish(child) == 1, place.logs()
+    nodes = place.nodes()
+    assert {name: node["status"] for name, node in nodes.items()} == {
+        "liar": "failed", "empty": "failed", "looker": "validated", "own": "validated", "worker": "validated"}
+    assert nodes["liar"]["reason"] == ("it reported success, but changed nothing (if that is right, set "
+                                       "allow_empty=true); its output ends: Invalid API key: please log in")
+    assert nodes["empty"]["reason"].startswith("it reported success, but changed nothing")
+    for name in ("looker", "own"):
+        assert (nodes[name]["landing"], nodes[name].get("commit", "")) == ("no change", "")
+    assert git(place.repo, "rev-list", "--count", "--first-parent", f"{tip}..main") == "1", "the worker's work alone"
+    told = place.logs()
+    assert "looker: no change" in told
+    assert "1 of 5 landed, 2 no change" in told
+    shown = place.command("status", "r1").stdout
+    assert "no change: it succeeded, and there was nothing to land" in shown
+    queued = place.command("merge-queue", "list", "--json", "--all").stdout
+    assert not any(f"/{name}" in queued for name in ("liar", "empty", "looker", "own"))

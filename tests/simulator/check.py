@@ -23,6 +23,7 @@ from garrison.supervise.restart import Policy
 if TYPE_CHECKING:
     from tests.simulator.world import Journal, Process, Run, World
 
+    from garrison.processes.run_state import NodeState
     from garrison.records.journal import Entry
     from garrison.records.run import Result
     from garrison.supervise.circuit import Circuit
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 ORDER = list(PHASES)
 DEATHS = Policy().intensity + 1
 """Deaths of a name before it may be parked."""
+REWORKED = ("nothing", "acceptance", "conflict", "gate")
+"""Fates that a new attempt may change."""
 BEAT_TIMEOUT = 30.0
 """As `supervision.TIMING` has it."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
@@ -132,7 +135,8 @@ class Check:
         run = self.world.runs[key.run]
         for before in run.plan.predecessors[key.name] if run.plan.flow == "dag" else ():
             if before in run.plan.tasks and (run.id, before) not in self.landings \
-                    and run.plan.initial.get(before) != "validated":
+                    and run.plan.initial.get(before) != "validated" \
+                    and self.shadows[run.id].nodes[before].landing != "no change":
                 raise Violation(f"{key.full} was started before {before} had landed")
         journal = self.world.runs[key.run].journal
         for entry in journal.entries[: journal.synced]:
@@ -252,7 +256,7 @@ class Check:
             raise Violation(f"the journal of {run.id} can no longer be read: {error}") from error
         change = entry.data.get("effect") or {} if entry.kind == "signal" else entry.data
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
-                and run.plan.initial.get(change["node"]) != "validated":
+                and run.plan.initial.get(change["node"]) != "validated" and not self._may_change_nothing(run, change):
             raise Violation(f"{change['node']} was called validated without having landed")
         if entry.kind == "run" and entry.data["status"] == "stopped":
             self._check_nothing_alive(run)
@@ -272,6 +276,12 @@ class Check:
                     and proc.registered and not proc.doomed and not proc.revenant
                     and (proc.key, proc.incarnation) not in self.ended):
                 raise Violation(f"run {run.id} was called stopped while {proc.name} lives")
+
+    def _may_change_nothing(self, run: Run, change: dict[str, Any]) -> bool:
+        """Return whether an attempt that is recorded as without a change may end in success."""
+        fate, name = run.fates[change["node"]], change["node"]
+        return change.get("landing") == "no change" and run.tasks[name].allow_empty and \
+            fate.at(change["attempt"]) == "nothing"
 
     def _check_all_parked(self, run: Run, shadow: RunState) -> None:
         """A run that fails has no agent at work that its guardian only takes for parked."""
@@ -295,7 +305,9 @@ class Check:
         if merged in self.heads:
             raise Violation(f"{merged} landed twice")
         self.heads.add(merged)
-        run = self.world.runs[key[0]]
+        run, attempt = self.world.runs[key[0]], self.shadows[key[0]].nodes[key[1]].attempt
+        if merged[2].endswith(":") and run.fates[key[1]].at(attempt) == "nothing":
+            raise Violation(f"{key} landed in attempt {attempt}, which changed nothing")
         if self.landings[key] > 1 and run.plan.flow == "dag" and not run.lands:
             raise Violation(f"{key} landed {self.landings[key]} times")
 
@@ -385,16 +397,12 @@ class Check:
             if run.plan.initial.get(name) in ("validated", "failed"):
                 continue
             if node.status == "failed" and node.kind != CANCELLED and node.attempt - node.first < run.max_rework and \
-                    fate.kind in ("acceptance", "conflict", "gate") and self._was_red(fate.kind, node.reason):
+                    fate.kind in REWORKED and self._was_red(fate.kind, node.reason):
                 raise Violation(f"{name} failed in attempt {node.attempt} ({node.reason}) and was not reworked")
             if node.status == "failed" and not self._deserved(run, name, node.reason):
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
-            if node.status == "validated" and fate.at(node.attempt) != "success":
-                raise Violation(f"{name} was validated, although its fate was {fate}")
-            landed = self.landings.get((run.id, name), 0)
-            if (node.status == "validated" and (landed > 1 if run.plan.flow == "dag" and not run.lands else False)) or (
-                    node.status == "validated" and not landed):
-                raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
+            if node.status == "validated":
+                self._check_validated(run, name, node)
         self._check_commits_kept()
         flow_check.check_end(shadow)
         if run.lands:
@@ -407,6 +415,16 @@ class Check:
                 shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
                 if place.node in shadow.nodes):
             raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _check_validated(self, run: Run, name: str, node: NodeState) -> None:
+        """A node succeeds if its fate allows it, and it has landed, unless it changed nothing and may."""
+        fate, landed = run.fates[name].at(node.attempt), self.landings.get((run.id, name), 0)
+        if fate == "nothing" and node.landing == "no change" and run.tasks[name].allow_empty:
+            return
+        if fate not in ("success", "nothing"):  # with a kept branch, the work of an attempt before may land
+            raise Violation(f"{name} was validated, although its fate was {run.fates[name]}")
+        if not landed or (landed > 1 and run.plan.flow == "dag" and not run.lands):
+            raise Violation(f"{name} was validated, and landed {landed} times")
 
     def _check_commits_kept(self) -> None:
         """Check that no commit is lost: it is on a branch, archived, or under a rescue ref."""
@@ -424,7 +442,8 @@ class Check:
                    for key, count in self.died.items())
 
     def _was_red(self, kind: str, reason: str) -> bool:
-        return reason.startswith({"acceptance": "acceptance ended", "conflict": "conflict", "gate": "red"}[kind])
+        return reason.startswith({"nothing": "it reported success, but changed nothing",
+                                  "acceptance": "acceptance ended", "conflict": "conflict", "gate": "red"}[kind])
 
     def _deserved(self, run: Run, name: str, reason: str) -> bool:
         if run.fates[name].at(self.shadows[run.id].nodes[name].attempt) != "success" or not reason:

@@ -139,13 +139,14 @@ def launch(world: World, run: str) -> None:
         fates[name] = fate = _fate(rng)
         tasks[name] = Task(run, name, 1, setup="s" if fate.kind == "setup" or rng.random() < 0.1 else None,
                            acceptance="a" if fate.kind == "acceptance" or rng.random() < 0.2 else None,
-                           rework=rng.choice(["fresh", "fresh", "merge"]))
+                           allow_empty=fate.units % 2 == 0, rework=rng.choice(["fresh", "fresh", "merge"]))
     world.note(text)
     world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2]))
 
 
 def _fate(rng: random.Random) -> Fate:
-    kind = rng.choice(("fail", "fail", "fail", "acceptance", "conflict", "gate")) if rng.random() < 0.35 else "success"
+    kind = rng.choice(("fail", "fail", "fail", "nothing", "acceptance", "conflict", "gate")) if rng.random() < 0.35 \
+        else "success"
     return Fate(kind, rng.randint(0, 3), rng.choice([1, 2, 7]) if rng.random() < 0.08 else 0,
                 rng.choice([1, 1, 2, 3, 10**6]), 300.0 if rng.random() < 0.08 else 3.0, rng.random() < 0.1)
 

@@ -132,7 +132,7 @@ def agent(world: World, me: Process) -> Steps:
     """The work: one commit a unit, continued where an earlier incarnation left it. It survives its orchestrator."""
     run, node = me.key.run, me.key.name
     fate = world.runs[run].fates[node]
-    for number in range(fate.units):
+    for number in range(0 if fate.at(me.attempt) == "nothing" else fate.units):
         yield fate.pace * world.rng.random()
         if (run, node) not in world.worktrees:
             return

@@ -214,6 +214,11 @@ class Runner(SimulatedProcess):
         self.has_worktree = True
         yield None
 
+    def _compare_tree(self, action: Action, view: RunnerView) -> Effect:
+        """Record whether the branch holds a change; only an agent whose fate says so makes none."""
+        has_change = self.fate.at(self.task.attempt) != "nothing" or self.world.branches.get((self.run.id, self.node))
+        yield from self._record_fact("change", policy.CHANGED if has_change else policy.UNCHANGED)
+
     def _start_job(self, action: Action, view: RunnerView) -> Effect:
         self.record(JobStarted(action.target, "", self.task.attempt))
         yield None
@@ -338,6 +343,7 @@ class Runner(SimulatedProcess):
         ActionKind.MOVE_HOOK: _move_hook,
         ActionKind.REOPEN_HOOK: _reopen_hook,
         ActionKind.PREPARE_WORKTREE: _prepare_worktree,
+        ActionKind.COMPARE_TREE: _compare_tree,
         ActionKind.START_JOB: _start_job,
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,

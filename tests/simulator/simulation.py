@@ -16,7 +16,7 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
-KINDS = ("fail", "setup", "acceptance", "conflict", "gate")
+KINDS = ("fail", "setup", "nothing", "acceptance", "conflict", "gate")
 DISTURBED = 4000
 """Steps of the disturbances, at most."""
 CALM = 12000
@@ -86,7 +86,8 @@ def _launch(world: World, rng: random.Random, run: str) -> None:
         skip = rng.random() < 0.03
         tasks[name] = Task(run, name, 1, setup="s" if fate.kind == "setup" or rng.random() < 0.2 else None,
                            acceptance="a" if skip or fate.kind == "acceptance" or rng.random() < 0.3 else None,
-                           skip_agent=skip, rework=rng.choice(["fresh", "fresh", "merge"]))
+                           skip_agent=skip, allow_empty=skip or fate.units % 2 == 0,
+                           rework=rng.choice(["fresh", "fresh", "merge"]))
         if skip:
             initial[name] = "impl_complete"
             fates[name] = Fate("success" if fate.kind == "fail" else fate.kind, until=fate.until)

@@ -121,9 +121,9 @@ class Journal:
 class Fate:
     """Outcome of a task that is not disturbed.
 
-    `kind`: success, fail (the agent says so), setup, acceptance (red), conflict, gate (red), in the attempts up to
-    `until`. `crashes` incarnations of its orchestrator die by themselves before one works; a unit of work takes up to
-    `pace` seconds.
+    `kind`: success, fail (the agent says so), setup, nothing (it changes nothing), acceptance (red), conflict, gate
+    (red), in the attempts up to `until`. `crashes` incarnations of its orchestrator die by themselves before one works;
+    a unit of work takes up to `pace` seconds.
     """
 
     kind: str = "success"

@@ -13,9 +13,10 @@ from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
 from garrison.processes.guardian.view import GuardianView
 from garrison.processes.merge_client import MergeStatus
+from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_flow import RunFlow
 from garrison.processes.run_state import RunState, from_snapshot, replay_run, to_snapshot
-from garrison.records.events import StuckAgent
+from garrison.records.events import NodeChanged, StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
 from garrison.supervise.circuit import Circuit
@@ -440,6 +441,8 @@ def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own(
 
 @pytest.mark.parametrize(("said", "act", "data"), [
     (posted("NODE_COMPLETE"), "take", {"effect": {"node": "a", "status": "impl_complete", "attempt": 1}}),
+    (posted("NODE_COMPLETE", payload={"landing": "no change"}), "take",
+     {"effect": {"node": "a", "status": "impl_complete", "attempt": 1, "landing": "no change"}}),
     (posted("NODE_COMPLETE", attempt=2), "refuse", {}),
     (posted("NODE_COMPLETE", run_id="r2"), "refuse", {}),
     (posted("NODE_COMPLETE", id_="known"), "take", {}),
@@ -455,6 +458,26 @@ def test_effects_of_signals_on_the_run(said: PostedSignal, act: str, data: dict[
                     signal("known", type="NODE_COMPLETE"))
     acts = guard(state, runners={"a": life("runner", "a")}, inbox=[said]).actions
     assert [(one.kind, effect(one)) for one in acts] == [(act, data)]
+
+
+def test_a_node_without_a_change_is_done_without_landing() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
+                    signal("s", type="NODE_COMPLETE", effect={"node": "a", "status": "impl_complete", "attempt": 1,
+                                                              "landing": "no change"}))
+    acts = guard(state, runners={"a": life("runner", "a")}).actions
+    assert [(act.kind, effect(act)) for act in acts] == [
+        ("node", {"node": "a", "status": "validated", "attempt": 1, "landing": "no change"})]
+    state.apply_event(acts[0].expect(NodeChanged), AT)
+    assert (state.landed, state.unchanged, state.nodes["a"].has_landed) == (0, 1, False)
+    assert describe_landed(state, "node", "main", "main", 2) == "0 of 2 landed, 1 no change"
+
+
+def test_an_entry_whose_changes_the_target_had_already_has_no_commit_of_its_own() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    state.apply(Entry(9, 1, "t", AT, *node("a", "impl_complete")))
+    acts = guard(state, merges={"a": MergeStatus(1, "landed", "its changes are already in main")}).actions
+    assert [(act.kind, effect(act)) for act in acts] == [
+        ("node", {"node": "a", "status": "validated", "attempt": 1, "landing": "no change"})]
 
 
 def test_one_new_signal_is_obeyed_a_turn_since_it_may_change_what_the_next_means() -> None:

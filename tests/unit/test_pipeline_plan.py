@@ -8,6 +8,9 @@ from garrison.errors import Refused
 from garrison.pipeline.node_status import statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
+from garrison.processes.run_plan import build_task
+from garrison.processes.run_state import NodeState
+from garrison.records.run import Launch
 
 ENDS = "start [shape=Mdiamond] end [shape=Msquare]"
 
@@ -114,3 +117,28 @@ def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> No
 def test_a_refusal_names_the_nodes_line() -> None:
     with pytest.raises(Refused, match=r"^file\.dot:4:3: node ask \(session\.classify\)"):
         plan_run(parse(f"digraph {{\n{ENDS}\n\n  ask [type=session.classify]\n start -> ask -> end }}", "file.dot"))
+
+
+@pytest.mark.parametrize(("attributes", "agent", "allowed"), [
+    ('prompt="Fix it"', "claude", False),
+    ('label="Fix it"', "claude", False),
+    ('agent=aider, prompt="Fix it"', "command", False),
+    ('command="agent.sh", prompt="Fix it"', "claude", False),
+    ('command="make fmt"', "claude", True),
+    ('shape=parallelogram, tool_command="make fmt"', "claude", True),
+    ('command="make fmt", allow_empty=false', "claude", False),
+    ('prompt="Look", allow_empty=true', "claude", True),
+    ('status=impl_complete, acceptance="make test", prompt="Done elsewhere"', "claude", True),
+])
+def test_only_a_nodes_own_command_may_change_nothing_unless_the_graph_says_otherwise(
+        attributes: str, agent: str, allowed: bool) -> None:
+    plan = plan_run(parse(f"digraph {{ start [shape=Mdiamond]; exit [shape=Msquare]; a [{attributes}]; "
+                          "start -> a -> exit }"))
+    launch = Launch("r", "p", "repo", "main", "", "trees", agent=agent)
+    assert build_task(plan.tasks["a"], launch, plan, NodeState()).allow_empty is allowed
+
+
+def test_a_graph_sets_allow_empty_for_its_nodes_and_a_node_overrides_it() -> None:
+    plan = plan_run(parse("digraph { allow_empty=true; start [shape=Mdiamond]; exit [shape=Msquare]; a; "
+                          "b [allow_empty=false]; start -> a -> b -> exit }"))
+    assert [task.allow_empty for task in plan.tasks.values()] == [True, False]

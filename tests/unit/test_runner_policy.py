@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.processes.actions import Decision, SendSignal
+from garrison.processes.guardian.policy import REWORKABLE
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
@@ -52,8 +53,10 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("executing", {"result": DONE, "orchestrator": life("orchestrator", "a")}, []),
     ("executing", {"result": DONE, "orchestrator": life("orchestrator", "a", state="dead")}, [("replace", "")]),
     ("executing", {"result": DONE, "orchestrator": life("orchestrator", "a", "terminated", reason="done")},
-     [("move", "impl_complete")]),
-    ("executing", {"result": DONE, "job": Task(RUN, "a", 1, acceptance="t")}, [("job", "acceptance")]),
+     [("compare", "")]),
+    ("executing", {"result": DONE, "facts": RunnerFacts(change="yes")}, [("move", "impl_complete")]),
+    ("executing", {"result": DONE, "facts": RunnerFacts(change="yes"), "job": Task(RUN, "a", 1, acceptance="t")},
+     [("job", "acceptance")]),
     ("executing", {"result": replace(DONE, status="fail", reason="no")}, [("fact", "failed")]),
     ("impl_complete", {}, [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"), ("move", "validating")]),
     ("validating", {}, [("enqueue", "")]),
@@ -65,8 +68,9 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("merged", {}, [("tidy", ""), ("say", "RUNNER_EXITED"), ("end", "")]),
 ])
 def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    job = seen.get("job", TASK)
-    assert shown(run(phase=phase, job=job, **{name: one for name, one in seen.items() if name != "job"})) == expected
+    job, facts = seen.get("job", TASK), seen.get("facts")
+    rest = {name: one for name, one in seen.items() if name not in ("job", "facts")}
+    assert shown(run(facts, phase=phase, job=job, **rest)) == expected
 
 
 def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
@@ -74,8 +78,8 @@ def test_a_failure_is_a_fact_first_so_that_a_successor_fails_alike() -> None:
     assert [(act.kind, act.why) for act in run(facts).actions] == [("give_up", facts.failed), ("end", "failed")]
     living = run(facts, orchestrator=life("orchestrator", "a"))
     assert shown(living) == [("replace", "")]
-    assert shown(run(RunnerFacts(acceptance="red"), result=DONE, job=Task(RUN, "a", 1, acceptance="t"))) == [
-        ("fact", "failed")]
+    facts = RunnerFacts(change="yes", acceptance="red")
+    assert shown(run(facts, result=DONE, job=Task(RUN, "a", 1, acceptance="t"))) == [("fact", "failed")]
 
 
 def test_the_failure_is_recorded_before_the_orchestrator_is_parked_for_good() -> None:
@@ -249,10 +253,35 @@ def test_a_rework_has_an_orchestrator_of_its_own_and_no_death_is_counted() -> No
 
 
 def test_a_failure_names_its_kind() -> None:
-    facts = RunnerFacts(acceptance="acceptance ended with exit code 1")
+    facts = RunnerFacts(change="yes", acceptance="acceptance ended with exit code 1")
     result = Result(RUN, "a", 1, 1, "success", AT)
     acts = run(facts, "executing", replace(TASK, acceptance="true"), worktree_ready=True, result=result).actions
     assert [(act.target, effect(act)["kind"]) for act in acts] == [("failed", "acceptance")]
     for status, kind in (("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")):
         acts = run(None, "validating", merge=MergeStatus(1, status, "why")).actions
         assert [(act.target, effect(act)["kind"]) for act in acts] == [("failed", kind)]
+
+
+# ---- attempts without a change
+
+UNCHANGED = RunnerFacts(change="no")
+
+
+def test_a_success_that_changed_nothing_fails_and_may_be_reworked() -> None:
+    strict = replace(TASK, allow_empty=False, acceptance="t")
+    result = replace(DONE, tail="reading files\nInvalid API key · Please run /login\n\n")
+    acts = run(UNCHANGED, "executing", strict, result=result).actions
+    assert [(act.target, effect(act)["kind"], effect(act)["value"]) for act in acts] == [
+        ("failed", "no_change", "it reported success, but changed nothing (if that is right, set allow_empty=true); "
+                                "its output ends: Invalid API key · Please run /login")]
+    assert "no_change" in REWORKABLE
+
+
+def test_an_allowed_empty_attempt_is_accepted_and_never_enqueued() -> None:
+    allowed = replace(TASK, allow_empty=True, acceptance="t")
+    assert shown(run(UNCHANGED, "executing", allowed, result=DONE)) == [("job", "acceptance")]
+    decision = run(UNCHANGED, "impl_complete", allowed)
+    assert shown(decision) == [("say", "NODE_COMPLETE"), ("move", "validating")]
+    assert decision.actions[0].expect(SendSignal).payload.to_data()["landing"] == "no change"
+    assert shown(run(UNCHANGED, "validating", allowed)) == [("move", "merged")]
+    assert shown(run(UNCHANGED, "validating", allowed, adhoc=True)) == [("move", "merged")]

@@ -24,7 +24,7 @@ from garrison.processes.guardian import view as guardian_view
 from garrison.processes.launcher import process as launcher_process
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner import process as runner_process
-from garrison.records import store
+from garrison.records import signals, store
 from garrison.records.events import GuardianSignal, NodeChanged
 from garrison.supervise import decisions, hang_detector, incarnation, observer, restart, verdict
 from garrison.supervise.decisions import ChildState, RestartDecision
@@ -370,10 +370,24 @@ def _running_with_nobody_alive(patch: pytest.MonkeyPatch) -> None:
 
 SLOW_BUGS = [_running_with_nobody_alive, _starting_not_rechecked, _wakes_forgotten, _backoff_without_limit]
 
-NEW = [*SLOW_BUGS, _nothing_hangs, _impatient, _gaps_are_watched, _blocked_is_silent, _rework_unlimited,
-       _never_reworked,
-       _earlier_attempt_forgotten, _facts_of_every_attempt, _no_probe, _parked_ignored,
-       *map(_snapshot_without, ("applied", "deaths", "incarnations"))]
+# of attempts that change nothing
+
+
+def _nothing_lands(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.decide
+    patch.setattr(runner_policy, "decide", lambda facts, *rest: real(
+        replace(facts, change=facts.change and "yes"), *rest))
+
+
+def _no_change_not_reported(patch: pytest.MonkeyPatch) -> None:
+    real = signals.parse_payload
+    patch.setattr(signals, "parse_payload", lambda kind, data: real(
+        kind, {key: value for key, value in data.items() if key != "landing"}))
+
+
+NEW = [*SLOW_BUGS, _nothing_lands, _no_change_not_reported, _nothing_hangs, _impatient, _gaps_are_watched,
+       _blocked_is_silent, _rework_unlimited, _never_reworked, _earlier_attempt_forgotten, _facts_of_every_attempt,
+       _no_probe, _parked_ignored, *map(_snapshot_without, ("applied", "deaths", "incarnations"))]
 BROKEN = [*NEW,
           _living_ignored, _nothing_dies, _pid_alone, _boot_ignored, _lease_never_lapses, _same_incarnation, _new_hook,
           _notes_lost, _no_fence, _no_record, _parks_early, _applied_forgotten, _runner_forgets_applied,
@@ -463,7 +477,7 @@ def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch],
 
 
 RARE = (_runner_forgets_applied, _no_probe, _orphans_not_restarted, _earlier_attempt_forgotten, _no_fence,
-        _parked_ignored, _runner_objects_to_nothing, _wakes_forgotten)
+        _parked_ignored, _runner_objects_to_nothing, _wakes_forgotten, _blocked_is_silent)
 """Bugs that show in few seeds; twice as many are tried for them."""
 
 

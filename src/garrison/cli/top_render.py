@@ -20,11 +20,12 @@ SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
     "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "queued": "▲", "testing": "▲",
-    "landed": "✓", "rejected": "✗", "waiting": "·", "interrupted": "⊘"}
+    "landed": "✓", "no change": "=", "rejected": "✗", "waiting": "·", "interrupted": "⊘"}
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
-                             "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "done": "good",
-                             "queued": "due", "testing": "due", "rejected": "bad", "starting": "busy", "alive": "good"}
+                             "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
+                             "done": "good", "queued": "due", "testing": "due", "rejected": "bad", "starting": "busy",
+                             "alive": "good"}
 """State → its style."""
 KEYS: Sequence[tuple[str, str]] = (
     ("↑↓", "move"), ("⏎", "info"), ("a", "attach"), ("l", "logs"), ("w", "why"), ("r", "respawn"), ("p", "park"),

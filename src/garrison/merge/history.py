@@ -113,7 +113,7 @@ class _Replay:
     def landing(self, record: EntryLanded, at: str) -> PastLanding:
         """Return the landing of a record."""
         entry, config = self.state.entry(record.entry), self.state.config
-        landing = PastLanding(at, entry.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
+        landing = PastLanding(at, record.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
                               entry.strategy, entry.oid, entry.reason)
         if entry.reason or config is None or config.no_gate:
             return landing

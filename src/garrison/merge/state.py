@@ -250,7 +250,9 @@ def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
 
 
 def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
-    return replace(entry, status="landed", commit=record.commit, reason=record.reason, files=())
+    # A target that had it all already did not move: its tip is a commit of somebody else.
+    commit = "" if record.commit == record.old else record.commit
+    return replace(entry, status="landed", commit=commit, reason=record.reason, files=())
 
 
 def _block(entry: MergeEntry, record: LandingBlocked) -> MergeEntry:

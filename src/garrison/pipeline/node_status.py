@@ -1,7 +1,7 @@
 """Status of a task in a garrison run: the words, the allowed transitions, and the status a graph brings along. Pure.
 
 A graph's `status` attributes are read once, as the state a run starts with; garrison never writes them back. Spellings
-are normalized, and an unknown word is an error, never "pending". `validated` means landed.
+are normalized, and an unknown word is an error, never "pending". `validated` means landed, or nothing to land.
 
     pending -> active -> impl_complete -> validated
                active | impl_complete -> failed        the work or its landing failed for good
@@ -14,12 +14,25 @@ are normalized, and an unknown word is an error, never "pending". `validated` me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.graph import Graph, TypeConflict, text
 
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
+
+class Landing(StrEnum):
+    """Every word for the landing of a node's work, wherever it is shown."""
+
+    QUEUED = "queued"
+    TESTING = "testing"
+    WAITING_FOR_APPROVAL = "waiting for approval"
+    LANDED = "landed"
+    REJECTED = "rejected"
+    NO_CHANGE = "no change"
+    """It succeeded and changed nothing: there was nothing to land."""
+
 
 STATUS_WORDS: Mapping[str, str] = {
     "pending": PENDING,
@@ -41,6 +54,14 @@ SHOWN: Mapping[str, str] = {
     SKIPPED: "skipped",
 }
 """Status → its word for people and in JSON, as far as the journal alone tells."""
+
+
+def shown(status: str, landing: str = "") -> str:
+    """Return the word of a status for people; `landing` is `no change` if there was nothing to land."""
+    is_unchanged = status == VALIDATED and landing == Landing.NO_CHANGE
+    return Landing.NO_CHANGE.value if is_unchanged else SHOWN.get(status, status)
+
+
 
 TRANSITIONS: Mapping[str, frozenset[str]] = {
     PENDING: frozenset({ACTIVE, SKIPPED}),

@@ -14,12 +14,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
+from types import MappingProxyType
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, position, seconds, text
+from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, position, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, statuses_in
 from garrison.pipeline.parser import parse
@@ -64,6 +65,8 @@ class PlannedTask:
     setup: str | None = None
     timeout_s: float | None = None
     silence_s: float | None = None
+    allow_empty: bool | None = None
+    """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
     attrs: Mapping[str, str] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
@@ -130,7 +133,8 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node, steps.get(node.id, ())) for node in graph.nodes_of(*TASK_HANDLERS)},
+        tasks={node.id: plan_task(node, steps.get(node.id, ()), graph.attrs)
+               for node in graph.nodes_of(*TASK_HANDLERS)},
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -169,7 +173,8 @@ def _land(graph: Graph) -> str | None:
     return word.strip().lower() if word is not None else None
 
 
-def plan_task(node: Node, steps: tuple[str, ...] = ()) -> PlannedTask:
+def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str, str] = MappingProxyType({}),
+              ) -> PlannedTask:
     """Return the task of a node after the graph's transforms; its prompt falls back to the label."""
     attrs = node.attrs
     return PlannedTask(
@@ -183,6 +188,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = ()) -> PlannedTask:
         setup=text(attrs, "setup"),
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
+        allow_empty=next((flag(each, "allow_empty") for each in (attrs, graph_attrs) if "allow_empty" in each), None),
         attrs=attrs,
         next_steps=steps,
     )

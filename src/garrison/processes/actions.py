@@ -62,6 +62,7 @@ class ActionKind(StrEnum):
 
     # runner
     PREPARE_WORKTREE = "tree"
+    COMPARE_TREE = "compare"
     START_JOB = "job"
     STOP_JOB = "stop_job"
     RECORD_FACT = "fact"  # FactRecorded

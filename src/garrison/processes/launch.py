@@ -97,7 +97,9 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
         held_back=list_withheld(runtime.environ, []))
     run, _ = _claim_run(runtime, launch)
     launch = replace(launch, run_id=run)
-    created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]
+    allow_empty = launch.agent == "command" and not task.get("prompt")
+    created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd,
+                               allow_empty=allow_empty, **task)  # type: ignore[arg-type]
     run_records.save(runtime.files(run).attempt(node, 1) / "task.json", created)
     run_records.save(runtime.files(run).launch, launch)
     register_home(runtime)

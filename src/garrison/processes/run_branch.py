@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
+from garrison.pipeline.node_status import Landing
 from garrison.processes.run_state import LANDED
 from garrison.records.names import INTEGRATION
 from garrison.records.run import LAND_NODE, LAND_RUN
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
     """Return how much of a run has landed, and where, in words. Pure."""
-    nodes = f"{state.landed} of {total} landed"
+    unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""
+    nodes = f"{state.landed} of {total} landed{unchanged}"
     if land == LAND_NODE:
         return nodes
     if state.landing.status == LANDED:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError, Refused
+from garrison.pipeline.graph import text
 from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
@@ -53,18 +54,26 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
     """
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
+    # A node that the graph calls done: its acceptance runs on the target; without one nothing would be proven.
+    skip_agent = plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
         prompt="\n\n".join(filter(None, (node.steer, expand_context(planned.prompt, context or {})))), agent=agent,
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
-        # A node that the graph calls done: its acceptance runs on the target; without one nothing would be proven.
-        skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
+        skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, ways=list(planned.next_steps),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "")
+
+
+def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
+    """Return whether an attempt without a change succeeds: as the graph says, else only for a node's own command."""
+    if planned.allow_empty is not None:
+        return planned.allow_empty
+    return agent == "command" and not text(planned.attrs, "prompt")
 
 
 def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:

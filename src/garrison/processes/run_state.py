@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import check_transition
+from garrison.pipeline.node_status import VALIDATED, Landing, check_transition
 from garrison.processes.run_flow import RunFlow
 from garrison.records.events import (
     ChildDied,
@@ -74,7 +74,7 @@ class NodeState:
 
     `step` is the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
     step's first attempt, later ones are rework. `kind` says what failed, as reported by its runner; `steer` is a
-    manager's instruction for the agent of this step.
+    manager's instruction for the agent of this step. `landing` is `no change` if it succeeded without one.
     """
 
     status: str = "pending"
@@ -86,6 +86,12 @@ class NodeState:
     first: int = 1
     kind: str = ""
     steer: str = ""
+    landing: str = ""
+
+    @property
+    def has_landed(self) -> bool:
+        """Return whether its work landed; one that changed nothing succeeded without landing."""
+        return self.status == VALIDATED and self.landing != Landing.NO_CHANGE
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,12 @@ class RunState:
     @property
     def landed(self) -> int:
         """Return the number of nodes that have landed."""
-        return sum(1 for node in self.nodes.values() if node.status == "validated")
+        return sum(node.has_landed for node in self.nodes.values())
+
+    @property
+    def unchanged(self) -> int:
+        """Return the number of nodes that succeeded without a change."""
+        return sum(node.landing == Landing.NO_CHANGE and node.status == VALIDATED for node in self.nodes.values())
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -291,7 +302,7 @@ class RunState:
         self.nodes[name] = NodeState(
             event.status, event.attempt, event.reason, event.commit, at,
             before.step if event.step is None else event.step, event.attempt if is_new_step else before.first,
-            event.failure_kind, event.steer or ("" if is_new_step else before.steer))
+            event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing)
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""

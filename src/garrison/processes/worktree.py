@@ -183,6 +183,15 @@ class Worktree:
         if not (self.folder / "prompt.md").exists():
             hide_setup_output(self.git, self.path)
 
+    def has_change(self) -> bool:
+        """Return whether the branch's tree differs from the one that it began with: that of its last commit that the
+        target has. An empty commit changes nothing, and neither does a commit of somebody else."""
+        target, tip = self.git.branch_tip(self.launch.onto), self.git.branch_tip(self.branch)
+        if target is None or tip is None:
+            return True  # the merge queue tells which of them is missing
+        base = self.git.merge_base(target, tip)
+        return base is None or self.git.tree_of(base) != self.git.tree_of(tip)
+
     def save(self, why: str) -> str:
         """Save all content of the worktree, if it exists; return the ref, or ''. `why` completes "what NODE …"."""
         if (begun := self._begun_removal()) is not None:

@@ -177,7 +177,8 @@ class NodeChanged:
     """A node's new status, in an attempt.
 
     `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
-    is the instruction of a manager (at the place `steered_by`) for the node's agent.
+    is the instruction of a manager (at the place `steered_by`) for the node's agent. `landing` is `no change` if the
+    attempt succeeded without one.
     """
 
     kind: ClassVar[str] = "node"
@@ -190,6 +191,7 @@ class NodeChanged:
     failure_kind: str = sparse("")
     steer: str = sparse("")
     steered_by: str = sparse("")
+    landing: str = sparse("")
 
 
 @dataclass(frozen=True)

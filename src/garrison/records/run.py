@@ -92,6 +92,8 @@ class Task:
     silence_s: float | None = None
     """Seconds without evidence of work after which its agent counts as hung; None: only the timeout limits it."""
     skip_agent: bool = False
+    allow_empty: bool = True
+    """False if an attempt that changes nothing has failed; tasks of older runs do not say."""
     goal: str = ""
     rework: str = "fresh"
     """Start of an attempt after a red acceptance, a red gate or a conflict: `fresh` at the target's tip, or `merge`

@@ -224,11 +224,12 @@ class Payload:
 
 @dataclass(frozen=True)
 class NodeComplete(Payload):
-    """The node's acceptance is green."""
+    """The node's acceptance is green; `landing` is `no change` if there is nothing to land."""
 
     type = "NODE_COMPLETE"
     node: str
     branch: str
+    landing: str = ""
 
 
 @dataclass(frozen=True)
@@ -441,7 +442,7 @@ def _guidance(data: Mapping[str, Any]) -> Payload | None:
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Payload | None]] = {
-    "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch")),
+    "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch"), _text(data, "landing")),
     "MERGE_READY": lambda data: MergeReady(_text(data, "node_id"), _text(data, "branch")),
     "RUNNER_EXITED": lambda data: RunnerExited(
         _text(data, "node_id"), _text(data, "branch"), _text(data, "status"), _text(data, "kind"),

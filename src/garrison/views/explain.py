@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
-from garrison.pipeline.node_status import SHOWN
+from garrison.pipeline.node_status import Landing, shown
 from garrison.records.events import (
     ChildDied,
     ChildFenced,
@@ -204,7 +204,7 @@ def _swept(record: ChildSwept) -> str:
 
 def _node_changed(record: NodeChanged) -> str:
     commit = f" as {record.commit[:10]}" if record.commit else ""
-    status = SHOWN.get(record.status, record.status)
+    status = shown(record.status, record.landing)
     return _with_reason(f"node {status}, attempt {record.attempt}{commit}", record.reason)
 
 
@@ -260,7 +260,8 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verdict": _verdict,
     "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
-    "landed": lambda data: f"landed as {data['commit'][:10]}",
+    "landed": lambda data: f"{Landing.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
+    if data["commit"] == data["old"] else f"landed as {data['commit'][:10]}",
 }
 """Kind of a merge queue's record → its words."""
 

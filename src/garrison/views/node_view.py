@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
 from garrison.merge.entry import SHOWN
+from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.guardian.parking import find_parked
@@ -205,7 +206,7 @@ class NodeReader:
         runner_alive = runner is not None and runner.living
         question = self.state.questions.get(name)
         return NodeFacts(
-            node.status, node.attempt, node.reason, node.commit, runner.phase if runner else "",
+            node.status, node.attempt, node.reason, node.commit, node.landing, runner.phase if runner else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
             guardian_alive=self.guardian_alive, runner_alive=runner_alive,
@@ -299,7 +300,9 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
 
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
                                       "failed": "failed", "pending": "waiting", "skipped": "skipped"}
-"""Status of a node → its place in the run, in the order of the progress bar."""
+"""Status of a node → its place in the run."""
+PLACES = ("landed", Landing.NO_CHANGE.value, "landing", "working", "failed", "waiting", "skipped")
+"""Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""
 HELD = "while it is held"
@@ -317,6 +320,8 @@ class NodeFacts:
     attempt: int = 1
     reason: str = ""
     commit: str = ""
+    landing: str = ""
+    """`no change`, if it succeeded without one."""
     phase: str = ""
     """Of its runner's hook."""
     run_over: str = ""
@@ -358,7 +363,14 @@ class NodeFacts:
 
 def place_of(state: RunState, name: str) -> str:
     """Return a node's place in the run; a parked one is not being worked on."""
-    return PARKED if name in state.held or find_parked(state, name) else PLACE_BY_STATUS[state.nodes[name].status]
+    return PARKED if name in state.held or find_parked(state, name) else \
+        place_of_status(state.nodes[name].status, state.nodes[name].landing)
+
+
+def place_of_status(status: str, landing: str) -> str:
+    """Return the place of a node with this status that is not parked."""
+    is_unchanged = status == "validated" and landing == Landing.NO_CHANGE
+    return Landing.NO_CHANGE.value if is_unchanged else PLACE_BY_STATUS[status]
 
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
@@ -367,7 +379,8 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
     processes do; while it lands, what its merge `entry` does."""
     if place == "landing":
         return SHOWN.get(entry, SHOWN["queued"])
-    if place not in ("landed", "failed") and "parked" in (runner and runner.status, agent and agent.status):
+    is_over = place in ("landed", Landing.NO_CHANGE, "failed")
+    if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
     if place != "working":
         return place
@@ -453,6 +466,8 @@ def _landing(facts: NodeFacts) -> str:
 
 
 def _landed(facts: NodeFacts) -> str:
+    if facts.landing == Landing.NO_CHANGE:
+        return f"{Landing.NO_CHANGE}: it succeeded, and there was nothing to land"
     return f"landed as {facts.commit[:10]}" if facts.commit else "landed before this run"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import SHOWN
+from garrison.pipeline.node_status import Landing, shown
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
@@ -241,8 +241,8 @@ class PageModel:
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
                     "reason": outcome.reason if outcome else "", "parked": None}
-        return {**common, "status": SHOWN[node.status], "place": place_of(state, name), "attempt": node.attempt,
-                "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
+        return {**common, "status": shown(node.status, node.landing), "place": place_of(state, name),
+                "attempt": node.attempt, "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 
     def _gates(self) -> list[dict[str, Any]]:
@@ -387,6 +387,8 @@ def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
 
 
 def _node_kind(record: NodeChanged) -> str:
+    if record.status == "validated" and record.landing == Landing.NO_CHANGE:
+        return "unchanged"
     retry = "attempt" if record.attempt > 1 else ""
     return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")
 

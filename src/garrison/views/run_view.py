@@ -30,7 +30,7 @@ from garrison.system.clock import from_iso
 from garrison.views.event_log import EventLog
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
-    PLACE_BY_STATUS,
+    PLACES,
     FailedNode,
     NodeReader,
     NodeView,
@@ -207,7 +207,7 @@ class RunReader:
             records.report(problem)
         processes = self._processes(run)
         gates = list(model.state.gates.values())
-        counts = dict.fromkeys(PLACE_BY_STATUS.values(), 0)
+        counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1

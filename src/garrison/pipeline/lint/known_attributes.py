@@ -63,7 +63,7 @@ def _texts(*keys: str) -> dict[str, Reader]:
 GRAPH_TYPES: Mapping[str, Reader] = {
     "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "max_same_failures": count,
     "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
-    "retry_policy": _word(*PRESETS), "retry_jitter": flag, "land": _word(*LANDS),
+    "retry_policy": _word(*PRESETS), "retry_jitter": flag, "allow_empty": flag, "land": _word(*LANDS),
     **_texts("goal", "label", "gate", "node_gate", "setup", "setup_key", "base", "prd_ref", "retry_target",
              "fallback_retry_target", "default_fidelity", "default_thread", "thread_id", "model_stylesheet",
              *PROPERTIES, "inputs", "vars", "namespaces", "stack.child_dotfile", "stack.child_workdir",
@@ -75,7 +75,7 @@ NODE_TYPES: Mapping[str, Reader] = {
     "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
     "manager.max_cycles": count,
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
-    "retry_jitter": flag, "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
+    "allow_empty": flag, "retry_jitter": flag, "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref"),

@@ -3,7 +3,7 @@
 The rules apply in this order, and the first with anything to do decides the turn alone; then the loop observes again:
 
     1. apply signals (also a dead sender's)
-    2. follow the merge journal about nodes that landed or failed to
+    2. follow the merge journal about nodes that landed or failed to; finish those with nothing to land
     3. bring flow and nodes into agreement (`flow_policy.py`), then follow the landing of the whole run
        (`landing_policy.py`)
     4. in a run that is stopped or over: stop all children, then end
@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.merge import entry
+from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy, landing_policy
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
 
-REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
+REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change"})
 """Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
@@ -146,7 +147,7 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
     event, name = _event(signal), str(signal.node_id)
     match payload:
         case NodeComplete() if node.status == "active":
-            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt))
+            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing))
         case RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             return replace(event, effect=_after_failure(name, node, payload.failure_kind, payload.reason, max_rework))
         case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
@@ -192,7 +193,9 @@ _NOT_LANDED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
 
 
 def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    actions = []
+    actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
+               for name, node in state.nodes.items()
+               if node.status == "impl_complete" and node.landing == Landing.NO_CHANGE]
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
@@ -200,7 +203,8 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
         if merge.status == "landed" and node.status == "active":
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status == "landed":
-            actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit)))
+            actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
+                                               landing="" if merge.commit else Landing.NO_CHANGE)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(_after_failure(name, node, _NOT_LANDED[merge.status], merge.reason or merge.status,
                                                   _max_rework(plan, name, max_rework))))

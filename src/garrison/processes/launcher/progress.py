@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import SHOWN
+from garrison.pipeline.node_status import Landing, shown
 from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
     ChildDied,
@@ -78,7 +78,7 @@ class Progress:
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "landing": asdict(state.landing) if state.landing.status else None,
-                                    "nodes": {name: {**asdict(node), "status": SHOWN[node.status]}
+                                    "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
                                               for name, node in state.nodes.items()}}))
             return
         why = f"; {clean(reason)}" if reason else ""
@@ -102,8 +102,10 @@ def _node(event: NodeChanged) -> str:
     reason = _shorten_reason(event.reason)
     if event.status == "active" and event.attempt > 1:
         return f"{event.node}: attempt {event.attempt}: {reason or 'requested'}"
+    if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
+        return ""  # it is not queued
     commit = f" ({event.commit[:10]})" if event.commit else ""
-    return f"{event.node}: {SHOWN[event.status]}{commit}" + (f": {reason}" if reason else "")
+    return f"{event.node}: {shown(event.status, event.landing)}{commit}" + (f": {reason}" if reason else "")
 
 
 def _signal(event: GuardianSignal) -> str:

@@ -4,10 +4,13 @@ The state of a node's work is the phase of the runner's hook, which a successor 
 
     phase            what the runner does                                                     next phase
     planning         begin the attempt, create the worktree, set it up, start the agent       executing
-    executing        supervise the orchestrator until its result; acceptance; validation      impl_complete
+    executing        supervise the orchestrator until its result; require a change;
+                     acceptance; validation                                                   impl_complete
     impl_complete    report NODE_COMPLETE, enqueue the branch, report MERGE_READY             validating
     validating       wait until the merge queue has landed it                                 merged
     merged           clean up, report RUNNER_EXITED, end
+
+A success that changed nothing is a failure, unless the task allows it (`allow_empty`); then nothing is enqueued.
 
 A failure (of set-up, agent, acceptance, validation, merge or gate) is first journaled as the fact `failed`, so that a
 successor fails the same way instead of retrying; then all work is saved under a rescue ref, and RUNNER_EXITED reports
@@ -20,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.node_status import Landing
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
 from garrison.records.events import (
@@ -63,6 +67,12 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"
 """Failure kind of a node that the run's flow cancelled."""
 
+NO_CHANGE = "no_change"
+"""Failure kind of an attempt that reported success without a change."""
+
+CHANGED, UNCHANGED = "yes", "no"
+"""Values of the fact `change`."""
+
 EXIT_PAUSE = 0.2
 """Seconds between two checks whether an orchestrator that has written its result has exited."""
 
@@ -88,13 +98,16 @@ class RunnerFacts:
     """Key of the last set-up that passed (`Worktree.setup_key`)."""
     acceptance: str = ""
     validator: str = ""
+    change: str = ""
+    """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
     """True if this attempt has begun; until then the hook's phase is the earlier attempt's."""
     failed: str = ""
     failure_kind: str = ""
-    """Kind of the failure: acceptance, gate or conflict (a new attempt may fix it), `cancelled` by the flow, or ''."""
+    """Kind of the failure: acceptance, gate, conflict or no_change (a new attempt may fix it), `cancelled` by the flow,
+    or ''."""
     merge_reported: bool = False
     """True if MERGE_COMPLETE was applied."""
     kill: int = 0
@@ -140,14 +153,8 @@ class RunnerFacts:
         if event.attempt != attempt:
             return
         match event.name:
-            case "setup":
-                self.setup = str(event.value)
-            case "setup_key":
-                self.setup_key = str(event.value)
-            case "acceptance":
-                self.acceptance = str(event.value)
-            case "validator":
-                self.validator = str(event.value)
+            case "setup" | "setup_key" | "acceptance" | "validator" | "change":
+                setattr(self, event.name, str(event.value))
             case "tree":
                 self.has_worktree = bool(event.value)
             case "begun":
@@ -367,6 +374,15 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return Decision([_failure(view, view.result.reason or "the agent reported failure")])
     if cleanup := _cleanup(facts, view):
         return Decision(cleanup)
+    return _examine(facts, view)
+
+
+def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
+    """Return the next check of finished work: is there a change, is it accepted, is it valid?"""
+    if not facts.change:
+        return Decision([Action(ActionKind.COMPARE_TREE)])
+    if facts.change == UNCHANGED and not view.task.allow_empty:
+        return Decision([_failure(view, _explain_no_change(view.result), NO_CHANGE)])
     if view.task.acceptance and not facts.acceptance:
         return Decision([Action(ActionKind.START_JOB, "acceptance")])
     if facts.acceptance not in ("", "ok"):
@@ -376,6 +392,17 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
     if facts.validator not in ("", "ok"):
         return Decision([_failure(view, facts.validator, "acceptance")])
     return Decision([Action(ActionKind.MOVE_HOOK, "impl_complete")])
+
+
+def _explain_no_change(result: Result | None) -> str:
+    """Return the reason of an attempt without a change; an agent that could not work often says so in its output."""
+    lines = [line.strip() for line in (result.tail if result is not None else "").splitlines() if line.strip()]
+    output = f"; its output ends: {lines[-1][:_OUTPUT_CHARS]}" if lines else ""
+    return f"it reported success, but changed nothing (if that is right, set allow_empty=true){output}"
+
+
+_OUTPUT_CHARS = 200
+"""Characters of an agent's last line in the reason of an attempt without a change."""
 
 
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
@@ -464,6 +491,9 @@ def _is_orphaned_too_long(view: RunnerView) -> bool:
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.living:
         return Decision([], view.now + EXIT_PAUSE)
+    if facts.change == UNCHANGED:
+        return Decision([_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
+                         Action(ActionKind.MOVE_HOOK, "validating")])
     # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     complete, ready = NodeComplete(view.task.node, _branch(view)), MergeReady(view.task.node, _branch(view))
@@ -477,6 +507,8 @@ def _send(payload: signals.Payload) -> Action:
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     merge = view.merge
+    if facts.change == UNCHANGED:
+        return Decision([Action(ActionKind.MOVE_HOOK, "merged")])
     if view.adhoc and merge is not None:
         return Decision([Action(ActionKind.TIDY_UP), Action(ActionKind.END, why="done")])
     if merge is None or merge.attempt != view.task.attempt:

@@ -289,6 +289,10 @@ class Runner:
         if is_new_attempt:
             self._record_fact("tree", "made")
 
+    def _compare_tree(self, action: Action, view: RunnerView) -> None:
+        """Record whether the branch holds a change."""
+        self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
+
     def _start_job(self, action: Action, view: RunnerView) -> None:
         disk_space.require_space(self.worktree.path)
         self._record(JobStarted(action.target, self.jobs.command(action.target), self.task.attempt))
@@ -409,6 +413,7 @@ class Runner:
         ActionKind.MOVE_HOOK: _move_hook,
         ActionKind.REOPEN_HOOK: _reopen_hook,
         ActionKind.PREPARE_WORKTREE: _prepare_worktree,
+        ActionKind.COMPARE_TREE: _compare_tree,
         ActionKind.START_JOB: _start_job,
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,

@@ -107,6 +107,13 @@ class Commits(Repository):
             raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
         return answer.code == 0
 
+    def merge_base(self, one: str, other: str) -> str | None:
+        """Return the last commit that both have, or None."""
+        answer = self.run("merge-base", one, other, check=False)
+        if answer.code > 1:
+            raise GitError(("merge-base",), answer.code, answer.err)
+        return answer.out.strip() or None
+
     def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
         """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
         return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()

@@ -5,7 +5,7 @@ import { confirmed } from "./notice.js";
 import { tally } from "./state.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
-const ORDER = ["landed", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
+const ORDER = ["landed", "unchanged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
 
 /** The head of `run`, in `place`; `act` posts a change. */

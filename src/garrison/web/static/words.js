@@ -11,6 +11,7 @@ const STATES = {
   failed: ["✕", "failed"],
   parked: ["‖", "parked"],
   skipped: ["–", "skipped"],
+  unchanged: ["=", "no change"],
 };
 const ALSO = {
   pending: "waiting", new: "waiting", planning: "waiting",
@@ -21,6 +22,7 @@ const ALSO = {
   done: "passed", success: "passed", partial_success: "passed", succeeded: "passed", finished: "passed",
   terminated: "passed", ended: "passed",
   fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
+  "no change": "unchanged",
   cancelled: "skipped", superseded: "skipped",
   interrupted: "parked",
   held: "parked", paused: "parked", stopped: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",

@@ -76,9 +76,14 @@ class HomeBuilder:
         folder.mkdir(parents=True, exist_ok=True)
         budget.append_usage(folder / "usage.jsonl", budget.UsageRecord("result", f"s-{node}", self.now(), usd, "opus"))
 
-    def enqueue(self, run: str, node: str) -> None:
-        """Queue a node's branch in the merge queue of the only repository."""
-        path = self.home / "merge-queue" / "repo-1" / "main" / "journal.jsonl"
+    def queue_record(self, kind: str, data: dict[str, object], *, queue: str = "repo-1") -> None:
+        """Append a record to the journal of a merge queue."""
+        path = self.home / "merge-queue" / queue / "main" / "journal.jsonl"
+        journal.append_shared(path, "hand", kind, data, self.now())
+
+    def enqueue(self, run: str, node: str, *, queue: str = "repo-1") -> None:
+        """Queue a node's branch in a merge queue: that of the only repository, unless another is named."""
+        path = self.home / "merge-queue" / queue / "main" / "journal.jsonl"
         if not path.exists():
             body = QueueConfig(gate="true")
             journal.append_shared(path, "hand", "config", {

@@ -1,6 +1,8 @@
-"""What lands, and when: each node, or the whole run once at its exit, or nothing."""
+"""What lands, and when: each node, or the whole run once at its exit, or nothing; and what a person approved."""
 
 from __future__ import annotations
+
+import json
 
 from e2e.test_flows import dot, node, subjects
 from support import Node, Place, git, wait_for
@@ -136,3 +138,47 @@ def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_teste
     assert git(place.repo, "show", f"{BRANCH}:attempt.txt") == "2"
     refused = place.command(*place.launch_arguments(graph, "r2", "--land", "pr"))
     assert refused.returncode == 1 and "land=pr is not supported yet" in refused.stderr
+
+
+def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_next_attempt(place):
+    """The entry is held from the first moment, also over the deaths of all that wait for it."""
+    graph = place.graph(
+        Node("one", command='cp "$GARRISON_PROMPT_FILE" told.txt; echo "$GARRISON_ATTEMPT" > one.txt',
+             attributes='approve=true, acceptance="test -f one.txt"'),
+        Node("two", command="echo two > two.txt"))
+    child = place.launch(graph, "r1")
+
+    def held(attempt: int) -> bool:
+        shown = json.loads(place.command("review", "one", "--run", "r1", "--json").stdout or "{}")
+        return (shown.get("attempt"), shown.get("status")) == (attempt, "held")
+
+    wait_for("the first attempt waits for approval", lambda: held(1))
+    wait_for("two lands", lambda: place.nodes()["two"]["status"] == "validated")
+    place.kill("guardian-crew", "processor-crew", "runner-one")
+    place.pid("runner-one", incarnation=2)
+    status = place.command("status", "r1").stdout
+    assert "waiting for approval (garrison review one)" in status, status
+    assert git(place.repo, "ls-tree", "--name-only", "main", "one.txt") == ""
+    shown = place.command("review", "one").stdout
+    for words in ("+1", "one.txt", "commits", "acceptance `test -f one.txt` passed", "--reject -m REASON"):
+        assert words in shown, shown
+    refused = place.command("review", "one", "--reject")
+    assert refused.returncode == 2 and "-m REASON" in refused.stderr
+    assert place.command("review", "one", "--reject", "-m", "count from two").returncode == 0
+    wait_for("the second attempt waits for approval", lambda: held(2))
+    assert place.command("review", "one", "--approve").returncode == 0
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:one.txt") == "2"
+    assert "rejected in review: count from two" in git(place.repo, "show", "main:told.txt")
+    late = place.command("review", "one", "--reject", "-m", "too late")
+    assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
+
+
+def test_all_nodes_wait_for_approval_if_the_launch_says_so(place):
+    graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
+    child = place.launch(graph, "r1", "--approve")
+    wait_for("it waits", lambda: "waiting for approval" in place.command("review", "work").stdout)
+    assert json.loads(place.command("status", "r1", "--json").stdout)["status"] == "waiting"
+    assert place.command("review", "work", "--approve").returncode == 0
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:work.txt") == "work"

@@ -178,3 +178,32 @@ def test_the_queues_configuration_decides_what_is_cleaned_out_of_a_slot(world, c
     second = set(Path(seen).read_text().split("--\n")[1].split())
     assert second - {"made.o"} == left - {"made.o"}
     assert "made.o" in second, "what set-up made stays"
+
+
+def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_once(world):
+    world.open.touch()
+    world.branch("one", {"one.txt": "x\n"})
+    held = EntryOptions(approval=True)
+    one = world.queue.enqueue("r", "one", 1, "one", options=held)
+    assert (one.status, one.reason, one.awaits_approval) == ("held", "waiting for approval", True)
+    world.enqueue("two")
+    world.drain()
+    assert states(world) == {"one": "held", "two": "landed"}
+    assert commands.approve(world.queue, one.id).status == "queued"
+    assert world.queue.enqueue("r", "one", 1, "one", options=held).status == "queued", "it is not held again"
+    assert commands.approve(world.queue, one.id).status == "queued", "repeating it changes nothing"
+    with pytest.raises(Refused, match="only an entry that waits for approval"):
+        commands.reject(world.queue, one.id, "too late")
+    world.drain()
+    assert states(world)["one"] == "landed"
+    world.branch("three", {"three.txt": "x\n"})
+    three = world.queue.enqueue("r", "three", 1, "three", options=held)
+    rejected = commands.reject(world.queue, three.id, "not like this")
+    assert (rejected.status, rejected.reason) == ("rejected", "rejected in review: not like this")
+    assert commands.reject(world.queue, three.id, "again") == rejected
+    with pytest.raises(Refused, match="was rejected"):
+        commands.approve(world.queue, three.id)
+    assert world.queue.enqueue("r", "three", 2, "three", options=held).awaits_approval
+    world.branch("four", {"four.txt": "x\n"})
+    with pytest.raises(Refused, match="needs no approval"):
+        commands.approve(world.queue, world.enqueue("four").id)

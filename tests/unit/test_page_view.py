@@ -45,8 +45,9 @@ class Tale:
         return self.add(f"runner-{node}", kind, full=f"orchestrator-{node}@r1", incarnation=incarnation, attempt=1,
                         why=why, monotonic=1.0, boot_id="b", **{"class": "crash"})
 
-    def enqueue(self, node: str, run: str = "r1") -> Tale:
-        return self.add(QUEUE, "enq", entry=f"{run}-{node}", run=run, node=node, attempt=1, branch=f"g/{run}/{node}",
+    def enqueue(self, node: str, run: str = "r1", **more: Any) -> Tale:
+        return self.add(QUEUE, "enq", **more, entry=f"{run}-{node}", run=run, node=node, attempt=1,
+                        branch=f"g/{run}/{node}",
                         oid="1" * 40, target="main", repo="/repo", recipient="", supersedes=[])
 
 
@@ -135,6 +136,17 @@ def test_the_first_start_in_an_attempt_is_no_respawn() -> None:
     records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
     kinds = [entry["kind"] for patch in replayed(records)[1] for entry in patch.get("timeline_add", [])]
     assert kinds == ["respawn"]
+
+
+def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
+    one = Tale().node("a", "impl_complete").enqueue("a", status="held", approval=True)
+    one.enqueue("x", "other", status="held", approval=True)
+    page, _ = replayed(one.records)
+    [gate] = page.snapshot()["gates"]
+    assert (gate["gate"], gate["node"], gate["kind"]) == ("review:r1-a", "a", "review")
+    assert [choice["label"] for choice in gate["choices"]] == ["Approve"]
+    one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="queued")
+    assert page.apply(one.records[-1], "")["gates"] == []
 
 
 def test_deaths_questions_and_gates_are_in_the_timeline() -> None:

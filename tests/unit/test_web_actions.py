@@ -19,6 +19,8 @@ COMMANDS = [
     *(actions.entry_command_words("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
     *(actions.queue_command_words("/", "main", {"action": action}) for action in actions.QUEUE),
     actions.gate_command_words("r1", "a", {"choice": "--yes"}),
+    actions.review_command_words("r1", "a", {"choice": "Approve"}),
+    actions.review_command_words("r1", "a", {"text": "-- why $(id)"}),
     *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
 ]
 
@@ -33,6 +35,14 @@ def test_an_action_is_a_command_with_current_options(words: list[str], capsys: p
         command, context = found, click.Context(found, parent=context, info_name=name)
     command.make_context(context.info_name or "", rest, parent=context.parent)
     assert capsys.readouterr().err == "", "a former option name prints a warning"
+
+
+def test_work_is_approved_by_its_button_alone_and_a_rejection_needs_a_reason() -> None:
+    assert "--approve" in actions.review_command_words("r1", "a", {"choice": "Approve"})
+    for body in ({"text": "Approve"}, {"text": "fine", "choice": "approve"}):
+        assert "--reject" in actions.review_command_words("r1", "a", body)
+    with pytest.raises(UsageError, match="text is missing"):
+        actions.review_command_words("r1", "a", {"choice": "Reject"})
 
 
 @pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])

@@ -37,7 +37,8 @@ from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
 OPTION_GROUPS = {
     "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
     "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "land", "allow_foreign_imports"),
+    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "land", "approve",
+                                     "allow_foreign_imports"),
     "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
@@ -69,6 +70,8 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
 @click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
               help="What lands on the branch: each finished node, the whole run once at its exit, or nothing (default: "
                    "the graph's land=, else node for flow=dag, run for others).")
+@click.option("--approve", is_flag=True,
+              help="Hold the work of every node until a person approves it (`garrison review NODE`).")
 @click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable).")
 @click.option("--agent", default="command", show_default=True, metavar="NAME",
               help="Agent of the nodes that name none.")

@@ -23,6 +23,7 @@ COMMANDS = {
     "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
     "attach": ("attach", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
+    "review": ("review", "review", "Show what waits to land; approve or reject it."),
     "workflow": ("workflows", "workflow", "Run tools in dependency order, with results passed between steps."),
     "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
     "ask": ("chat", "ask", "Ask the butler a question; specialists use garrison's own commands."),

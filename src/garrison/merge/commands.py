@@ -45,6 +45,30 @@ def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
         return queue.entry(entry_id)
 
 
+def approve(queue: MergeQueue, entry_id: str) -> MergeEntry:
+    """Approve an entry that waits for it: it is tested and lands as any other. Repeating it changes nothing."""
+    with queue.locked() as state:
+        entry = state.entry(entry_id)
+        if entry.status == "rejected":
+            raise Refused(f"{entry_id} was rejected ({entry.reason}); its node's next attempt is another entry")
+        if entry.awaits_approval:
+            queue.append(StatusChanged((entry_id,), "queued", "approved by a person"), sync=True)
+        elif not entry.approval:
+            raise Refused(f"{entry_id} is {entry.status} and needs no approval")
+        return queue.entry(entry_id)
+
+
+def reject(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
+    """Reject an entry that waits for approval; the reason reaches the next attempt of its node."""
+    with queue.locked() as state:
+        entry = state.entry(entry_id)
+        if entry.status != "rejected":
+            if not entry.awaits_approval:
+                raise Refused(f"{entry_id} is {entry.status}; only an entry that waits for approval can be rejected")
+            queue.append(StatusChanged((entry_id,), "rejected", f"rejected in review: {reason}"), sync=True)
+        return queue.entry(entry_id)
+
+
 def cancel(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
     """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or final."""
     with queue.locked() as state:

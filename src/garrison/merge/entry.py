@@ -25,7 +25,7 @@ TRANSITIONS: dict[str, frozenset[str]] = {
                           "held"}),
     "landing": frozenset({"landed", "landing_blocked", "queued"}),
     "landing_blocked": frozenset({"queued", "cancelled", "superseded", "held"}),
-    "held": frozenset({"queued", "cancelled", "superseded"}),
+    "held": frozenset({"queued", "rejected", "cancelled", "superseded"}),
     "landed": frozenset(),
     "conflict": frozenset(),
     "rejected": frozenset(),
@@ -36,6 +36,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 
 FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 """Statuses that nothing follows."""
+WAITING_FOR_APPROVAL = "waiting for approval"
+"""Reason of an entry that a person has to approve."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
 """Final statuses of an entry whose node has not landed."""
 SHOWN: Mapping[str, str] = {
@@ -92,11 +94,18 @@ class MergeEntry:
     depends_on: tuple[str, ...] = ()
     """Entries that must have landed before this one is judged."""
     strategy: str = STRATEGIES[0]
+    approval: bool = False
+    """Set if it is held, from the first, until a person approves it."""
 
     @property
     def is_final(self) -> bool:
         """Return whether its status is final."""
         return self.status in FINAL
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Return whether it is held until a person approves or rejects it."""
+        return self.approval and self.status == "held"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -129,11 +138,13 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 
 @dataclass(frozen=True)
 class EntryOptions:
-    """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes."""
+    """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
+    new entry until a person approves it."""
 
     priority: int | None = None
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
+    approval: bool = False
 
     def check(self) -> EntryOptions:
         """Return itself; UsageError for a value that does not exist."""

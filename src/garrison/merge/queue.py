@@ -260,8 +260,8 @@ class MergeQueue:
             record = EntryEnqueued(
                 name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
                 resolved.depends_on, resolved.strategy,
-                "held" if any(entry.status == "held" for entry in waiting) else "queued",
-                tuple(entry.id for entry in waiting))
+                "held" if options.approval or any(entry.status == "held" for entry in waiting) else "queued",
+                tuple(entry.id for entry in waiting), options.approval)
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)

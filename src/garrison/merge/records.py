@@ -190,8 +190,9 @@ class EntryEnqueued(EntryRecord):
     depends_on: tuple[str, ...]
     strategy: str
     status: str
-    """`queued`, or `held` if it supersedes a held one."""
+    """`queued`, or `held` if it supersedes a held one or has to be approved."""
     supersedes: tuple[str, ...]
+    approval: bool = False
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
 from garrison.merge import records
-from garrison.merge.entry import MergeEntry, check_transition, order_by_dependencies, rank_entries
+from garrison.merge.entry import WAITING_FOR_APPROVAL, MergeEntry, check_transition, order_by_dependencies, rank_entries
 from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
 from garrison.merge.records import (
     CheckoutUpdated,
@@ -303,9 +303,13 @@ def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
     """Return the entry that an `enq` record begins."""
     return MergeEntry(
         record.entry, record.run, record.node, record.attempt, record.branch, record.oid, record.target, record.repo,
-        record.recipient, record.status, "held by a person" if record.status == "held" else "",
+        record.recipient, record.status, _reason_to_hold(record) if record.status == "held" else "",
         enqueued_at=stored.at, updated_at=stored.at, seq=stored.seq, priority=record.priority,
-        depends_on=record.depends_on, strategy=record.strategy)
+        depends_on=record.depends_on, strategy=record.strategy, approval=record.approval)
+
+
+def _reason_to_hold(record: EntryEnqueued) -> str:
+    return WAITING_FOR_APPROVAL if record.approval else "held by a person"
 
 
 def _apply_amended(state: QueueState, record: EntryAmended, stored: Stored) -> None:

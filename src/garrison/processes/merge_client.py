@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from garrison.merge.entry import NO_OPTIONS, EntryOptions
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -61,8 +63,9 @@ class MergeClient:
         return self.queue.path.parent
 
     def enqueue(self) -> None:
-        """Enqueue the branch."""
-        self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient)
+        """Enqueue the branch; it is held if a person has to approve it."""
+        self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
+                           options=EntryOptions(approval=True) if self.task.approve else NO_OPTIONS)
 
     def read_status(self, phase: str) -> MergeStatus | None:
         """Return the entry's status for a runner in that phase of its hook; None while there is no entry."""

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError, Refused
-from garrison.pipeline.graph import text
+from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
@@ -65,6 +65,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, ways=list(planned.next_steps),
+        approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "")
 

@@ -107,6 +107,8 @@ class Task:
     """Summary of the run so far, unless a session remembers it; the prompt begins with it."""
     continues: str = ""
     """Session id of an earlier node that this one continues, '' for none."""
+    approve: bool = False
+    """True if a person has to approve its work before that lands."""
     ways: list[str] = field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
 

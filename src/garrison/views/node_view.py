@@ -503,7 +503,8 @@ _QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "testing": lambda entry, ahead: "the gate is testing its merge candidate",
     "landing": lambda entry, ahead: "landing",
     "landing_blocked": _blocked,
-    "held": lambda entry, ahead: "held in the merge queue by a person",
+    "held": lambda entry, ahead: f"waiting for approval (garrison review {entry.node})" if entry.approval
+    else "held in the merge queue by a person",
     "landed": lambda entry, ahead: "landed",
     "conflict": _refused, "rejected": _refused, "cancelled": _refused, "superseded": _refused,
 }

@@ -34,6 +34,8 @@ TIMELINE, SIGNALS = 300, 200
 PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "passed", "fail": "failed",
                                     "retry": "active", "skipped": "skipped"}
 """Outcome of a node without an agent (a decision, a gate) → its status on the page."""
+REVIEW = "review:"
+"""Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
 TEXT = 600
 """Characters of a text within an event; the rest is in the node's detail."""
 MIB = 1 << 20
@@ -246,7 +248,10 @@ class PageModel:
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 
     def _gates(self) -> list[dict[str, Any]]:
-        return [gate_json(gate) for gate in self.model.state.gates.values()]
+        queue = self.model.queue
+        return [*map(gate_json, self.model.state.gates.values()),
+                *(review_json(entry) for entry in (queue.unfinished() if queue else [])
+                  if entry.run == self.model.run and entry.awaits_approval)]
 
     def _queue(self) -> dict[str, Any]:
         queue = self.model.queue
@@ -265,6 +270,7 @@ class PageModel:
         if record.journal == QUEUE:
             if record.queue == self.model.queue_folder:
                 self._compare(patch, "queue", self._queue())
+                self._compare(patch, "gates", self._gates())
                 self._compare_status(patch)
             return patch
         if record.journal == GUARDIAN:
@@ -377,6 +383,13 @@ def gate_json(gate: OpenGate) -> dict[str, Any]:
     return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text, "signal": gate.signal,
             "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT, "default": question.default,
             "choices": [{"label": option.label, "key": option.key} for option in question.options]}
+
+
+def review_json(entry: MergeEntry) -> dict[str, Any]:
+    """Return a merge entry that waits for approval, as a gate for the page."""
+    question = f"Land its work? `garrison review {entry.node}` shows commits, diff and evidence."
+    return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
+            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}]}
 
 
 def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:

@@ -300,7 +300,8 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
         elif name in asking:
             waiting.append(f"an answer to the agent of {name}")
         elif entry is not None and entry.status == "held":
-            waiting.append(f"you to release {name} in the merge queue")
+            waiting.append(f"your approval of {name}" if entry.approval
+                           else f"you to release {name} in the merge queue")
         elif entry is not None and not entry.is_final and queue is not None and queue.pause is not None:
             waiting.append(f"the merge queue, which is paused ({queue.pause.reason})")
         else:

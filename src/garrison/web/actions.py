@@ -63,6 +63,14 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     return NODE["answer"](run, node, text)
 
 
+def review_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
+    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`)."""
+    if body.get("choice") == "Approve":
+        return ["review", "--run", run, "--approve", "--", node]
+    reason = text_of(body, "text", required=True)
+    return ["review", "--run", run, "--reject", f"--reason={reason}", "--", node]
+
+
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     """Return the command of a merge entry's action."""
     if not _ENTRY.match(entry):

@@ -18,6 +18,7 @@ from typing import Any
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.node_status import SHOWN
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.names import Key
@@ -25,6 +26,7 @@ from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
 from garrison.views.explain import Line, explain
+from garrison.views.review import find_entry, read_review
 
 LOG_BYTES = 256 << 10
 """Bytes of a log in one response."""
@@ -36,6 +38,8 @@ BLOCKS = 200
 """Blocks of a transcript in one response."""
 BLOCK_CHARACTERS = 20_000
 """Longest block, in characters."""
+DIFF_CHARACTERS = 200_000
+"""Longest diff of work that waits for approval; `garrison review` shows all of it."""
 
 
 # ---- detail
@@ -61,7 +65,19 @@ def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
             "why": [_line_json(line) for line in lines[-LINES:]],
             "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
                             if AttemptFiles(files.attempt(node, number)).stream.exists()],
+            "review": _review(home, run, node) if task is not None and task.approve else None,
             "problems": sorted(log.problems)}
+
+
+def _review(home: Path, run: str, node: str) -> dict[str, Any] | None:
+    """Return the work of a node that waits for approval; None if none does, or it cannot be read."""
+    runtime = Runtime.real(home)
+    try:
+        queue, entry = find_entry(runtime, run, node)
+        found = read_review(runtime, queue, entry) if entry.awaits_approval else None
+    except (GarrisonError, OSError):
+        return None
+    return {**found.to_json(), "diff": found.diff[:DIFF_CHARACTERS]} if found is not None else None
 
 
 def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
+from garrison.views.page_view import REVIEW
 from garrison.web import access, actions, chat, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
@@ -143,6 +144,12 @@ class Page:
         """Answer a gate."""
         run, place, body = run_of(request), request.path_params["gate"], await body_of(request)
         stream = await self.broadcaster.stream(run)
+        if place.startswith(REVIEW):
+            queue = stream.page.model.queue
+            entry = queue.entries.get(place.removeprefix(REVIEW)) if queue is not None else None
+            if entry is None or entry.run != run or not entry.awaits_approval:
+                raise NotFound(f"nothing waits for approval as {place!r:.60}; it has been decided")
+            return await self._command(actions.review_command_words(run, entry.node, body))
         gate = stream.page.model.state.gates.get(place)
         if gate is None:
             raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")

@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
 from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
@@ -178,7 +179,8 @@ def shorten(line: str) -> str:
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
     FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
-    NoteWritten: lambda event: f"{event.who} waits for you: {event.text}",
+    NoteWritten: lambda event: f"{event.who} waits for you: {event.text}"
+    + (f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""),
     ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }

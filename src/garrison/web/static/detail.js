@@ -140,6 +140,8 @@ export function detailPanel(place, run, act, close) {
 
   function fillTabs() {
     bodies.story.replaceChildren(
+      known.review ? part_("Waits for your approval", el("pre", { class: "wrap" }, legible([...known.review.commits, "", known.review.stat, "",
+        ...known.review.evidence].join("\n"))), el("details", {}, el("summary", {}, "Diff"), el("pre", {}, legible(known.review.diff)))) : "",
       part_("Attempts", attemptsOf(known.attempts)),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
         el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text,

@@ -51,17 +51,18 @@ export function waitsPanel(choose, act) {
     if (one.kind === "failed") return [details(name)];
     const choices = one.gate?.choices ?? [];
     if (!choices.length || one.gate.free) return form(one, name);
-    return choices.map((choice, at) => el("button", {
+    const buttons = choices.map((choice, at) => el("button", {
       type: "button", class: at === 0 ? "primary" : "",
       onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, event.currentTarget),
     }, choice.label));
+    return one.gate.kind === "review" ? [...buttons, details(name), form(one, name, "Reject", "Reason for its next attempt")] : buttons;
   }
 
   const details = name => el("button", { type: "button", onclick: () => choose(name) }, "See why");
 
-  function form(one, name) {
-    const field = el("input", { type: "text", "aria-label": `Answer to ${name}`, autocomplete: "off", required: true });
-    const send = el("button", { type: "submit", class: "primary" }, "Answer");
+  function form(one, name, label = "Answer", hint = `Answer to ${name}`) {
+    const field = el("input", { type: "text", "aria-label": hint, placeholder: hint, autocomplete: "off", required: true });
+    const send = el("button", { type: "submit", class: label === "Answer" ? "primary" : "" }, label);
     const sent = () => one.gate ? act(`gates/${part(one.gate.gate)}`, { text: field.value }, send)
       : act(`nodes/${part(name)}/actions`, { action: "answer", text: field.value }, send);
     return el("form", { class: "row grow", onsubmit: event => { event.preventDefault(); if (field.value.trim()) sent(); } }, field, send);

@@ -1,0 +1,87 @@
+"""Review of a node's work that is in the merge queue: its commits, its diff, and the evidence for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import NotFound
+from garrison.processes.run_branch import node_queue
+from garrison.records import run as run_records
+from garrison.records.run import Task, read_result
+
+if TYPE_CHECKING:
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import MergeQueue
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Result
+
+TAIL_LINES = 20
+"""Lines of an agent's output that count as evidence."""
+
+
+@dataclass(frozen=True)
+class Review:
+    """Work of one attempt as a person judges it."""
+
+    run: str
+    node: str
+    attempt: int
+    entry: str
+    status: str
+    target: str
+    commits: list[str]
+    """Its commits that the target does not have, oldest first: `oid subject`."""
+    stat: str
+    diff: str
+    evidence: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def find_entry(runtime: Runtime, run: str, node: str) -> tuple[MergeQueue, MergeEntry]:
+    """Return the queue of a run's nodes and the latest entry of a node; NotFound if it has none."""
+    queue = node_queue(runtime, runtime.launch(run), "review")
+    entries = queue.state.entries_of(run, node)
+    if not entries:
+        raise NotFound(f"{node} of run {run} has no work in the merge queue yet; `garrison status {run}` shows it")
+    return queue, entries[-1]
+
+
+def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Review:
+    """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
+    git, files = queue.git, runtime.files(entry.run)
+    folder = files.attempt(entry.node, entry.attempt)
+    tip = git.branch_tip(entry.target) or entry.oid
+    base = git.run("merge-base", tip, entry.oid, check=False).out.strip() or tip
+    if base == entry.oid:  # it has landed: what it changed is behind its own first commit
+        base = entry.base or base
+    result, _ = read_result(folder / "result.json", entry.run, entry.node, entry.attempt)
+    return Review(
+        entry.run, entry.node, entry.attempt, entry.id, entry.status, entry.target,
+        git.log_oneline(f"{base}..{entry.oid}", 50)[::-1],
+        git.run("diff", "--stat=100", base, entry.oid, "--").out.rstrip(),
+        git.run("diff", "--no-color", "--no-ext-diff", base, entry.oid, "--").out,
+        _evidence(run_records.load(Task, folder / "task.json"), result, folder))
+
+
+def _evidence(task: Task | None, result: Result | None, folder: Path) -> list[str]:
+    """Return what speaks for the work: how its agent ended, what was checked, the end of its output. Pure."""
+    lines = []
+    if task is not None and task.rework_reason:
+        lines.append(f"this attempt answers: {task.rework_reason.strip().splitlines()[0]}")
+    if result is not None:
+        exit_code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
+        lines.append(f"its agent reported {result.status}{exit_code}")
+        lines += [f"its agent's notes: {notes}" for notes in [result.said.get("notes")] if notes]
+    if task is not None and task.acceptance:
+        lines.append(f"acceptance `{task.acceptance}` passed")
+    if task is not None and (validator := task.attributes.get("validator")):
+        lines.append(f"validated by {validator}")
+    tail = result.tail.rstrip().splitlines()[-TAIL_LINES:] if result is not None else []
+    if tail:
+        lines += ["end of its output:", *(f"  {line}" for line in tail)]
+    return [*lines, f"all of it: {folder}"]

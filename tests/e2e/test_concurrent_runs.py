@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from support import Node, Place, wait_for
+from support import DEADLINE, Node, Place, wait_for
 
 
 @pytest.mark.slow
@@ -76,3 +76,31 @@ def test_never_more_agents_at_work_than_allowed(place):
     place.check(*names)
     assert (place.root / "met").read_text().split() == ["1", "1", "1"]
     assert place.failpoint_kills() == {"runner:move-impl_complete.before": 2}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["one id", "no id"])
+def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bool) -> None:
+    gate = f"echo x >> {place.root}/gates; sleep 1"
+    arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1", gate=gate)
+    arguments = [*arguments, "--new"] if named else [word for word in arguments if word not in ("--run", "r1")]
+    started = [place.begin(*arguments, log=f"launch{number}") for number in range(4)]
+    place.wait_until_held("a")
+    wait_for("the others give way", lambda: sum(one.poll() is not None for one in started) == 3)
+    refused = [number for number, one in enumerate(started) if one.poll() is not None]
+    assert [started[number].returncode for number in refused] == [1, 1, 1]
+    texts = [(place.root / f"launch{number}").read_text() for number in refused]
+    assert all("is being launched" in text or "exists already" in text or "is unfinished" in text for text in texts)
+    assert len((place.root / "gates").read_text().split()) == 1
+    place.release("a")
+    assert [one.wait(DEADLINE) for one in started if started.index(one) not in refused] == [0]
+    assert not list((place.home / "run/launches").iterdir())
+
+
+def test_resuming_a_run_that_is_over_exits_with_its_own_code(place: Place) -> None:
+    assert place.finish(place.launch(place.graph(Node("a")))) == 0, place.logs()
+    again = place.command("launch", "--resume", "r1")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr.splitlines() == ["garrison: run r1 is done; start another with --new"]
+    assert place.finish(place.launch(place.graph(Node("b", command="exit 3"), name="other"), "r2"), "r2") == 1
+    failed = place.command("launch", "--resume", "r2", "--detach")
+    assert (failed.returncode, "--retry-failed" in failed.stderr) == (1, True)

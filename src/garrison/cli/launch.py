@@ -25,6 +25,7 @@ from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.launch import foreign_entries_note
+from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.preflight import LaunchRequest, PreparedLaunch
 from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, resume_all
 from garrison.processes.run_status import read_run_state
@@ -105,7 +106,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
            **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or resume a run with --resume RUN.
 
-    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped.
+    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped. To
+    resume a run that is over changes nothing and exits with the run's own code.
     """
     runtime = Runtime.real(find_home(home))
     flags = ["--json"] if as_json else []
@@ -127,15 +129,16 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if pipeline is None or target_dir is None:
         raise UsageError("launch needs PIPELINE and --target-dir REPO, or --resume RUN")
     request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
-    with _interruptible():
-        prepared = preflight.prepare_launch(runtime, request, print_message)
-    _print_foreign_entries(runtime, prepared.launch)
-    if dry_run:
-        _print_plan(prepared, as_json=as_json)
-        return
-    if note := launching.logout_note(runtime):
-        print_message(note)
-    created = launching.create_run(runtime, prepared)
+    with LaunchClaim(runtime.home) as claim:
+        with _interruptible():
+            prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
+        _print_foreign_entries(runtime, prepared.launch)
+        if dry_run:
+            _print_plan(prepared, as_json=as_json)
+            return
+        if note := launching.logout_note(runtime):
+            print_message(note)
+        created = launching.create_run(runtime, prepared)
     print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto))
     _start(runtime, created, flags, detach=detach, serve=serve)

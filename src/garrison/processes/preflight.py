@@ -25,6 +25,7 @@ from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_ins
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import run_branch
+from garrison.processes.launcher.policy import EXIT
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import NOT_LANDED, replay_run
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from garrison.pipeline.graph import Graph
+    from garrison.processes.launch_claim import LaunchClaim
     from garrison.processes.run_state import RunState
     from garrison.processes.runtime import Runtime
 
@@ -86,8 +88,12 @@ class PreparedLaunch:
     plan: RunPlan
 
 
-def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
-    """Check everything and run the gate once; return what `create_run` writes. Refused or UsageError otherwise."""
+def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None],
+                   claim: LaunchClaim | None = None) -> PreparedLaunch:
+    """Check everything and run the gate once; return what `create_run` writes. Refused or UsageError otherwise.
+
+    `claim` reserves the run before the gate starts; a launch that only checks needs none.
+    """
     text = _read(request.pipeline)
     read_config(runtime.home).notify()
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
@@ -112,7 +118,11 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
         max_steps=request.max_steps, land=_land(request, plan, report), node_gate=plan.node_gate,
         approve=request.approve)
-    _refuse_unfinished(runtime, launch, request)
+    if request.run is not None:
+        check_run(request.run)
+    if claim is not None:
+        claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
+    _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 
@@ -292,9 +302,18 @@ def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: Launch
 # ---- resuming --------------------------------------------------------------------------------------------------------
 
 
+class RunOver(Refused):
+    """Refusal to resume a run that is over. The command exits with the run's own code: whoever restarts launchers must
+    not take a success for a failure."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = False,
                  retry_failed: bool = False) -> Launch:
-    """Return the launch of a run that may be resumed; Refused if it is over, or its target branch was rewritten.
+    """Return the launch of a run that may be resumed; RunOver if it is over, Refused if its target was rewritten.
 
     A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
     """
@@ -308,8 +327,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         if last is not None and last.status in ALIVE:
             return launch
         retry = "pass --retry-failed to try the failed nodes again, or " if state.status == "failed" else ""
-        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
-                      + f"; {retry}start another with --new")
+        raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
+                      + f"; {retry}start another with --new", EXIT[state.status])
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
     git = Git(validate_repository(Path(launch.repo)))

@@ -36,6 +36,9 @@ class Situation:
     """Node → a part of what it does."""
 
 
+RED = "acceptance `make test` failed (exit 1): 2 failed"
+
+
 def upper(home: HomeBuilder, run: str) -> None:
     """Launcher and guardian are alive."""
     home.incarnation("launch", "launch", run)
@@ -138,6 +141,10 @@ def adhoc(home: HomeBuilder, run: str, status: str, reason: str = "") -> None:
     run_records.save(files.launch, replace(launch, adhoc=True))
     files.journal.unlink()
     home.incarnation("runner", "a", run, status=status, reason=reason)
+    if reason == "failed":
+        writer = Writer(files.process_journal("runner-a"), "runner-a#1")
+        writer.append("fact", {"name": "failed", "value": RED, "attempt": 1}, home.now())
+        writer.close()
 
 
 def torn(home: HomeBuilder, run: str) -> None:
@@ -146,7 +153,6 @@ def torn(home: HomeBuilder, run: str) -> None:
     journal.write_bytes(b"{}\n" + journal.read_bytes())
 
 
-RED = "acceptance `make test` failed (exit 1): 2 failed"
 SITUATIONS = {
     "starting": Situation(starting, "new"),
     "working": Situation(working, "running", "", {"a": "landed", "b": "working", "c": "waiting"},
@@ -168,11 +174,16 @@ SITUATIONS = {
                         "failed", RED, {"a": "failed"}, {"a": RED}),
     "done": Situation(lambda home, run: ended(home, run, "done", "", "active", "impl_complete", "validated"), "done",
                       "", {"a": "landed"}),
+    "unchanged": Situation(lambda home, run: ended(home, run, "done", "", "active", "impl_complete", "validated",
+                                                 landing="no change"),
+                           "done", "", {"a": "no change"}, {"a": "no change"}),
+    "journal-parked": Situation(lambda home, run: ended(home, run, "parked", "its guardian is parked: oom", "pending"),
+                                "parked", "its guardian is parked: oom", {"a": "waiting"}),
     "killed": Situation(killed, "interrupted", "none of its processes is alive", {"a": "died", "b": "waiting"},
                         {"a": "waiting for a guardian; none is alive"}),
     "adhoc-run": Situation(lambda home, run: adhoc(home, run, "active"), "running"),
     "adhoc-done": Situation(lambda home, run: adhoc(home, run, "terminated", "done"), "done"),
-    "adhoc-failed": Situation(lambda home, run: adhoc(home, run, "terminated", "failed"), "failed", "failed"),
+    "adhoc-failed": Situation(lambda home, run: adhoc(home, run, "terminated", "failed"), "failed", RED),
     "adhoc-dead": Situation(lambda home, run: adhoc(home, run, "crashed", "process 7 is gone"), "interrupted",
                             "process 7 is gone"),
     "torn": Situation(torn, "corrupt", "journal"),
@@ -230,7 +241,8 @@ class Surfaces:
         assert found is not None, lines[0]
         rows = lines[next((at for at, line in enumerate(lines) if line.startswith("NODE ")), len(lines)):]
         rows = rows[1:rows.index("")] if "" in rows else rows[1:]
-        return Shown(found[1], found[2] or "", {row.split()[0]: row.split()[1] for row in rows})
+        cells = [re.split(" {2,}", row) for row in rows]
+        return Shown(found[1], found[2] or "", {cell[0]: cell[1] for cell in cells})
 
     def top(self, run: str) -> Shown:
         rows = json.loads(self.garrison("top", "--run", run, "--json"))["rows"]
@@ -267,9 +279,8 @@ class Surfaces:
         nodes = {}
         for name in situation.nodes:
             last = self.garrison("why", name, "--run", run).strip().splitlines()[-1]
-            found = re.match(rf"now: {name} is (\w+)", last)
-            assert found is not None, last
-            nodes[name] = found[1]
+            is_right = last.startswith(f"now: {name} is {situation.nodes[name]}")
+            nodes[name] = situation.nodes[name] if is_right else last
         return Shown(situation.status, None, nodes)
 
     def pipeline_status(self, run: str) -> Shown:

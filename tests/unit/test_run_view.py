@@ -73,6 +73,12 @@ def test_the_status_of_an_ad_hoc_run_is_that_of_its_runner_in_the_words_of_every
     assert decide_status(RunState(), processes, adhoc=True) == (status, reason)
 
 
+def test_a_failed_ad_hoc_run_gives_the_reason_of_its_runner() -> None:
+    failed = [ProcessFact("runner", "terminated", False, "failed")]
+    assert decide_status(RunState(), failed, adhoc=True, failure="command `x` failed (exit 1): no") == (
+        "failed", "command `x` failed (exit 1): no")
+
+
 def test_a_run_with_a_damaged_journal_is_corrupt() -> None:
     assert decide_status(RunState("done"), [], corrupt="torn") == ("corrupt", "torn")
     assert decide_status(RunState(), [LIVING], adhoc=True, corrupt="torn") == ("corrupt", "torn")
@@ -140,3 +146,5 @@ def test_hints_of_runs_without_a_launcher() -> None:
     assert _hint("r1", "running", [layer("runner")], resumable=False) == "", "it was started ad hoc"
     assert "garrison up" in _hint("r1", "running", [], resumable=False), "its launcher died before it was registered"
     assert "parked nodes" in _hint("r1", "failed", [], resumable=True)
+    assert "merge-queue process" in _hint("r1", "done", [layer("runner")], resumable=False, branch="queued")
+    assert _hint("r1", "done", [layer("runner")], resumable=False, branch="landed") == ""

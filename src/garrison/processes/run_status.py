@@ -90,20 +90,21 @@ class StatusReason(NamedTuple):
 
 
 def decide_status(state: RunState, processes: Sequence[ProcessFacts] | None, *, adhoc: bool = False,
-                  corrupt: str = "", waits_for: Sequence[str] = ()) -> StatusReason:
+                  failure: str = "", corrupt: str = "", waits_for: Sequence[str] = ()) -> StatusReason:
     """Return the status of a run. Pure.
 
     Args:
         state: the run as its journal has it.
         processes: its processes; None if they are not known, then the journal is believed.
         adhoc: True for one node without a guardian: the status is that of its runner.
+        failure: why the runner of such a node gave it up.
         corrupt: why its records cannot be read, '' if they can.
         waits_for: what it waits for, if only a person or a signal from outside can make it continue.
     """
     if corrupt:
         return StatusReason(Status.CORRUPT, corrupt)
     if adhoc:
-        return _status_of_adhoc(processes or ())
+        return _status_of_adhoc(processes or (), failure)
     if state.status in ENDED:
         return _journaled(state)
     if processes is not None and (missing := _unattended(state, processes)):
@@ -140,7 +141,7 @@ def _is_alive(processes: Sequence[ProcessFacts], role: str) -> bool:
     return any(process.living for process in processes if process.role == role)
 
 
-def _status_of_adhoc(processes: Sequence[ProcessFacts]) -> StatusReason:
+def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusReason:
     """Return the status of a run without a guardian: that of its runner, else of its orchestrator. Pure."""
     by_role = {process.role: process for process in processes}
     main = by_role.get("runner") or by_role.get("orchestrator")
@@ -151,7 +152,8 @@ def _status_of_adhoc(processes: Sequence[ProcessFacts]) -> StatusReason:
     if main.status == Status.PARKED:
         return StatusReason(Status.PARKED, f"its {main.role} is parked: {main.why}")
     if main.status == "terminated" and main.why in ENDED:
-        return StatusReason(Status(main.why), "" if main.why == Status.DONE else f"its {main.role} {main.why}")
+        why = failure if main.why == Status.FAILED and failure else f"its {main.role} {main.why}"
+        return StatusReason(Status(main.why), "" if main.why == Status.DONE else why)
     if main.status == "terminated" and main.why != "orphaned":
         return StatusReason(Status.STOPPED, f"its {main.role} ended: {main.why}")
     return StatusReason(Status.INTERRUPTED, f"its {main.role} is not alive: {main.why}")

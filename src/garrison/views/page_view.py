@@ -207,6 +207,7 @@ class PageModel:
         view, model = self.observation.view if self.observation else None, self.model
         known = view is not None and (self._is_observed or self.adhoc)
         return decide_status(model.state, view.processes if view is not None and known else None, adhoc=self.adhoc,
+                             failure="; ".join(model.failures.values()),
                              corrupt=model.corrupt or (view.corrupt if view else ""),
                              waits_for=waits_for(model, view.questions if view else ()))
 

@@ -58,6 +58,8 @@ class RunModel:
     """Deaths, respawns and parkings, each once, in the order in which they were read."""
     died: dict[str, int] = field(default_factory=dict)
     """Node → incarnations of its runner and agent that died, in all its attempts."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Node → why its runner gave it up; of an ad-hoc run only runners know."""
     problems: list[str] = field(default_factory=list)
     """Records that could not be replayed."""
     corrupt: str = ""
@@ -120,6 +122,8 @@ class RunModel:
                 self._jobs[node] = (job.attempt, job.name)
             case ProcessOpened():
                 self._jobs.pop(node, None)
+            case FactRecorded(name="failed") as fact:
+                self.failures[node] = str(fact.value)
             case FactRecorded() as fact if fact.name == self._jobs.get(node, (0, ""))[1]:
                 del self._jobs[node]
 

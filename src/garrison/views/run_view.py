@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.merge.entry import SHOWN as LANDING_WORDS
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
@@ -112,6 +113,8 @@ class RunView:
     problems: list[str] = field(default_factory=list)
     lands: RunLandingView | None = None
     """Its landing as a whole; None if its nodes land by themselves."""
+    branch: str = ""
+    """Word for the landing of an ad-hoc run's branch; '' before it is queued."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
     details: RunDetails | None = None
@@ -130,7 +133,7 @@ class RunView:
     def progress(self) -> str:
         """Return in words how much of it has landed, and where: `3 of 6 landed`."""
         if self.adhoc:
-            return "ad hoc"
+            return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
         return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed"
 
     @property
@@ -200,7 +203,7 @@ class RunReader:
         saved = records.load(files.launch, lambda: run_records.load(Launch, files.launch))
         launch = saved or Launch(run, "", "", "", "", "")
         followed = self._follow(launch)
-        followed.refresh(guardian_only=not details)
+        followed.refresh(guardian_only=not details and not launch.adhoc)
         model = followed.model
         corrupt = self._corrupt(followed, launch)
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
@@ -215,17 +218,19 @@ class RunReader:
         asking = nodes.open_questions()
         if saved is None:
             corrupt = corrupt or f"{files.launch} cannot be read"
-        status, reason = decide_status(model.state, processes, adhoc=launch.adhoc, corrupt=corrupt,
+        status, reason = decide_status(model.state, processes, adhoc=launch.adhoc,
+                                       failure="; ".join(model.failures.values()), corrupt=corrupt,
                                        waits_for=waits_for(model, asking))
         nodes.status = status
-        resumable = status == Status.FAILED and not model.state.over
+        resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
+        branch = adhoc_branch(model) if launch.adhoc else ""
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), adhoc=launch.adhoc,
             created_at=launch.created_at, age_s=self._age(launch.created_at),
-            hint=_hint(run, status, processes, resumable=resumable), processes=processes,
+            hint=_hint(run, status, processes, resumable=resumable, branch=branch), processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
@@ -340,8 +345,16 @@ def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str
     return selected or {run.run_id for run in runs[-1:]}
 
 
-def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool) -> str:
+def adhoc_branch(model: RunModel) -> str:
+    """Return the word for the landing of an ad-hoc run's branch; '' before it is queued. Pure."""
+    entries = [entry for entry in model.queue.entries.values() if entry.run == model.run] if model.queue else []
+    return LANDING_WORDS[entries[-1].status] if entries else ""
+
+
+def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
+    if branch == "queued" and status == Status.DONE:
+        return "its branch is queued; `garrison merge-queue process` lands it"
     resume = f"`garrison launch --resume {run}`"
     if status == Status.STOPPED:
         return f"stopped; {resume} continues it"

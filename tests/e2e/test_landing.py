@@ -182,3 +182,30 @@ def test_all_nodes_wait_for_approval_if_the_launch_says_so(place):
     assert place.command("review", "work", "--approve").returncode == 0
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:work.txt") == "work"
+
+
+def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(place):
+    """A person commits on the target while a node works; what the queue itself lands is no such move, also for a
+    guardian that has just started."""
+    graph = place.graph(
+        Node("fast", command="echo fast > fast.txt"),
+        Node("slow", command=f"echo slow > slow.txt; {place.hold('slow')}"))
+    child = place.launch(graph, "r1")
+    place.wait_until_held("slow")
+    wait_for("fast lands", lambda: place.nodes()["fast"]["status"] == "validated")
+    place.kill("guardian-crew")
+    place.pid("guardian-crew", incarnation=2)
+    (place.repo / "by-hand.txt").write_text("theirs\n")
+    git(place.repo, "add", "by-hand.txt")
+    git(place.repo, "commit", "-qm", "a person's commit")
+    wait_for("it is noticed", lambda: any(record["kind"] == "foreign" for record in place.journal()))
+    warning = "main was moved outside the merge queue"
+    status = place.command("status", "r1").stdout
+    assert warning in status and "while slow was at work: a person's commit (" in " ".join(status.split()), status
+    place.release("slow")
+    assert place.finish(child) == 0, place.logs()
+    [move] = json.loads(place.command("status", "r1", "--json").stdout)["foreign_moves"]
+    assert (move["at_work"], move["rewritten"]) == (["slow"], False)
+    ending = (place.root / "out").read_text().splitlines()[-2:]
+    assert ending[0].startswith("run done") and ending[1].startswith(f"warning: {warning}"), ending
+    git(place.repo, "show", "main:slow.txt")

@@ -183,6 +183,8 @@ BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "landing": "▓"
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""
+FOREIGN_MOVES = 5
+"""Latest moves of the target outside the queue that are shown."""
 BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
@@ -222,6 +224,8 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
         yield from wrapped(f"{gate.node} {gate.summary()}", columns, "due")
     if view.hint:
         yield from wrapped(view.hint, columns, "due")
+    for move in view.foreign_moves[-FOREIGN_MOVES:]:
+        yield from wrapped(f"warning: {move.describe()}", columns, "due")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
 

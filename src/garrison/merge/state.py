@@ -124,6 +124,8 @@ class QueueState:
     landing: LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
+    moves: dict[str, str] = field(default_factory=dict)
+    """New commit of the target → the old one, of each landing that was begun."""
     pause: Pause | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -372,6 +374,7 @@ def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: S
 
 def _apply_landing_started(state: QueueState, record: LandingStarted, stored: Stored) -> None:
     state.landing = record
+    state.moves[record.new] = record.old
 
 
 def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
@@ -456,6 +459,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "entries": [to_data(entry) for entry in entries],
         "places": [state.positions[entry.id] for entry in entries],
         "tests": [gate.to_data() for gate in state.gates.values()],
+        "moves": dict(list(state.moves.items())[-KEPT_ENTRIES:]),
         "owed": [asdict(stale) for stale in state.stale_checkouts],
         "outcomes": [_outcome_data(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
         "seen": state.verdicts.to_data()})
@@ -472,6 +476,7 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
     state.positions = dict(zip(state.entries, data["places"], strict=True))
     state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
+    state.moves = dict(data.get("moves", {}))
     state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
     state.outcomes = [_outcome(state, each) for each in data["outcomes"]]
     state.verdicts = VerdictCache.from_data(data["seen"])

@@ -45,8 +45,11 @@ def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = N
 
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
     """Return the queue through which a whole run lands; None for a run that does not."""
-    if launch.land != LAND_RUN:
-        return None
+    return target_queue(runtime, launch, token, git) if launch.land == LAND_RUN else None
+
+
+def target_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:
+    """Return the queue of a run's target."""
     return MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token=token, git=git)
 
 

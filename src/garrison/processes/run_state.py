@@ -18,6 +18,7 @@ from garrison.records.events import (
     ChildParked,
     ChildSpawned,
     FlowAdvanced,
+    ForeignMove,
     GateChanged,
     GuardianSignal,
     LandingChanged,
@@ -177,6 +178,8 @@ class RunState:
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     landing: RunLanding = RunLanding()
+    foreign_moves: list[ForeignMove] = field(default_factory=list)
+    """Moves of the target that no merge queue made."""
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
     flow: RunFlow | None = field(default=None, compare=False)
@@ -277,6 +280,9 @@ class RunState:
                                   before.refusals + (event.status == REFUSED))
         if event.flow is not None:
             self._apply_flow(event.flow, at)
+
+    def _apply_foreign(self, event: ForeignMove, _at: str) -> None:
+        self.foreign_moves.append(event)
 
     def _apply_cancel(self, event: NodeCancelled, _at: str) -> None:
         self.cancelled.add(event.node)
@@ -398,6 +404,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     ManagerCycled: RunState._apply_manager,
     NodeCancelled: RunState._apply_cancel,
     LandingChanged: RunState._apply_landing,
+    ForeignMove: RunState._apply_foreign,
     NodeChanged: RunState._apply_node,
     GuardianSignal: RunState._apply_signal,
     ChildSpawned: RunState._apply_spawn,
@@ -425,6 +432,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "managers": {place: asdict(manager) for place, manager in state.managers.items()}, "heard": state.heard,
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
             "landing": _without_empty(asdict(state.landing)),
+            "foreign_moves": [asdict(move) for move in state.foreign_moves],
             "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
@@ -442,7 +450,8 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         dict(data.get("heard", {})), set(data.get("cancelled", ())), data.get("budget"),
         {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
         {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()},
-        RunLanding(**data.get("landing", {})), data.get("ends", 0))
+        RunLanding(**data.get("landing", {})),
+        [ForeignMove(**move) for move in data.get("foreign_moves", ())], data.get("ends", 0))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Which process writes which kinds:
 
     every process      open
     every supervisor   decision, fenced, swept, death, spawn, park, refused, signal
-    guardian           run, node, flow, gate, manager, cancel, landing, note, heal, snapshot
+    guardian           run, node, flow, gate, manager, cancel, landing, foreign, note, heal, snapshot
     launcher           told, lift, detached, end
     runner             fact, job, rescue, heal
     merge processor    took, step
@@ -260,6 +260,30 @@ class LandingChanged:
 
 
 @dataclass(frozen=True)
+class ForeignMove:
+    """The target was moved from `old` to `new`, and no merge queue did it; `at_work` are the nodes at work then.
+
+    `subject` is that of the new commit, with its author; `rewritten`: the target no longer has the old commit.
+    """
+
+    kind: ClassVar[str] = "foreign"
+    branch: str
+    old: str
+    new: str
+    at_work: list[str] = sparse([])
+    subject: str = sparse("")
+    rewritten: bool = sparse(default=False)
+
+    def describe(self) -> str:
+        """Return the warning."""
+        nodes = f" while {', '.join(self.at_work)} {'was' if len(self.at_work) == 1 else 'were'} at work" \
+            if self.at_work else ""
+        subject = f": {self.subject}" if self.subject else ""
+        return (f"{self.branch} was {'rewritten' if self.rewritten else 'moved'} outside the merge queue, "
+                f"{self.old[:10]} → {self.new[:10]}{nodes}{subject}")
+
+
+@dataclass(frozen=True)
 class NodeCancelled:
     """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
@@ -469,7 +493,7 @@ class QueueStepDone:
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | LandingChanged | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent
+         | LandingChanged | ForeignMove | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent
          | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved
          | QueueTaken | QueueStepDone)
 """Everything that a run's journal or a process's journal can hold."""

@@ -215,7 +215,8 @@ class PageModel:
     def problems(self) -> list[str]:
         """Records of the run that cannot be read or shown."""
         observed = self.observation.view.problems if self.observation else []
-        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *observed]))
+        moves = [f"warning: {move.describe()}" for move in self.model.state.foreign_moves[-PROBLEMS:]]
+        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *moves, *observed]))
 
     @property
     def order(self) -> list[str]:

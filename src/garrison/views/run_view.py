@@ -23,6 +23,7 @@ from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REFUSED,
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
+from garrison.records.events import ForeignMove
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
@@ -115,6 +116,8 @@ class RunView:
     """Its landing as a whole; None if its nodes land by themselves."""
     branch: str = ""
     """Word for the landing of an ad-hoc run's branch; '' before it is queued."""
+    foreign_moves: Sequence[ForeignMove] = ()
+    """Moves of its target that no merge queue made."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
     details: RunDetails | None = None
@@ -154,7 +157,8 @@ class RunView:
             "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
             "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
             "created_at": self.created_at, "age_s": self.age_s,
-            "hint": self.hint, "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
+            "hint": self.hint, "foreign_moves": [asdict(move) for move in self.foreign_moves],
+            "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
             "folder": self.folder, **(self.details.to_json() if self.details else {}), "problems": self.problems}
 
 
@@ -228,8 +232,8 @@ class RunReader:
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
-            base=launch.base, lands=landing_view(model, launch), adhoc=launch.adhoc,
-            created_at=launch.created_at, age_s=self._age(launch.created_at),
+            base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
+            adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             hint=_hint(run, status, processes, resumable=resumable, branch=branch), processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             details=self._details(nodes, launch) if details else None, problems=records.problems)

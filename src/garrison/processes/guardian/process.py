@@ -15,6 +15,7 @@ from garrison.errors import ForbiddenTransition, RecordError
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.target_watch import TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
@@ -97,6 +98,9 @@ class Guardian:
         self.supervisor = Supervisor(runtime, incarnation, journal)
         self.queue = run_branch.node_queue(runtime, launch, incarnation.token, git)
         self.target_queue = run_branch.landing_queue(runtime, launch, incarnation.token, self.queue.git)
+        moves = self.state.foreign_moves
+        self.target_watch = TargetWatch(run_branch.target_queue(runtime, launch, incarnation.token, self.queue.git),
+                                        launch.base, moves[-1].new if moves else launch.base_oid)
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
         self.processor_key = Key("processor", incarnation.key.name, self.run)
         self.stopping = False
@@ -112,7 +116,8 @@ class Guardian:
         """Life files of the living children; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
-            self.queue.path, launch.repo, *([self.target_queue.path] if self.target_queue else []))]
+            self.queue.path, launch.repo, self.target_watch.path,
+            *([self.target_queue.path] if self.target_queue else []))]
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
 
     # ---- observe
@@ -214,6 +219,14 @@ class Guardian:
         is_lost = is_waiting and not self.queue.git.branch_exists(branch)
         self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
 
+    def _watch_target(self) -> None:
+        """Journal a move of the target that no merge queue made."""
+        if self.stopping or not Path(self.launch.repo).is_dir():
+            return
+        at_work = [name for name, node in self.state.nodes.items() if node.status == "active"]
+        if (move := self.target_watch.poll(at_work)) is not None:
+            self._record(move, sync=True)
+
     def _note(self, who: str, text: str) -> None:
         """Journal a note about something that waits for a person, once until the text changes."""
         if text and self._notes.get(who) != text:
@@ -231,6 +244,7 @@ class Guardian:
     def turn(self) -> bool:
         """Observe, decide, act; return whether another turn should follow at once."""
         self._check_repository()
+        self._watch_target()
         self._view = self.observe()
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
                             for child in self._view.children.values() if child.living and child.identity is not None}

@@ -21,6 +21,7 @@ from garrison.records.events import (
     ChildParked,
     ChildSpawned,
     FlowAdvanced,
+    ForeignMove,
     GateChanged,
     GuardianSignal,
     LandingChanged,
@@ -78,6 +79,7 @@ class Progress:
         """Show how the run ended, what has `landed`, and after a failure where to read more."""
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
+                                    "foreign_moves": [asdict(move) for move in state.foreign_moves],
                                     "landing": asdict(state.landing) if state.landing.status else None,
                                     "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
                                               for name, node in state.nodes.items()}}))
@@ -85,6 +87,8 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         more = f"; more: garrison status {self._run}" if status == "failed" else ""
         self._print(f"run {status}: {landed}{why}{more}")
+        for move in state.foreign_moves:
+            self._print(f"warning: {clean(move.describe())}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -179,6 +183,7 @@ def shorten(line: str) -> str:
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
     FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
+    ForeignMove: lambda event: f"warning: {event.describe()}",
     NoteWritten: lambda event: f"{event.who} waits for you: {event.text}"
     + (f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""),
     ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",

@@ -1,0 +1,75 @@
+"""Target watch: notice moves of a run's target that no merge queue made, from the launch on.
+
+The queue journals each landing before it swaps the target, so a commit that the target has and that no landing names
+was put there by somebody else. `find_foreign_move` (pure) compares; the last commit that is accounted for is journaled
+with each foreign move, so that none is reported twice and none is missed while no guardian is alive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.records.events import ForeignMove
+from garrison.system.git import GitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from garrison.merge.queue import MergeQueue
+
+TRAILER = "Merge-Queue-Entry"
+"""Trailer of a landing's commit: also one of another home's queue, or one that this queue's journal no longer holds."""
+
+
+def find_foreign_move(known: str, tip: str, landings: Mapping[str, str]) -> str:
+    """Return the commit to which somebody else moved the target since `known`; '' if only landings did. Pure.
+
+    `landings` maps the target's new commit of each landing to its old one.
+    """
+    commit, seen = tip, set[str]()
+    while commit != known and commit in landings and commit not in seen:
+        seen.add(commit)
+        commit = landings[commit]
+    return "" if commit == known else commit
+
+
+class TargetWatch:
+    """Watches the target of one run; `known` is its last commit that is accounted for, '' if there is none yet."""
+
+    def __init__(self, queue: MergeQueue, branch: str, known: str) -> None:
+        self.queue, self.branch, self.known = queue, branch, known
+
+    @property
+    def path(self) -> str:
+        """Return the file that changes with the target, unless its ref is packed."""
+        return str(self.queue.git.common / "refs" / "heads" / self.branch)
+
+    def poll(self, at_work: Sequence[str]) -> ForeignMove | None:
+        """Return a move by somebody else since the last call, with the nodes `at_work`; None for none."""
+        tip = self.queue.git.branch_tip(self.branch)  # before the journal: a landing is recorded before its swap
+        if tip is None or tip == self.known:
+            return None
+        known, self.known = self.known, tip
+        foreign = find_foreign_move(known, tip, self.queue.state.moves) if known else ""
+        if not foreign or self._are_landings(known, foreign):
+            return None
+        return ForeignMove(self.branch, known, tip, list(at_work), self._subject(foreign),
+                           rewritten=not self._is_ancestor(known, tip))
+
+    def _are_landings(self, old: str, new: str) -> bool:
+        """Return whether every commit of the target between the two was made by a merge queue."""
+        form = f"--format=%(trailers:key={TRAILER},valueonly,separator=%x2C)|"
+        answer = self.queue.git.run("log", "--first-parent", form, f"{old}..{new}", "--", check=False)
+        lines = answer.out.splitlines()
+        return answer.code == 0 and bool(lines) and all(line.strip() != "|" for line in lines) \
+            and self._is_ancestor(old, new)
+
+    def _subject(self, commit: str) -> str:
+        """Return subject and author of a commit."""
+        return self.queue.git.run("log", "-1", "--format=%s (%an)", commit, "--", check=False).out.strip()[:120]
+
+    def _is_ancestor(self, old: str, new: str) -> bool:
+        try:
+            return self.queue.git.is_ancestor(old, new)
+        except GitError:  # the old commit is gone
+            return False

@@ -12,6 +12,7 @@ from garrison.agents import prompt, registry, scripted
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.command import SHELL, CommandProfile, fill_placeholders, outcome_by_exit_code, outcome_of
 from garrison.errors import UsageError
+from garrison.pipeline.outcome import STATUSES
 from garrison.records.run import Task
 from garrison.system.jobs import JobResult
 
@@ -74,7 +75,7 @@ def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not report success"),
     ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it wrote no status"),
     ({"outcome": "partial_success"}, 0, "success", ""), ({"status": "retry"}, 0, "fail", "it did not report success"),
-    ({"status": "needs_review"}, 0, "fail", "it wrote no status"),
+    ({"status": "needs_review"}, 0, "fail", "unknown outcome 'needs_review'"),
     (["success"], 0, "fail", "its result file is invalid"), (None, 0, "fail", "it wrote no status"),
     ("{half", 4, "fail", "its result file is invalid")])
 def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
@@ -87,7 +88,8 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
     ({"preferred_label": "back"}, 3, "fail", "the command failed (exit 3): printed"),
     ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
-    ({"status": "needs_review"}, 0, "success", ""),
+    ({"status": "blocked"}, 0, "fail", f"unknown outcome 'blocked'; write {', '.join(STATUSES)}, or a word that an edge "
+                                       "of the node asks for"),
     ("[]", 0, "fail", "its result file is invalid: it is not a JSON object")])
 def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,6 @@ from garrison.pipeline.outcome import (
     SUCCESS,
     Outcome,
     check_json,
-    from_status_file,
     normalize_status,
 )
 
@@ -56,31 +54,9 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 
 @given(st.builds(Outcome, st.sampled_from(STATUSES), st.text(max_size=5), st.lists(st.text(max_size=3)).map(tuple),
                  st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.text(max_size=3), st.text(max_size=3),
-                 st.text(max_size=3)))
+                 st.text(max_size=3), st.text(max_size=3)))
 def test_json_loses_nothing(outcome: Outcome) -> None:
     assert Outcome.from_data(json.loads(json.dumps(outcome.to_data()))) == outcome
-
-
-def test_a_status_file_is_read_in_both_spellings() -> None:
-    assert from_status_file({"outcome": "passed", "preferred_next_label": "Yes", "notes": "n"}) == Outcome(
-        SUCCESS, "Yes", notes="n")
-    assert from_status_file({"status": "fail", "failure_reason": "r", "suggested_next_ids": ["a"],
-                             "context_updates": {"x": 1}}) == Outcome(FAIL, "", ("a",), {"x": 1}, failure_reason="r")
-
-
-def test_an_unknown_word_of_an_agent_is_a_success_that_prefers_it() -> None:
-    assert from_status_file({"outcome": "needs_review"}) == Outcome(SUCCESS, "needs_review")
-
-
-@pytest.mark.parametrize(("data", "words"), [
-    ({}, 'needs "outcome"'), ({"outcome": 3}, 'needs "outcome"'), ({"outcome": "ok", "notes": 1}, "notes must be text"),
-    ({"outcome": "ok", "suggested_next_ids": "a"}, "must be a list"),
-    ({"outcome": "ok", "context_updates": [1]}, "must be an object"),
-])
-def test_an_invalid_status_file_is_refused(data: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as error:
-        from_status_file(data)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from garrison.errors import UsageError
 from garrison.pipeline import run
 from garrison.pipeline.open_run import fork_run
 from garrison.pipeline.parser import parse
@@ -70,3 +72,32 @@ def test_a_visit_to_fork_at_is_named_by_its_number_in_the_whole_run(tmp_path: Pa
     assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "last", "b", None, {}) == 3
     assert fork_run(RunDirectory(tmp_path / "r"), tmp_path / "first", "b", 1, {}) == 1
     assert play(AFRESH, run_dir=tmp_path / "first", resume=True).completed_nodes == ["start", "a", "b", "exit"]
+
+
+def test_a_report_as_json_and_any_type_of_node_are_simulated(tmp_path: Path) -> None:
+    body = """a; b [type="acme.deploy"]; start -> a -> b; b -> exit [condition="outcome=success", weight=1]
+              b -> a [condition="context.tests.red > 0"]"""
+    found = play(body, 'b={"outcome": "fail", "failure_reason": "3 red", "context_updates": {"tests.red": 3}}:1',
+                 run_dir=tmp_path / "r")
+    assert found.completed_nodes == ["start", "a", "b", "a", "b", "exit"]
+    assert found.context["last_failure"] == "3 red"
+
+
+@pytest.mark.parametrize("word", ["a", "a=", "=ok", "a=ok:0", "a=ok:x", 'a={"outcome": 1}', "a={",
+                                  'a={"outcome": "ok"}2'])
+def test_an_outcome_that_cannot_be_read_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="--outcome"):
+        parse_outcomes([word])
+
+
+def test_a_simulation_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(file) or real(file))
+    body = "; ".join(f"n{number}" for number in range(50)) + "; start -> " + " -> ".join(
+        f"n{number}" for number in range(50)) + " -> exit"
+    play(body, run_dir=tmp_path / "simulated", notes={"simulated": {"outcomes": {}, "labels": {}}})
+    simulated = len(synced)
+    play(body, run_dir=tmp_path / "real")
+    assert simulated < 10
+    assert len(synced) - simulated > 50

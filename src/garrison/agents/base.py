@@ -75,6 +75,8 @@ class AgentReport(TypedDict, total=False):
     notes: str
     failure_reason: str
     failure_class: str
+    word: str
+    """Word that an edge asks for, reported in place of a status."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from garrison.system.exit_info import describe_exit, describe_failure, quote_com
 from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
     from garrison.agents.base import Assignment
@@ -84,7 +85,8 @@ class CommandWork(Work):
         result = self._job.poll(now)
         if result is None:
             return None
-        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3), self._what)
+        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3), self._what,
+                          self._assignment.task.words)
 
     def stop(self, now: float) -> None:
         """Send TERM, later KILL."""
@@ -114,11 +116,14 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> s
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
 
 
-def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, what: str = "the command") -> Outcome:
-    """Return the outcome by the profile's rule and the program's result file; `output` are its last lines, `what` names
-    it."""
+def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, what: str = "the command",
+               asked: Container[str] | None = ()) -> Outcome:
+    """Return the outcome by the profile's rule and the program's result file.
+
+    `output` are its last lines, `what` names it, `asked` are the words that edges of its node ask for.
+    """
     try:
-        report = read_report(result_file)
+        report = read_report(result_file, asked)
     except ValueError as error:
         how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
         reason = f"its result file is invalid: {error}{how}"

@@ -9,7 +9,8 @@ A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key 
      "notes": "…", "failure_reason": "…",  (alias `reason`)
      "failure_class": "deterministic"}     a failure of this class is not retried
 
-Any other status (`needs_review`) counts as `preferred_label`. A known key of the wrong type makes the whole object
+Another status is read as everywhere (`pipeline.status_report`): a word that an edge of the node asks for
+(`needs_review`) is routed, any other is a failure. A known key of the wrong type makes the whole object
 invalid; unknown keys are ignored.
 """
 
@@ -19,10 +20,11 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from garrison.agents.base import AgentReport
-from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, normalize_status
+from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
+from garrison.pipeline.status_report import UNKNOWN_OUTCOME, read_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from pathlib import Path
 
 
@@ -35,8 +37,11 @@ MAX_BYTES = 1 << 20
 """Maximum size of a result file."""
 
 
-def parse_report(body: Any) -> AgentReport:
-    """Return the known keys of a report without empty ones; ValueError names what is wrong."""
+def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
+    """Return the known keys of a report without empty ones; ValueError names what is wrong.
+
+    `asked` are the words that edges of the node ask for, as in `read_word`.
+    """
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004  # a file's content, not an argument's type
     report: dict[str, Any] = {}
@@ -50,16 +55,20 @@ def parse_report(body: Any) -> AgentReport:
             report[name] = _typed(key, value, list, "an array of node ids")
             if not all(isinstance(node, str) for node in value):
                 raise ValueError(f"{key} is not an array of node ids")
-    word = report.pop("status", "") or ""
-    if status := normalize_status(word):
-        report["status"] = status
-    elif word.strip() and not report.get("preferred_label"):
-        report["preferred_label"] = word.strip()
+    if (word := report.pop("status", "") or "").strip():
+        reading = read_word(word, asked)
+        report |= {"status": reading.status, "word": reading.word,
+                   "preferred_label": report.get("preferred_label") or reading.word}
+        if reading.problem:
+            report |= {"failure_reason": reading.problem, "failure_class": UNKNOWN_OUTCOME}
     return cast("AgentReport", {name: value for name, value in report.items() if value})
 
 
-def read_report(path: Path) -> AgentReport:
-    """Return the report in a result file, empty if there is none; ValueError names what is wrong with the file."""
+def read_report(path: Path, asked: Container[str] | None = ()) -> AgentReport:
+    """Return the report in a result file, empty if there is none; ValueError names what is wrong with the file.
+
+    `asked` as in `parse_report`.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -70,7 +79,7 @@ def read_report(path: Path) -> AgentReport:
     if len(raw) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
     try:
-        return parse_report(json.loads(raw)) if raw.strip() else {}
+        return parse_report(json.loads(raw), asked) if raw.strip() else {}
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
@@ -92,7 +101,8 @@ def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: s
     status = word if word in exceptions else result
     return Outcome(status, report.get("preferred_label", ""), tuple(report.get("suggested_next_ids", ())),
                    {**(updates or {}), **report.get("context_updates", {})}, report.get("notes", ""),
-                   "" if succeeded else reason, "" if succeeded else report.get("failure_class") or failure_class)
+                   "" if succeeded else reason, "" if succeeded else report.get("failure_class") or failure_class,
+                   report.get("word", "") if succeeded else "")
 
 
 def _typed(key: str, value: Any, kind: type, description: str) -> Any:

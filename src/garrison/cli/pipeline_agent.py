@@ -73,7 +73,7 @@ class HomeAgent:
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
                     preamble=call.carried.history if call.carried and call.session else "",
-                    ways=list(next_steps(call.graph)[call.node.id]))
+                    words=sorted(call.asked), ways=list(next_steps(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
         assignment.write_context(dict(call.context))

@@ -77,7 +77,8 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
 @click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set context.KEY at the start (repeatable).")
 @click.option("--simulate", is_flag=True, help="Do no work: every node succeeds at once.")
 @click.option("--outcome", "outcomes", metavar="NODE=STATUS[:TIMES]", multiple=True,
-              help="With --simulate: outcome of NODE, in its first TIMES attempts or in all (repeatable).")
+              help="With --simulate: outcome of NODE, in its first TIMES attempts or in all; also NODE={JSON} with the "
+                   "fields of a status report (repeatable).")
 @click.option("--seed", default=None, metavar="TEXT", help="Seed of the jitter between retries.")
 @_run_options
 def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[str, ...], outcomes: tuple[str, ...],

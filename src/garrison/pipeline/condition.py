@@ -82,8 +82,8 @@ class Clause:
     def _is_equal(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
         if self.key == "outcome":
             if self.status is None:
-                return bool(outcome.preferred_label) and normalize_label(outcome.preferred_label) == self.label
-            return outcome.status == self.status
+                return self.label in {normalize_label(word) for word in (outcome.word, outcome.preferred_label) if word}
+            return outcome.status == self.status and not outcome.word
         value = look_up(self.key, outcome, context)
         if self.key.removeprefix("context.") in _LABELS:
             return normalize_label(to_text(value)) == self.label
@@ -199,7 +199,7 @@ def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
     without a leading `context.`, then as a path through nested objects.
     """
     if key == "outcome":
-        return outcome.status
+        return outcome.name
     if key == "preferred_label":
         return outcome.preferred_label
     value = context.get(key, _ABSENT)

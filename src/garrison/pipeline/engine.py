@@ -102,6 +102,7 @@ async def run_async(
     try:
         if journal is not None:
             opened = resume_run(journal, registry, graph, flow, transforms, changed=changed_graph)
+            journal.is_synced = not opened.start.simulated
         elif graph is not None:
             notes = notes or {}
             start_options = StartOptions(initial or {}, seed, max_steps, flow, tree, transforms,
@@ -113,6 +114,7 @@ async def run_async(
         check_on_resume(opened.program.graph)
         if directory is not None and journal is None:
             journal = RunJournal(directory, clock.utc)
+            journal.is_synced = not opened.start.simulated
             write_start(directory, journal, opened.start)
         scope = Scope(opened.start.run, opened.program.graph, Path(tree or opened.start.tree),
                       dict(os.environ if environ is None else environ),

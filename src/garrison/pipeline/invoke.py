@@ -73,6 +73,7 @@ class Invoker:
                     carried=self._carryover(place) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
                     emit=self.events.emit, resumed=is_inherited)
+        call.asked = self.program.units[place.node].words
         call.is_idle, call.finished_visits = is_idle, lambda: self.state.completed.count(place.node)
         return call
 
@@ -117,7 +118,8 @@ class Invoker:
                 else from_error(error)
         except (Exception, SystemExit) as error:
             return from_error(error)
-        return value if isinstance(value, (Outcome, Waiting)) else to_outcome(value, f"the handler of {place.node}")
+        return value if isinstance(value, (Outcome, Waiting)) else \
+            to_outcome(value, f"the handler of {place.node}", call.asked)
 
     async def _invoke(self, call: Call, kind: str, *, alone: bool) -> Any:
         handler = self.registry.get(kind)

@@ -1,7 +1,7 @@
 """Outcome of a node, result of a run, and the status words that people and agents write. Pure.
 
 A status is one of five words. Other spellings are normalized when an outcome is created, and unknown words are refused
-there, so that no other code compares spellings.
+there, so that no other code compares spellings. `status_report` reads what others wrote.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Outcome:
     `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
     the edge to follow and `suggested_next_ids` the nodes to go to, best first; both matter only where no condition
     decides. `context_updates` maps context keys to JSON values. `failure_class` is free text; "deterministic" failures
-    are not retried.
+    are not retried. `word` is a word that an edge asks for in place of a status; such an outcome is no plain success:
+    it neither matches `outcome=success` nor satisfies a goal gate.
     """
 
     status: str
@@ -57,6 +58,7 @@ class Outcome:
     notes: str = ""
     failure_reason: str = ""
     failure_class: str = ""
+    word: str = ""
 
     def __post_init__(self) -> None:
         status = normalize_status(self.status)
@@ -74,6 +76,11 @@ class Outcome:
         return self.status == FAIL
 
     @property
+    def name(self) -> str:
+        """Return the word that edges ask for: its own, else its status."""
+        return self.word or self.status
+
+    @property
     def good(self) -> bool:
         """Return whether the run may continue normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
@@ -87,7 +94,7 @@ class Outcome:
             data["suggested_next_ids"] = list(self.suggested_next_ids)
         if self.context_updates:
             data["context_updates"] = dict(self.context_updates)
-        for key in ("notes", "failure_reason", "failure_class"):
+        for key in ("notes", "failure_reason", "failure_class", "word"):
             if value := getattr(self, key):
                 data[key] = value
         return data
@@ -97,7 +104,7 @@ class Outcome:
         """Return the outcome that `to_data` wrote."""
         return cls(data["status"], data.get("preferred_label", ""), tuple(data.get("suggested_next_ids", ())),
                    data.get("context_updates", {}), data.get("notes", ""), data.get("failure_reason", ""),
-                   data.get("failure_class", ""))
+                   data.get("failure_class", ""), data.get("word", ""))
 
 
 @dataclass(frozen=True)
@@ -125,28 +132,6 @@ class RunResult:
                                                    for node, outcome in self.node_outcomes.items()}}
 
 
-def from_status_file(data: Mapping[str, Any]) -> Outcome:
-    """Return the outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
-
-    `status` and `preferred_label` are read as well. A word that is not a status (`needs_review`) becomes a success that
-    prefers this label, so that `outcome=needs_review` on an edge matches. Raise UsageError for any other data.
-    """
-    word = data.get("outcome", data.get("status"))
-    if not isinstance(word, str) or not word.strip():
-        raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))
-    label = _text(data, "preferred_label") or _text(data, "preferred_next_label")
-    status = normalize_status(word)
-    ids = data.get("suggested_next_ids") or ()
-    updates = data.get("context_updates") or {}
-    if ids and (not isinstance(ids, (list, tuple)) or not all(isinstance(node, str) for node in ids)):
-        raise UsageError("suggested_next_ids must be a list of node ids")
-    if not isinstance(updates, (dict, Mapping)):
-        raise UsageError("context_updates must be an object of keys and values")
-    return Outcome(status or SUCCESS, label or ("" if status else word.strip()), tuple(ids),
-                   {str(key): value for key, value in updates.items()}, _text(data, "notes"),
-                   _text(data, "failure_reason"), _text(data, "failure_class"))
-
-
 def check_json(values: Mapping[str, Any], owner: str = "context") -> None:
     """Raise UsageError, naming the key, if a value changes when it is written as JSON and read back."""
     for key, value in values.items():
@@ -161,12 +146,3 @@ def check_json(values: Mapping[str, Any], owner: str = "context") -> None:
         if not is_same:
             raise UsageError(f"{owner}: the value of {key!r:.60} ({type(value).__name__}) cannot be stored as JSON; "
                              "use text, numbers, true/false, null, lists and objects with text keys")
-
-
-def _text(data: Mapping[str, Any], key: str) -> str:
-    value = data.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise UsageError(f"{key} must be text")
-    return value

@@ -68,6 +68,8 @@ class PlannedTask:
     allow_empty: bool | None = None
     """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
     attrs: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    """Words besides the statuses that its agent may report (`Unit.words`)."""
     next_steps: tuple[str, ...] = ()
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
 
@@ -130,10 +132,12 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         raise Refused(problems[0] + others)
     graph = prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
+    program = compile_graph(graph, max_steps=max_steps)
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node, steps.get(node.id, ()), graph.attrs)
+        tasks={node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
+                                words=tuple(sorted(program.units[node.id].words)))
                for node in graph.nodes_of(*TASK_HANDLERS)},
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
@@ -148,7 +152,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         land=_land(graph),
         node_gate=text(graph.attrs, "node_gate"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
-        program=compile_graph(graph, max_steps=max_steps),
+        program=program,
         gates=gates_of(graph),
         managers={node.id: manager_of(node) for node in graph.nodes_of(MANAGER)},
     )

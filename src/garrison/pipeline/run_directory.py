@@ -204,6 +204,8 @@ class RunJournal:
             raise
         self.entries = self._writer.entries
         self._since_snapshot = len(self.entries)
+        self.is_synced = True
+        """False for a simulation: it does no work that a power cut could make it repeat."""
 
     @property
     def seq(self) -> int:
@@ -211,8 +213,8 @@ class RunJournal:
         return self._writer.seq
 
     def append(self, kind: str, data: dict[str, Any]) -> None:
-        """Append one record and sync it."""
-        self._writer.append(kind, data, self._now(), sync=True)
+        """Append one record and sync it, unless the run is a simulation."""
+        self._writer.append(kind, data, self._now(), sync=self.is_synced)
         self._since_snapshot += 1
 
     def append_event(self, event: Event) -> None:

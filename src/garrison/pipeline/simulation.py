@@ -1,29 +1,36 @@
 """Simulation: run a graph's flow without its work; every node succeeds at once, unless configured otherwise.
 
-`outcomes` maps a node to `(status, times)`: the outcome of its first `times` attempts (None: of all). `answers` maps a
-gate to the label chosen there (other gates choose their first option), and any other node to its preferred label.
-Attempts are counted from the run's history, so that a resume, a restart or a branch does not start the count again.
+`outcomes` maps a node to what its first attempts report (`times`; None: all of them): a status word, or a status report
+as an agent writes it. Both are read by the rule of `status_report`. `answers` maps a gate to the label chosen there
+(other gates choose their first option), and any other node to its preferred label. Nodes of every type are simulated,
+also those that only another installation could run. Attempts are counted from the run's history, so that a resume, a
+restart or a branch does not start the count again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from garrison.errors import UsageError
 from garrison.pipeline.flow.retry import retry_policy_of
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.handlers.call import Call, Handler
-from garrison.pipeline.handlers.registry import BUILT_IN, ENGINE_TYPES, offered
+from garrison.pipeline.handlers.registry import ENGINE_TYPES
 from garrison.pipeline.handlers.wait import wait_human
-from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, normalize_status
+from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome
 from garrison.pipeline.questions import AutoApprove, Prepared
+from garrison.pipeline.status_report import from_status_file
 
-SimulatedOutcomes = Mapping[str, tuple[str, int | None]]
+Report = str | Mapping[str, Any]
+"""What a simulated attempt reports: a status word, or the fields of a status report."""
+SimulatedOutcomes = Mapping[str, tuple[Report, int | None]]
 
 
 def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str, str]) -> dict[str, Handler]:
-    """Return a handler for every known type of the graph; gates are asked as usual, unless they have an outcome."""
+    """Return a handler for every type of the graph; gates are asked as usual, unless they have an outcome."""
     for node in outcomes:
         if node not in graph.nodes:
             some = ", ".join([*graph.nodes][:12])
@@ -31,8 +38,7 @@ def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str,
         if (kind := graph.nodes[node].handler) in ENGINE_TYPES:
             raise UsageError(f"--outcome names {node}, a {kind} node, whose outcome follows from others; name a "
                              "node that does work")
-    kinds = {node.handler for node in graph.nodes.values()} - {*ENGINE_TYPES}
-    simulated = {kind for kind in kinds if kind in BUILT_IN or kind.startswith("session.") or kind in offered()}
+    simulated = {node.handler for node in graph.nodes.values()} - {*ENGINE_TYPES}
 
     async def simulate(call: Call) -> Outcome | Any:
         if call.node.handler == "wait.human" and call.node.id not in outcomes:
@@ -45,13 +51,19 @@ def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str,
 def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[str, str]) -> Outcome:
     """Return the outcome of one attempt."""
     node = call.node.id
-    status, times = outcomes.get(node, (SUCCESS, None))
-    updates: dict[str, Any] = {"last_stage": node}
-    if times is not None and _earlier_attempts(call, status) >= times:
-        status = SUCCESS
-    bad = status in (FAIL, RETRY)
-    return Outcome(status, preferred_label=labels.get(node, ""), context_updates=updates, notes="simulated",
-                   failure_reason=f"simulated {status}" if bad else "")
+    report, times = outcomes.get(node, (SUCCESS, None))
+    outcome = _read(report, call)
+    if times is not None and _earlier_attempts(call, outcome.status) >= times:
+        outcome = Outcome(SUCCESS)
+    is_bad = outcome.status in (FAIL, RETRY)
+    return replace(
+        outcome, preferred_label=outcome.preferred_label or labels.get(node, ""), notes=outcome.notes or "simulated",
+        context_updates={"last_stage": node, **outcome.context_updates},
+        failure_reason=outcome.failure_reason or (f"simulated {outcome.status}" if is_bad else ""))
+
+
+def _read(report: Report, call: Call) -> Outcome:
+    return from_status_file({"outcome": report} if isinstance(report, str) else report, call.asked)
 
 
 def _earlier_attempts(call: Call, status: str) -> int:
@@ -65,16 +77,39 @@ def answerer_for(answers: Mapping[str, str]) -> Prepared:
     return Prepared(answers, AutoApprove())
 
 
-def parse_outcomes(words: Iterable[str]) -> dict[str, tuple[str, int | None]]:
-    """Parse `NODE=STATUS[:TIMES]` words into a mapping; raise UsageError for anything else."""
-    outcomes: dict[str, tuple[str, int | None]] = {}
+def parse_outcomes(words: Iterable[str]) -> dict[str, tuple[Report, int | None]]:
+    """Parse `NODE=STATUS[:TIMES]` and `NODE={JSON}[:TIMES]` words into a mapping; raise UsageError for any other."""
+    outcomes: dict[str, tuple[Report, int | None]] = {}
     for word in words:
         node, equals, rest = word.partition("=")
-        status, colon, times = rest.partition(":")
-        normalized = normalize_status(status) if status else None
-        if not equals or not node or normalized is None or (colon and not (times.isdigit() and int(times) > 0)):
-            raise UsageError(f"--outcome {word!r:.60} is not NODE=STATUS[:TIMES], STATUS one of {', '.join(STATUSES)}")
+        if not equals or not node:
+            raise UsageError(f"--outcome {word!r:.60} {_FORM}")
+        report, colon, times = _split_report(word, rest.strip())
+        if colon and not (times.isascii() and times.isdigit() and len(times) < 10 and int(times) > 0):
+            raise UsageError(f"--outcome {word!r:.60} {_FORM}")
         if node in outcomes:
             raise UsageError(f"--outcome names {node} twice; give each node one")
-        outcomes[node] = (normalized, int(times) if colon else None)
+        outcomes[node] = report, int(times) if colon else None
     return outcomes
+
+
+_FORM = (f"is not NODE=STATUS[:TIMES] or NODE={{JSON}}[:TIMES]; STATUS is one of {', '.join(STATUSES)}, or a word that "
+         "an edge of NODE asks for")
+
+
+def _split_report(word: str, text: str) -> tuple[Report, str, str]:
+    """Return what is before the last colon, that colon if there is one, and what is after it."""
+    if not text.startswith("{"):
+        status, colon, times = text.partition(":")
+        if not status.strip():
+            raise UsageError(f"--outcome {word!r:.60} {_FORM}")
+        return status.strip(), colon, times
+    try:
+        report, end = json.JSONDecoder().raw_decode(text)
+        from_status_file(report, None)
+    except (ValueError, RecursionError, UsageError) as error:
+        raise UsageError(f"--outcome {word!r:.60}: {error}") from error
+    rest = text[end:].strip()
+    if rest and not rest.startswith(":"):
+        raise UsageError(f"--outcome {word!r:.60} {_FORM}")
+    return report, rest[:1], rest[1:]

@@ -99,7 +99,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     launch = replace(launch, run_id=run)
     allow_empty = launch.agent == "command" and not task.get("prompt")
     created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd,
-                               allow_empty=allow_empty, **task)  # type: ignore[arg-type]
+                               allow_empty=allow_empty, words=[], **task)  # type: ignore[arg-type]
     run_records.save(runtime.files(run).attempt(node, 1) / "task.json", created)
     run_records.save(runtime.files(run).launch, launch)
     register_home(runtime)

@@ -64,7 +64,8 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         silence_s=planned.silence_s, goal=plan.goal,
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
-        attributes=_to_json(planned.attrs), context=context or {}, ways=list(planned.next_steps),
+        attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
+        ways=list(planned.next_steps),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "")

@@ -109,6 +109,8 @@ class Task:
     """Session id of an earlier node that this one continues, '' for none."""
     approve: bool = False
     """True if a person has to approve its work before that lands."""
+    words: list[str] | None = None
+    """Words besides the statuses that its agent may report since edges ask for them; None (older runs): any."""
     ways: list[str] = field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
 

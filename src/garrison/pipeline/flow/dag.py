@@ -149,7 +149,7 @@ def _redirect(turn: Turn, gate: str) -> None:
     """Go back to the retry target of an unsatisfied goal gate, rerunning everything after the target."""
     state, program = turn.state, turn.program
     outcome = state.outcomes[gate]
-    reason = f"goal gate {gate} ended as {outcome.status}" + (
+    reason = f"goal gate {gate} ended as {outcome.name}" + (
         f": {outcome.failure_reason}" if outcome.failure_reason else "")
     for target in (*program.units[gate].retry_targets, *program.retry_targets):
         after = _reachable(program, target)
@@ -197,7 +197,8 @@ def _worst_outcome(turn: Turn, node: str) -> Outcome:
     outcomes = [turn.state.outcomes.get(source, _SKIPPED) for source in turn.state.arrived[node]]
     worst = max(outcomes, key=lambda outcome: _WORST_LAST.index(outcome.status))
     label = next((outcome.preferred_label for outcome in reversed(outcomes) if outcome.preferred_label), "")
-    return Outcome(worst.status, label, worst.suggested_next_ids, {}, "", worst.failure_reason, worst.failure_class)
+    return Outcome(worst.status, label, worst.suggested_next_ids, {}, "", worst.failure_reason, worst.failure_class,
+                   worst.word)
 
 
 _WORST_LAST = (SKIPPED, SUCCESS, PARTIAL, "retry", FAIL)

@@ -25,6 +25,7 @@ from garrison.pipeline.condition import (
     ConditionSyntax,
     Or,
     Tree,
+    clauses_of,
     keys_of,
     normalize_label,
     parse_condition,
@@ -119,6 +120,8 @@ class Unit:
     max_same_failures: int = MAX_SAME_FAILURES
     """Identical failures in a row after which the run is stuck; 0 means never."""
     fan_out: FanOut | None = None
+    words: frozenset[str] = frozenset()
+    """Words that its edges, and those of the conditionals after it, ask for; normalized labels."""
     asks_outcome: bool = False
     """True if it is a conditional whose conditions ask for the previous outcome; its plain edge is then their else."""
 
@@ -214,7 +217,29 @@ def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], 
             raise
         except GarrisonError as error:
             raise Refused(graph.message_at(node.line, node.column, f"node {node.id}: {error}")) from None
-    return units
+    return {name: replace(unit, words=_asked_words(name, units)) for name, unit in units.items()}
+
+
+_WORD_KEYS = frozenset({"outcome", "context.outcome", "preferred_label", "context.preferred_label"})
+"""Keys of conditions whose values are words that a node may report."""
+
+
+def _asked_words(name: str, units: Mapping[str, Unit]) -> frozenset[str]:
+    """Return the words that the edges of a node ask for; a conditional passes the node's own outcome on."""
+    words, seen, pending = set[str](), set[str](), [name]
+    while pending:
+        unit = units[pending.pop()]
+        if unit.id in seen:
+            continue
+        seen.add(unit.id)
+        for route in unit.routes:
+            words |= {clause.label for clause in (clauses_of(route.condition) if route.condition else ())
+                      if clause.key in _WORD_KEYS and clause.op in ("=", "!=")}
+            if route.condition is None:
+                words.add(route.label)
+            if route.into_conditional:
+                pending.append(route.target)
+    return frozenset(words - {""})
 
 
 def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None, max_same: int | None) -> Unit:

@@ -411,7 +411,7 @@ class Turn:
 
 
 def _set_outcome_keys(context: dict[str, Any], outcome: Outcome) -> None:
-    context["outcome"] = outcome.status
+    context["outcome"] = outcome.name
     context["preferred_label"] = outcome.preferred_label
     context["failure_reason"] = outcome.failure_reason
     context["failure_class"] = outcome.failure_class

@@ -56,7 +56,7 @@ def go_on(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
 def fall_back(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
     """Go back to a retry target where no edge leads on from `unit`; else end the branch or the run."""
     if outcome.status != FAIL:
-        detail = f"no edge of {unit.id} matches its outcome {outcome.status}"
+        detail = f"no edge of {unit.id} matches its outcome {outcome.name}"
         if outcome.preferred_label:
             detail += f" (preferred label {outcome.preferred_label!r:.40})"
         conditions = [route.condition.text for route in unit.conditional if route.condition is not None]
@@ -131,17 +131,23 @@ def _exit(turn: Turn, place: Place) -> None:
 def is_satisfied(turn: Turn, gate: str) -> bool:
     """Return whether a goal gate lets the run end: it was never visited, or its last outcome is an explicit success.
 
-    A partial success counts if the node has allow_partial. A gate that a dag skipped was not visited.
+    A partial success counts if the node has allow_partial; a word of the graph's own never does. A gate that a dag
+    skipped was not visited.
     """
     outcome = turn.state.outcomes.get(gate)
-    if outcome is None or outcome.status == SUCCESS or not turn.state.visits.get(gate):
+    if outcome is None or not turn.state.visits.get(gate):
         return True
+    return not outcome.word and (outcome.status == SUCCESS or _is_partial(turn, gate, outcome))
+
+
+def _is_partial(turn: Turn, gate: str, outcome: Outcome) -> bool:
+    """Return whether a gate that accepts a partial success has one."""
     return outcome.status == PARTIAL and turn.program.units[gate].allow_partial
 
 
 def _redirect(turn: Turn, gate: str) -> None:
     state, program = turn.state, turn.program
-    why = f"goal gate {gate} ended as {state.outcomes[gate].status}"
+    why = f"goal gate {gate} ended as {state.outcomes[gate].name}"
     reason = state.outcomes[gate].failure_reason
     why += f": {reason}" if reason else ""
     target = next(iter((*program.units[gate].retry_targets, *program.retry_targets)), None)

@@ -26,9 +26,8 @@ from garrison.pipeline.outcome import (
     SUCCESS,
     Outcome,
     RunResult,
-    from_status_file,
-    normalize_status,
 )
+from garrison.pipeline.status_report import from_status_file, word_outcome
 from garrison.pipeline.transforms import expand_context
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ class Scope:
 class Call:
     """One call of a handler: an attempt at a node, with everything it may read and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "finished_visits",
-                 "graph", "is_idle", "node", "place", "resumed", "run", "session")
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "asked", "carried", "context", "edge",
+                 "finished_visits", "graph", "is_idle", "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
                  edge: Edge | None = None, carried: Carryover | None = None, folder: Callable[[], Path] | None = None,
@@ -104,6 +103,8 @@ class Call:
         """Account of the run so far for the agent: fidelity, thread and preamble."""
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
+        self.asked: frozenset[str] = frozenset()
+        """Words besides the statuses that edges of the node ask for (`Unit.words`)."""
         self.resumed = resumed
         """True if an earlier process had already started this place."""
         self.is_idle: Callable[[], bool] = bool
@@ -171,8 +172,11 @@ class Call:
             self._emit(kind, self.place.node, place=self.place.id, **data)
 
 
-def to_outcome(value: Any, source: str) -> Outcome:
-    """Convert a handler's result: an Outcome, a mapping of its fields, a status word, a bool or None."""
+def to_outcome(value: Any, source: str, asked: frozenset[str] = frozenset()) -> Outcome:
+    """Convert a handler's result: an Outcome, a mapping of its fields, a status word, a bool or None.
+
+    `asked` are the words that edges of its node ask for.
+    """
     match value:
         case Outcome():
             return value
@@ -180,19 +184,17 @@ def to_outcome(value: Any, source: str) -> Outcome:
             return Outcome(SUCCESS)
         case bool():
             return Outcome(SUCCESS if value else FAIL, failure_reason="" if value else f"{source} returned False")
-        case str():
-            status = normalize_status(value)
-            if status is not None:
-                return Outcome(status)
+        case str() if value.strip():
+            return word_outcome(value, asked)
         case dict() | Mapping():
-            return from_status(value, source)
+            return from_status(value, source, asked)
     return failed(f"{source} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
 
 
-def from_status(body: Mapping[str, Any], source: str) -> Outcome:
+def from_status(body: Mapping[str, Any], source: str, asked: frozenset[str]) -> Outcome:
     """Convert a mapping of an outcome's fields (`status` or `outcome`, and the rest); fail if it is not one."""
     try:
-        return from_status_file(body)
+        return from_status_file(body, asked)
     except UsageError as error:
         return failed(f"{source}: {error}")
 

@@ -83,13 +83,13 @@ def _write_response(folder: Path, result: Any) -> None:
 def _outcome(call: Call, result: Any, reported: Mapping[str, Any] | None) -> Outcome:
     """Return the outcome: what the agent reported in the status file, unless it failed, else what it returned."""
     if reported is not None and not (isinstance(result, Outcome) and result.failed):
-        return from_status(reported, f"{call.node.id}'s status file")
+        return from_status(reported, f"{call.node.id}'s status file", call.asked)
     if isinstance(result, str):
         return Outcome(SUCCESS, notes=result[:RESPONSE_CHARS])
     if result is None and not flag(call.attrs, "auto_status"):
         return failed(f"the agent of {call.node.id} returned nothing; let it return its response, or set "
                       "auto_status=true", "silent")
-    return to_outcome(result, f"the agent of {call.node.id}")
+    return to_outcome(result, f"the agent of {call.node.id}", call.asked)
 
 
 def read_status_file(folder: Path | None) -> Mapping[str, Any] | None:

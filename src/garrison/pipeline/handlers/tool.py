@@ -133,7 +133,7 @@ def _outcome(call: Call, result: JobResult, folder: Path) -> Outcome:
     else:
         outcome = Outcome(SUCCESS, notes=output[-200:])
     if reported is not None:
-        outcome = _merge(outcome, from_status(reported, f"{call.node.id}'s status file"))
+        outcome = _merge(outcome, from_status(reported, f"{call.node.id}'s status file", call.asked))
     return replace(outcome, context_updates={**updates, **outcome.context_updates})
 
 

@@ -207,7 +207,7 @@ def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_pat
     (("--simulate", "--outcome", "tset=fail"), UsageError, "'tset', which is not a node"),
     (("--simulate", "--outcome", "ok=fail"), UsageError, "ok, a conditional node, whose outcome follows from others"),
     (("--simulate", "--outcome", "test=fail:1", "--outcome", "test=retry"), UsageError, "names test twice"),
-    (("--simulate", "--outcome", "test=splendid"), UsageError, "NODE=STATUS[:TIMES]"),
+    (("--simulate", "--outcome", "test="), UsageError, "NODE=STATUS[:TIMES]"),
     (("--simulate", "--outcome", "test=fail:0"), UsageError, "NODE=STATUS[:TIMES]"),
     (("--simulate", "--answer", "nothing"), UsageError, "is not GATE=LABEL"),
     (("--simulate", "--answer", "gate=A"), UsageError, "is not a node of the graph"),

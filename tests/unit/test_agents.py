@@ -88,8 +88,8 @@ def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, rea
     ({"preferred_label": "back"}, 3, "fail", "the command failed (exit 3): printed"),
     ({"status": "fail"}, 0, "fail", "it reports fail"),
     ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
-    ({"status": "blocked"}, 0, "fail", f"unknown outcome 'blocked'; write {', '.join(STATUSES)}, or a word that an edge "
-                                       "of the node asks for"),
+    ({"status": "blocked"}, 0, "fail",
+     f"unknown outcome 'blocked'; write {', '.join(STATUSES)}, or a word that an edge of the node asks for"),
     ("[]", 0, "fail", "its result file is invalid: it is not a JSON object")])
 def test_rule_exit_zero_with_a_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")

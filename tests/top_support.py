@@ -81,7 +81,7 @@ class HomeBuilder:
         path = self.home / "merge-queue" / queue / "main" / "journal.jsonl"
         journal.append_shared(path, "hand", kind, data, self.now())
 
-    def enqueue(self, run: str, node: str, *, queue: str = "repo-1") -> None:
+    def enqueue(self, run: str, node: str, *, queue: str = "repo-1", **more: object) -> None:
         """Queue a node's branch in a merge queue: that of the only repository, unless another is named."""
         path = self.home / "merge-queue" / queue / "main" / "journal.jsonl"
         if not path.exists():
@@ -90,7 +90,7 @@ class HomeBuilder:
                 "gate": body.gate, "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": []}, self.now())
         journal.append_shared(path, "hand", "enq", {
             "entry": f"{node}-1-0123abcd", "run": run, "node": node, "attempt": 1, "branch": f"garrison/{run}/{node}",
-            "oid": "0" * 40, "target": "main", "repo": "/repo", "recipient": "", "supersedes": []}, self.now())
+            "oid": "0" * 40, "target": "main", "repo": "/repo", "recipient": "", "supersedes": [], **more}, self.now())
 
     def working(self, guardian: Writer, run: str, node: str, *, life: int = 1, command: str = "exec sleep 600") -> None:
         """Make a node with a runner and an agent at work."""

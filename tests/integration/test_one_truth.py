@@ -90,12 +90,12 @@ def gated(home: HomeBuilder, run: str) -> None:
                              "default": "", "deadline": "", "signal": "", "options": []}, home.now())
 
 
-def queued(home: HomeBuilder, run: str, status: str = "", **pause: str) -> None:
+def queued(home: HomeBuilder, run: str, status: str = "", *, approval: bool = False, **pause: str) -> None:
     guardian = home.run(run, "a", "b")
     upper(home, run)
     node(home, guardian, "a", "active", "impl_complete")
     home.incarnation("runner", "a", run, phase="validating")
-    home.enqueue(run, "a", queue=run)
+    home.enqueue(run, "a", queue=run, **({"approval": True, "status": "held"} if approval else {}))
     if status:
         home.queue_record("state", {"entry": "a-1-0123abcd", "status": status}, queue=run)
     if pause:
@@ -163,6 +163,10 @@ SITUATIONS = {
     "queued": Situation(queued, "running", "", {"a": "queued", "b": "waiting"}, {"a": "next in the merge queue"}),
     "on-hold": Situation(lambda home, run: queued(home, run, "held"), "waiting", "release a in the merge queue",
                          {"a": "queued", "b": "waiting"}),
+    "testing": Situation(lambda home, run: queued(home, run, "candidate"), "running", "",
+                         {"a": "testing", "b": "waiting"}),
+    "approval": Situation(lambda home, run: queued(home, run, approval=True), "waiting", "your approval of a",
+                          {"a": "waiting for approval", "b": "waiting"}, {"a": "waiting for approval"}),
     "paused": Situation(lambda home, run: queued(home, run, reason="base_red"), "waiting", "the merge queue",
                         {"a": "queued", "b": "waiting"}, {"a": "the queue is paused (base_red)"}),
     "held": Situation(held, "waiting", "you to unpark a", {"a": "parked", "b": "waiting"},

@@ -144,5 +144,8 @@ def test_a_node_behind_a_gate_waits_for_the_gate_not_for_a_free_agent() -> None:
 
 @pytest.mark.parametrize("status", TRANSITIONS)
 def test_a_node_that_lands_is_in_a_state_of_one_vocabulary(status: str) -> None:
-    assert state_word("landing", WORKING, None, asks=False, entry=status) in (
-        "queued", "testing", "landed", "rejected", "withdrawn")
+    word = state_word("landing", WORKING, None, asks=False, landing=replace(ENTRY, status=status).landing)
+    assert word in ("queued", "testing", "landed", "rejected", "withdrawn")
+    approval = state_word("landing", WORKING, None, asks=False, landing=replace(
+        ENTRY, status=status, approval=True).landing)
+    assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS

@@ -172,6 +172,7 @@ def _exit_code(view: RunView) -> int | None:
 
 STYLES: Mapping[str, str] = {
     "landed": "good", "no change": "good", "skipped": "dim", "landing": "due", "queued": "due", "testing": "due",
+    "waiting for approval": "due",
     "asks": "due", "died": "bad", "rejected": "bad", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
     "corrupt": "bad",

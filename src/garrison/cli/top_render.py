@@ -20,11 +20,13 @@ SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
     "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "queued": "▲", "testing": "▲",
-    "landed": "✓", "no change": "=", "rejected": "✗", "waiting": "·", "interrupted": "⊘"}
+    "landed": "✓", "no change": "=", "waiting for approval": "?", "rejected": "✗",
+    "withdrawn": "-", "waiting": "·", "interrupted": "⊘"}
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
                              "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
-                             "done": "good", "queued": "due", "testing": "due", "rejected": "bad", "starting": "busy",
+                             "done": "good", "queued": "due", "testing": "due",
+                             "waiting for approval": "due", "rejected": "bad", "starting": "busy",
                              "alive": "good"}
 """State → its style."""
 KEYS: Sequence[tuple[str, str]] = (

@@ -47,7 +47,7 @@ SHOWN: Mapping[str, str] = {
     "conflict": "rejected", "rejected": "rejected",
     "cancelled": "withdrawn", "superseded": "withdrawn",
 }
-"""Status → the word for the landing of its node, the same in every view."""
+"""Status → the word for the landing of its node, unless it waits for approval."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
 """Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
@@ -106,6 +106,11 @@ class MergeEntry:
     def awaits_approval(self) -> bool:
         """Return whether it is held until a person approves or rejects it."""
         return self.approval and self.status == "held"
+
+    @property
+    def landing(self) -> str:
+        """Return the word for the landing of its node, the same in every view."""
+        return WAITING_FOR_APPROVAL if self.awaits_approval else SHOWN[self.status]
 
     @property
     def key(self) -> tuple[str, str]:

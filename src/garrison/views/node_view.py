@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.merge.entry import SHOWN
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
@@ -155,6 +154,11 @@ class NodeReader:
         return [name for name in self.state.questions
                 if name in self.state.nodes and has_open_question(self._facts(name))]
 
+    def awaiting_approval(self) -> list[str]:
+        """Return the nodes whose work waits for a person's approval."""
+        entries = self.model.queue.unfinished() if self.model.queue else []
+        return [entry.node for entry in entries if entry.run == self.model.run and entry.awaits_approval]
+
     def failed(self, node: NodeView) -> FailedNode:
         """Return why a node failed."""
         folder = self.files.attempt(node.node, node.journaled.attempt)
@@ -166,7 +170,7 @@ class NodeReader:
     def landing(self, age: Callable[[str], float | None]) -> list[QueueEntryView]:
         """Return the run's unfinished merge entries."""
         queue = self.model.queue
-        return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.status, age(entry.enqueued_at),
+        return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.landing, age(entry.enqueued_at),
                                describe_activity(NodeFacts("impl_complete", entry=entry, entries_ahead=ahead,
                                                            pause=queue.pause)))
                 for ahead, entry in enumerate(queue.unfinished()) if entry.run == self.model.run] if queue else []
@@ -190,7 +194,7 @@ class NodeReader:
         facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
         no_rework = task is not None and task.attributes.get("rework") == "none"
         place, asks = place_of(self.state, name), has_open_question(facts)
-        state = state_word(place, runner, agent, asks=asks, entry=facts.entry.status if facts.entry else "",
+        state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
@@ -374,11 +378,11 @@ def place_of_status(status: str, landing: str) -> str:
 
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
-               entry: str = "", guardian_alive: bool = True) -> str:
+               landing: str = "", guardian_alive: bool = True) -> str:
     """Return a node's state in one word, the same in every view: its place; while it is worked on, what its two
-    processes do; while it lands, what its merge `entry` does."""
+    processes do; while it lands, the word for its `landing`."""
     if place == "landing":
-        return SHOWN.get(entry, SHOWN["queued"])
+        return landing or Landing.QUEUED
     is_over = place in ("landed", Landing.NO_CHANGE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"

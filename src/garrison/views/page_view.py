@@ -397,7 +397,8 @@ def review_json(entry: MergeEntry) -> dict[str, Any]:
 def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
     """Return an unfinished merge entry; `position` counts from 1, those of other runs too."""
     return {"id": entry.id, "node": entry.node, "attempt": entry.attempt, "branch": entry.branch,
-            "state": entry.status, "position": position, "since": entry.enqueued_at, "priority": entry.priority,
+            "state": entry.status, "word": entry.landing,
+            "position": position, "since": entry.enqueued_at, "priority": entry.priority,
             "detail": entry.reason[:TEXT], "tests": entry.tests}
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.merge.entry import SHOWN as LANDING_WORDS
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
@@ -219,7 +218,7 @@ class RunReader:
             place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
         nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
-        asking = nodes.open_questions()
+        asking, reviews = nodes.open_questions(), nodes.awaiting_approval()
         if saved is None:
             corrupt = corrupt or f"{files.launch} cannot be read"
         status, reason = decide_status(model.state, processes, adhoc=launch.adhoc,
@@ -230,7 +229,7 @@ class RunReader:
         branch = adhoc_branch(model) if launch.adhoc else ""
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
-            questions=[*asking, *(gate.place for gate in gates if gate.kind != SIGNAL)],
+            questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
@@ -306,7 +305,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
             waiting.append(f"you to unpark {name}")
         elif parked is not None and not parked.probe_at:
             waiting.append(f"you to unpark {name} ({parked.why})")
-        elif name in asking:
+        elif name in asking and node.status == "active":
             waiting.append(f"an answer to the agent of {name}")
         elif entry is not None and entry.status == "held":
             waiting.append(f"your approval of {name}" if entry.approval
@@ -352,7 +351,7 @@ def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str
 def adhoc_branch(model: RunModel) -> str:
     """Return the word for the landing of an ad-hoc run's branch; '' before it is queued. Pure."""
     entries = [entry for entry in model.queue.entries.values() if entry.run == model.run] if model.queue else []
-    return LANDING_WORDS[entries[-1].status] if entries else ""
+    return entries[-1].landing if entries else ""
 
 
 def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:

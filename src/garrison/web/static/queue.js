@@ -7,7 +7,6 @@ import { confirmed } from "./notice.js";
 import { reset, since } from "./time.js";
 import { signOf, stateOf } from "./words.js";
 
-const WORDS = { candidate: "building candidate", testing: "testing candidate", landing: "landing", landing_blocked: "blocked" };
 const SHOWN = 8; // landed entries
 
 /** The panel; `choose` opens a node, `act` posts a change. */
@@ -44,7 +43,7 @@ export function queuePanel(choose, act) {
         el("span", { class: "kind" }, word)), since(at), ...more);
   }
 
-  const make = (entry, can) => row(entry.state, entry.node, WORDS[entry.state] ?? entry.state, entry.since,
+  const make = (entry, can) => row(entry.state, entry.node, entry.word ?? entry.state, entry.since,
     el("p", { class: "doing" }), can ? el("div", { class: "row" }, buttons(entry)) : null);
 
   function buttons(entry) {

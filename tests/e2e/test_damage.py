@@ -276,10 +276,10 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     place.release("a")
     assert terminal.finish() == 0, place.logs()
     place.check("a", history=False)
-    for words, message in ((("launch", "--resume", "r1"), "run r1 is done"),
-                           (("stop", "r1"), "run r1 is already done")):
+    for words, code, message in ((("launch", "--resume", "r1"), 0, "run r1 is done"),
+                                 (("stop", "r1"), 1, "run r1 is already done")):
         refused = place.command(*words)
-        assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1)
         assert message in refused.stderr
     again = place.command(*place.launch_arguments(graph, "r1"))
     assert (again.returncode, "run r1 exists already" in again.stderr) == (1, True)

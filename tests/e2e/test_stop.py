@@ -104,6 +104,9 @@ def test_a_runner_marked_by_hand_wedges_no_run_and_a_stop_ends(place: Place) -> 
     assert place.identity("runner-a")["status"] == "active"
     assert mark_terminated(place, "runner", "a", "--run", "r1", "--kill").returncode == 0
     place.pid("runner-a", incarnation=2)
+    assert mark_terminated(place, "guardian", "crew", "--run", "r1", "--kill").returncode == 0
+    place.pid("guardian-crew", incarnation=2)
+    assert (place.status(), place.identity("orchestrator-a")["incarnation"]) == ("running", 1), "its runner works on"
 
     # as an earlier version did it, to a living process
     path = place.home / "identities/runner-a@r1.json"

@@ -207,7 +207,8 @@ def _end_process(observer: Observer, identity: Identity, reason: str) -> None:
         return
     from garrison.supervise.incarnation import fence, kill_incarnation
 
-    kill_incarnation(observer, fence(observer, identity, reason, ORDER), Timing.read(os.environ).sweep_grace)
+    fenced = fence(observer, identity, reason, ORDER)
+    kill_incarnation(observer, fenced, Timing.read(os.environ).sweep_grace, at_once=True)
 
 
 def _existing(old: Identity | None, key: Key) -> Identity:

@@ -375,15 +375,18 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
     return observer.store.update(Identity, identity.key, crashed, named=False)
 
 
-def kill_incarnation(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
-    """Kill what is left of a fenced incarnation; return what was killed. Safe to repeat."""
+def kill_incarnation(observer: Observer, fenced: Identity, grace: float, *, at_once: bool = False) -> list[ProcessId]:
+    """Kill what is left of a fenced incarnation; return what was killed. Safe to repeat.
+
+    The process of one that hangs or lingers, or any if `at_once`, gets no TERM: it would first stop its own children,
+    which are well.
+    """
     root, here = None, observer.machine
     is_same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
     # A lease holds its spawner's pid, which must not be killed.
     if fenced.pid and fenced.start_ticks and is_same_kernel and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)
-        if fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
-            # No TERM: a process that hung or lingers would first stop its own children, which are well.
+        if at_once or fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
             observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
     killed = observer.processes.kill_tree(root, _marker(observer, fenced), grace=grace)
     if fenced.spawn_deadline is not None:  # never active: its predecessor may still hold the life lock of the name

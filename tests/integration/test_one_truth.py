@@ -269,6 +269,7 @@ class Surfaces:
         stream.observe(HomeObserver(self.home).observe([run])[run])
         shown = stream.snapshot()
         nodes = {name: one for name, one in shown["nodes"].items() if one["state"]}
+        assert all(one["status"] == one["state"] for one in nodes.values() if one["place"] in ("landing", "landed"))
         return Shown(shown["status"], shown["reason"], {name: one["state"] for name, one in nodes.items()},
                      {name: one["doing"] for name, one in nodes.items()})
 

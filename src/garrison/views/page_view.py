@@ -15,7 +15,7 @@ from typing import Any
 
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import Landing, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, shown
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
@@ -245,7 +245,9 @@ class PageModel:
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
                     "reason": outcome.reason if outcome else "", "parked": None}
-        return {**common, "status": shown(node.status, node.landing), "place": place_of(state, name),
+        entry = self.model.place_in_queue(name, node.attempt)[0] if node.status == IMPL_COMPLETE else None
+        status = entry.landing if entry is not None else shown(node.status, node.landing)
+        return {**common, "status": status, "place": place_of(state, name),
                 "attempt": node.attempt, "since": node.since, "reason": node.reason[:TEXT], "commit": node.commit,
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 
@@ -274,17 +276,22 @@ class PageModel:
                 self._compare(patch, "queue", self._queue())
                 self._compare(patch, "gates", self._gates())
                 self._compare_status(patch)
+                self._compare_nodes(patch, [name for name, node in self.model.state.nodes.items()
+                                            if node.status == IMPL_COMPLETE])
             return patch
         if record.journal == GUARDIAN:
             self._compare_status(patch)
             self._compare(patch, "gates", self._gates())
             self._compare(patch, "problems", self.problems)
+        self._compare_nodes(patch, self._touched(record))
+        return patch
+
+    def _compare_nodes(self, patch: dict[str, Any], names: list[str]) -> None:
         sent = self._sent["nodes"]
-        nodes = {name: node for name in self._touched(record) if sent.get(name) != (node := self._node(name))}
+        nodes = {name: node for name in names if sent.get(name) != (node := self._node(name))}
         if nodes:
             sent.update(nodes)
             patch["nodes"] = nodes
-        return patch
 
     def _compare_status(self, patch: dict[str, Any]) -> None:
         for part, value in self._status().items():

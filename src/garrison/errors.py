@@ -30,6 +30,10 @@ class Refused(GarrisonError):
     """A well-formed request that garrison will not carry out now; the message says what would help."""
 
 
+class Shortage(GarrisonError):
+    """The machine lacks processes, memory or descriptors for a start; it passes, and says nothing about the work."""
+
+
 class NotFound(GarrisonError):
     """No record, node, entry or session of that name."""
 

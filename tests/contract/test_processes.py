@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Shortage
 from garrison.system import kill_tree, processes
 from garrison.system.kill_tree import select_targets
 from garrison.system.process_control import Processes, RealProcesses
@@ -285,3 +287,22 @@ def test_a_kill_spares_other_incarnations_the_caller_and_tmux(data: st.DataObjec
         above.add(at)
         at = by_pid[at].ppid
     assert all(by_pid[pid].marker != MINE or is_tmux(by_pid[pid].comm) or pid in above | {1} for pid in spared)
+
+
+def test_a_start_without_descriptors_is_a_shortage_and_leaves_none_open(tmp_path: Path) -> None:
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, before[1]))
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        os.close(held.pop())  # the log can be opened, and nothing else
+        with pytest.raises(Shortage, match="no room to start true: Too many open files"):
+            processes.spawn(["true"], env={}, cwd=tmp_path, log=tmp_path / "log")
+        held.append(os.dup(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held:
+            os.close(descriptor)

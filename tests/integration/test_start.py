@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, Shortage
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
@@ -219,6 +219,22 @@ def test_a_superseded_incarnation_writes_nothing(scene: Scene) -> None:
             write()
     assert on_disk(scene.home) == before
     life.lock.release()
+
+
+@pytest.mark.parametrize(("error", "death_class"), [
+    (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "shortage"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "shortage"), (Shortage("no room to start it"), "shortage"),
+    (GarrisonError("fork failed: Resource temporarily unavailable"), "shortage"),
+    (GarrisonError("cannot start x: No such file"), "crash"), (OSError(errno.ENOENT, "No such file"), "crash")])
+def test_a_start_for_which_the_machine_has_no_room_is_not_a_crash(scene: Scene, error: Exception,
+                                                                  death_class: str) -> None:
+    def fail(_leased: Identity, _marker: str) -> None:
+        raise error
+
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, fail)
+    found = scene.store.get(Identity, KEY)
+    assert (found.status, found.metadata["class"]) == ("crashed", death_class)
+    assert found.reason.startswith("could not be started: ")
 
 
 def test_a_process_that_ends_before_it_is_active_lapses_at_once(scene: Scene) -> None:

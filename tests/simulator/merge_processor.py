@@ -258,6 +258,9 @@ class Gates(GateRuns):
     def _full_disk(self) -> None:
         return None
 
+    def _lack_of_room(self) -> str:
+        return ""
+
     def close(self, *, end: bool) -> None:
         """Let go of all; `end` kills them."""
         for run in self._runs.values() if end else ():

@@ -27,7 +27,7 @@ from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import disk_space, failpoint, kill_tree, processes
+from garrison.system import disk_space, failpoint, kill_tree, processes, shortage
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.exit_info import quote_command
 from garrison.system.jobs import is_signal_exit, read_tail
@@ -236,10 +236,13 @@ class GateRun:
         return Verdict(result, code, reason + hint, tail, log)
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
-        """Return whether the run says nothing about the tree: it vanished, a signal ended it, or the disk was full."""
+        """Return whether the run says nothing about the tree: it vanished, a signal ended it, or it had no room."""
         if code == -1 or (not timed_out and is_signal_exit(code)):
             return True
-        return code != 0 and (disk_space.reports_no_space(tail) or disk_space.is_full(self.slot.path))
+        if code == 0:
+            return False
+        is_out_of_room = disk_space.reports_no_space(tail) or shortage.reports_shortage(tail)
+        return is_out_of_room or disk_space.is_full(self.slot.path)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -302,6 +305,8 @@ class GateRuns:
         """Start a gate run on a commit, for these entries; wait if the disk is full."""
         if full := self._full_disk():
             return Wait("no_room", f"No space left on device: {full}; {entries[0].id} is tested when there is room")
+        if lack := self._lack_of_room():
+            return Wait("no_room", f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
         config = require_config(self.queue.state)
         first, number = entries[0], entries[0].tests + 1
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
@@ -326,6 +331,10 @@ class GateRuns:
     def _full_disk(self) -> Path | None:
         """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
         return next((path for path in (self.folder, self.queue.folder) if disk_space.is_full(path)), None)
+
+    def _lack_of_room(self) -> str:
+        """Return what the machine lacks for a gate run, '' if nothing."""
+        return shortage.find_shortage(shortage.MIN_FOR_WORK)
 
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
-from garrison.system import disk_space
+from garrison.system import disk_space, shortage
 from garrison.system.event_loop import EventLoop
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Process(Protocol):
 def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop: EventLoop | None = None) -> int:
     """Drive `process` to its end; return its exit code."""
     event_loop = event_loop or EventLoop(WAKING_SIGNALS)
-    errors = RepeatedErrors()
+    errors, watch_errors = RepeatedErrors(), RepeatedErrors()
     try:
         while True:
             fingerprint = process.fingerprint()  # before the turn: a change during it must show afterwards
@@ -102,10 +102,10 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
             if process.exit_code is not None:
                 return process.exit_code
             runtime.processes.reap()
-            process.watch(event_loop)
+            is_watching = _watch(process, event_loop, watch_errors, runtime)
             if is_busy:
                 received = event_loop.wait(0.0).signals
-            elif errors.last:
+            elif errors.last or not is_watching:
                 # The exit of the git that failed must not wake the loop: it would retry without a pause.
                 received = (*event_loop.wait(0.0).signals, *event_loop.wait(_pause(process, runtime)).signals)
             else:
@@ -129,6 +129,19 @@ def _await_removal(home: Path) -> None:
     end = time.monotonic() + HOME_REMOVAL
     while (home / "identities").is_dir() and time.monotonic() < end:
         time.sleep(0.02)
+
+
+def _watch(process: Process, event_loop: EventLoop, errors: RepeatedErrors, runtime: Runtime) -> bool:
+    """Register what wakes the loop; False without a descriptor for it: then every rescan brings a turn."""
+    try:
+        process.watch(event_loop)
+    except OSError as error:
+        if error.errno not in shortage.ERRNOS:
+            raise
+        errors.add(f"cannot watch processes and files: {error.strerror}", runtime.clock.monotonic())
+        return False
+    errors.clear()
+    return True
 
 
 def _pause(process: Process, runtime: Runtime) -> float:
@@ -197,8 +210,8 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
     except GarrisonError as error:
         errors.add(str(error), now)
         is_damage = isinstance(error, RecordError)
-        if not is_damage and _is_disk_full(error, runtime):
-            errors.since = now  # wait for space however long it takes; the launcher reports it
+        if not is_damage and (shortage.is_shortage(error) or _is_disk_full(error, runtime)):
+            errors.since = now  # wait for room however long it takes; the launcher reports it
             return False
         if errors.has_lasted(runtime.timing.damage_patience if is_damage else runtime.timing.git_patience, now):
             if is_damage:
@@ -235,10 +248,10 @@ def _beat(incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors, no
     return True
 
 
-def exit_gracefully(incarnation: Incarnation, reason: str, code: int = 0) -> int:
+def exit_gracefully(incarnation: Incarnation, reason: str, code: int = 0, death_class: str = "") -> int:
     """Record the end of this incarnation; return `code`. A damaged record is logged and stops nothing."""
     try:
-        incarnation.end(reason, code)
+        incarnation.end(reason, code, death_class)
     except RecordError as error:
         log_line(str(error))
     return code

@@ -20,7 +20,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import RunnerState
 from garrison.supervise.incarnation import SpawnRequest, start_incarnation
-from garrison.system import disk_space
+from garrison.system import disk_space, shortage
 from garrison.system.git import Git, repository_key
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
@@ -47,6 +47,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
     key = request.key
 
     def spawn(identity: Identity, marker: str) -> ProcessId:
+        shortage.require_room()
         argv = process_argv(key, runtime.home, identity.incarnation, options)
         log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
@@ -102,6 +103,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
                            metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
     def open_session(leased: Identity, marker: str) -> ProcessId | None:
+        shortage.require_room()
         argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}

@@ -48,7 +48,7 @@ from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
-from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, TERMINAL
+from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, SHORTAGE, TERMINAL
 from garrison.supervise.decisions import ChildState, encode_inputs
 from garrison.supervise.incarnation import fence, kill_incarnation, new_id
 from garrison.supervise.observer import HangWatcher
@@ -63,6 +63,7 @@ from garrison.system.exit_info import (
     describe_hangup,
     is_tmux_server_gone,
 )
+from garrison.system.shortage import find_shortage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,6 +189,8 @@ class Supervisor:
         self._exits.forget(*process)
         if death_class == CRASH and memory and (code is None or code in KILLED):
             death_class = MEMORY
+        elif death_class == CRASH and child.verdict.state == "lapsed" and (lack := find_shortage()):
+            why, death_class = f"{why}; {lack}", SHORTAGE
         return describe_death(why, code=code, memory=memory, server_died=_lost_tmux_server(identity)), death_class
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:

@@ -293,6 +293,10 @@ class NodeCancelled:
     why: str = ""
 
 
+MACHINE = "machine"
+"""`NoteWritten.who` of a note about the machine, which waits for no person."""
+
+
 @dataclass(frozen=True)
 class NoteWritten:
     """Something waits for a person: `who` waits, `text` says for what."""

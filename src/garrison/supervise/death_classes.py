@@ -17,18 +17,18 @@ class Ruling:
     follows: str
     weight: float = 1.0
     """Part of a death for which one of this class counts."""
-    """backoff · at once · reset (wait until a rate limit resets) · person (park until a person acts) · resume (when the
-    person who stopped it resumes it) · never (its work is done)."""
+    """backoff · at once · pause (a while, longer each time) · reset (wait until a rate limit resets) · person (park
+    until a person acts) · resume (when the person who stopped it resumes it) · never (its work is done)."""
 
     @property
     def restarts(self) -> bool:
         """Return whether a successor follows without a person."""
-        return self.follows in ("backoff", "at once", "reset")
+        return self.follows in ("backoff", "at once", "pause", "reset")
 
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
 TERMINAL = "terminal"
-MEMORY = "memory"
+MEMORY, SHORTAGE = "memory", "shortage"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
 CLASSES: Mapping[str, Ruling] = {
@@ -39,6 +39,7 @@ CLASSES: Mapping[str, Ruling] = {
     ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process
     TERMINAL: Ruling(False, "at once"),  # its terminal server died, which counts against another of its sessions
+    SHORTAGE: Ruling(False, "pause"),  # the machine had no room for its start: not its fault
     RATE_LIMIT: Ruling(False, "reset"),
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),

@@ -36,11 +36,12 @@ from garrison.records.hook import Hook, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import format_marker
-from garrison.supervise.death_classes import CRASH, HUNG, REBOOT
+from garrison.supervise.death_classes import CRASH, HUNG, REBOOT, SHORTAGE
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
 from garrison.system.processes import ProcessId
+from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,8 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
     """Lease the next incarnation, then start its process with `spawn(identity, marker)`; return the leased identity.
 
     `spawn` returns the process if it knows it: its death is then noticed before it is active. If `spawn` fails the
-    lease is returned as a crash, so that the restart policy counts it.
+    lease is returned as a crash, so that the restart policy counts it; for lack of room on the machine, as one that is
+    waited for.
     """
     leased, has_hook = _lease(observer, request, deadline_s)
     if not has_hook:
@@ -154,8 +156,8 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
         if process is not None:
             observer.note_started(leased, process)
     except (OSError, GarrisonError) as error:
-        now, why = observer.clock.utc(), str(error)
-        observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why))
+        now, why, death_class = observer.clock.utc(), str(error), SHORTAGE if is_shortage(error) else CRASH
+        observer.store.update(Identity, request.key, lambda old: _return_lease(old, leased, now, why, death_class))
     failpoint.here(":spawned")
     if has_hook:
         link_hook(observer, leased)
@@ -196,10 +198,11 @@ def link_hook(observer: Observer, identity: Identity) -> None:
     observer.store.update(Hook, key, lambda old: next_hook(old, key, identity.incarnation, now, new_id()), named=False)
 
 
-def _return_lease(old: Identity | None, leased: Identity, now: str, why: str) -> Identity:
+def _return_lease(old: Identity | None, leased: Identity, now: str, why: str, death_class: str) -> Identity:
     if old is None or old.incarnation != leased.incarnation or old.status != "starting":
         raise Fenced(f"the lease of {leased.key.full} was granted to another spawner")
-    return mark_ended(old, "crashed", now, f"could not be started: {why}")
+    ended = mark_ended(old, "crashed", now, f"could not be started: {why}")
+    return replace(ended, metadata={**ended.metadata, "class": death_class})
 
 
 # ---- start: the child's half -----------------------------------------------------------------------------------------
@@ -296,10 +299,18 @@ class Incarnation:
         self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
         failpoint.here(":ready")
 
-    def end(self, reason: str, exit_code: int = 0) -> None:
-        """End gracefully: `terminated` with a reason, then release the life lock."""
+    def end(self, reason: str, exit_code: int = 0, death_class: str = "") -> None:
+        """End gracefully: `terminated` with a reason, then release the life lock.
+
+        `death_class` is the class of the death that its supervisor may see in this end.
+        """
         now = self.clock.utc()
-        self.update(lambda old: mark_ended(old, "terminated", now, reason, exit=exit_code))
+
+        def ended(old: Identity) -> Identity:
+            over = mark_ended(old, "terminated", now, reason, exit=exit_code)
+            return replace(over, metadata={**over.metadata, "class": death_class}) if death_class else over
+
+        self.update(ended)
         failpoint.here(":terminated")
         self.lock.release()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
+from garrison.system.shortage import retry_pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,7 +125,7 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
         return PolicyOutcome(None, why, "give_up")
     last = max(deaths, key=lambda death: death.incarnation)
     if not last.counts:
-        return _apply_uncounted(last, now, boot_id, policy)
+        return _apply_uncounted(last, deaths, now, boot_id, policy)
     if circuit.state == "probing" and last.incarnation >= circuit.probe:
         if last.boot_id != circuit.boot_id or last.monotonic - circuit.since < policy.healthy:
             return PolicyOutcome(None, describe_failed_probe(circuit.probe, deaths), "park")
@@ -141,7 +142,8 @@ def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Poli
     return PolicyOutcome(latest.due, f"restart {latest.number} in a row: {delay:.2f} s after the death")
 
 
-def _apply_uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
+def _apply_uncounted(last: Death, deaths: Sequence[Death], now: float, boot_id: str,
+                     policy: Policy) -> PolicyOutcome:
     """Decide what follows a death that is not the process's fault."""
     follows = ruling(last.kind).follows
     cause = f": {last.why}" if last.why else ""
@@ -149,11 +151,21 @@ def _apply_uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> P
         return PolicyOutcome(None, f"{last.kind}, which a person must fix{cause}", "park")
     if follows == "never":
         return PolicyOutcome(None, f"its work is done{cause}", "rest")
+    if follows == "pause":
+        pause = retry_pause(_count_last(deaths, last.kind))
+        at = last.monotonic + pause if last.boot_id == boot_id else now
+        return PolicyOutcome(at, f"the machine had no room for it: tried again after {pause:g} s, not counted{cause}")
     if follows == "reset":
         at = last.until or last.monotonic + policy.cap
         at = at if last.boot_id == boot_id else now
         return PolicyOutcome(at, f"{last.kind}: waits for the reset, not counted{cause}")
     return PolicyOutcome(now, f"{last.kind}, not counted: at once")
+
+
+def _count_last(deaths: Sequence[Death], kind: str) -> int:
+    """Return how many of the latest deaths in a row are of that class."""
+    newest_first = sorted(deaths, key=lambda death: -death.incarnation)
+    return next((count for count, death in enumerate(newest_first) if death.kind != kind), len(newest_first))
 
 
 def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,

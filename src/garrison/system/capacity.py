@@ -1,8 +1,9 @@
-"""Capacity: decide how many agents this machine runs at once, from its cores and memory."""
+"""Capacity: decide how many agents this machine runs at once, from its cores and memory, and what it was short of."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 AGENT_BYTES = 512 << 20
@@ -15,6 +16,38 @@ def default_agents(cores: int, available: int | None) -> int:
     """Return the default of `--max-agents`: one per core, at least 2, if memory (bytes; None: unknown) allows. Pure."""
     by_cores = max(2, cores)
     return by_cores if available is None else max(1, min(by_cores, available // AGENT_BYTES))
+
+
+RECOVERY = 60.0
+"""Seconds without a shortage after which one more agent may work."""
+
+
+@dataclass(frozen=True)
+class AgentLimit:
+    """Number of agents that may work at once: lowered while the machine is short of room, raised again one by one.
+
+    It stops no agent; only no other is started while more work than it allows.
+    """
+
+    most: int
+    allowed: int
+    changed: float = 0.0
+    """When it was changed last, in monotonic seconds."""
+
+    @classmethod
+    def full(cls, most: int) -> AgentLimit:
+        """Return the limit of a machine with room."""
+        return cls(most, most)
+
+    def after(self, *, is_short: bool, busy: int, now: float) -> AgentLimit:
+        """Return the limit now, while `busy` agents work. Pure."""
+        if is_short and self.allowed >= min(self.most, max(1, busy)):
+            return replace(self, allowed=max(1, min(self.most, busy) - 1), changed=now)
+        if is_short:
+            return replace(self, changed=now)
+        if self.allowed < self.most and now - self.changed >= RECOVERY:
+            return replace(self, allowed=self.allowed + 1, changed=now)
+        return self
 
 
 def cores() -> int:

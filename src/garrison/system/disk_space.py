@@ -9,6 +9,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from garrison.system import shortage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -50,7 +52,8 @@ def require_space(path: Path) -> None:
 
 
 def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
-    """Return the result of `step`; after ENOSPC, repeat it after `wait(seconds)` until `over()`.
+    """Return the result of `step`; after ENOSPC, or for lack of memory or descriptors, repeat it after `wait(seconds)`
+    until `over()`.
 
     For code that runs before the event loop, which waits by itself. `step` must be safe to repeat after it failed.
     """
@@ -58,6 +61,6 @@ def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over
         try:
             return step()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or over():
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, *shortage.ERRNOS) or over():
                 raise
         wait(PAUSE)

@@ -9,6 +9,7 @@ A child of `spawn` is collected by `reap` or `exit_code` and by nothing else; it
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal as signals
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -341,8 +342,9 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
           extra_fds: Sequence[int] = (), subreaper: bool = False) -> Child:
     """Start a child: own session, exactly `env`, stdin empty, stdout and stderr appended to `log` (made 0600).
 
-    GarrisonError if the program or the directory is missing. The child is collected by `reap` or `exit_code`. A child
-    that is a `subreaper` is the parent of every orphan below it for as long as it lives.
+    GarrisonError if the program or the directory is missing, Shortage if the machine has no room for it. The child is
+    collected by `reap` or `exit_code`. A child that is a `subreaper` is the parent of every orphan below it for as long
+    as it lives.
     """
     import subprocess  # scripts do not spawn, and need not load it
 
@@ -353,6 +355,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
             start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds),
             preexec_fn=_subreaper_setter() if subreaper else None)  # noqa: PLW1509  # one system call, no lock
     except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            raise Shortage(f"no room to start {argv[0]}: {error.strerror}; it is tried again") from error
         raise GarrisonError(f"cannot start {argv[0]} in {cwd}: {error.strerror}; check the program and the "
                             "directory") from error
     finally:

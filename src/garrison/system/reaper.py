@@ -10,25 +10,42 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import NoReturn
 
 from garrison.errors import GarrisonError
 from garrison.system import kill_tree, processes
+from garrison.system.shortage import is_shortage
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE = 0.5
 """Seconds between TERM and KILL for leftovers: shorter than a supervisor's, which ends the reaper too."""
+
+FORK_TRIES, FORK_PAUSE = 100, 0.2
+"""Tries to fork on a machine without room, and seconds between two; together shorter than a start may take."""
 
 
 def fork_under_reaper() -> None:
     """Fork, and return in a child that is a subreaper; the caller stays above it as its reaper, and ends after it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     processes.become_subreaper()
-    pid = os.fork()
+    pid = _fork()
     if pid:
         _reap_until_exit(pid)
     processes.become_subreaper()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _fork() -> int:
+    """Fork; while the machine has no room for another process, wait and try again."""
+    for _ in range(FORK_TRIES):
+        try:
+            return os.fork()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            time.sleep(FORK_PAUSE)
+    return os.fork()
 
 
 def _reap_until_exit(pid: int) -> NoReturn:

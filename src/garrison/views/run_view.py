@@ -28,6 +28,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles
 from garrison.system.clock import from_iso
+from garrison.system.shortage import find_shortage
 from garrison.views.event_log import EventLog
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
@@ -233,7 +234,8 @@ class RunReader:
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
-            hint=_hint(run, status, processes, resumable=resumable, branch=branch), processes=processes, branch=branch,
+            hint=_hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status),
+            processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
@@ -352,6 +354,12 @@ def adhoc_branch(model: RunModel) -> str:
     """Return the word for the landing of an ad-hoc run's branch; '' before it is queued. Pure."""
     entries = [entry for entry in model.queue.entries.values() if entry.run == model.run] if model.queue else []
     return entries[-1].landing if entries else ""
+
+
+def _shortage_hint(status: str) -> str:
+    """Return what the machine lacks, if a run at work waits for it, '' for nothing."""
+    lack = find_shortage() if status in (Status.NEW, Status.RUNNING) else ""
+    return f"no room for another process: {lack}; the rest starts when there is room" if lack else ""
 
 
 def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:

@@ -37,6 +37,7 @@ from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.events import (
+    MACHINE,
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
@@ -55,12 +56,14 @@ from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.run import Task, read_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
-from garrison.supervise.death_classes import CRASH, STOP
+from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
+from garrison.system.capacity import AgentLimit
 from garrison.system.clock import iso
+from garrison.system.shortage import LONGEST_PAUSE, find_shortage
 from garrison.system.terminal_choice import end_lost_server
 
 if TYPE_CHECKING:
@@ -110,6 +113,8 @@ class Guardian:
         self._notes: dict[str, str] = {}
         self._view: GuardianView | None = None
         self._decision = Decision([])
+        self._agent_limit = AgentLimit.full(launch.max_agents)
+        self._is_short = False
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
         self._heartbeats: dict[Key, str] = {}
@@ -248,7 +253,8 @@ class Guardian:
         self._view = self.observe()
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
                             for child in self._view.children.values() if child.living and child.identity is not None}
-        self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy,
+        self._decision = policy.decide(self.plan, self.state, self._view, self._agents_allowed(self._view),
+                                       self.policy,
                                        self.launch.max_rework)
         for action in self._decision.actions:
             perform(self, action, self._view)
@@ -257,6 +263,22 @@ class Guardian:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
             self._since_snapshot = 0
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
+
+    def _agents_allowed(self, view: GuardianView) -> int:
+        """Return how many agents may work at once; while the machine lacks room that is lowered, and noted once."""
+        lack = find_shortage() or self._recent_shortage(view.now)
+        busy = sum(child.living for child in view.runners.values())
+        self._agent_limit = self._agent_limit.after(is_short=bool(lack), busy=busy, now=view.now)
+        if lack and not self._is_short:
+            self._record(NoteWritten(MACHINE, f"no room for another process: {lack}; {self._agent_limit.allowed} of "
+                                              f"{self.launch.max_agents} agents work at once until there is"))
+        self._is_short = bool(lack)
+        return self._agent_limit.allowed
+
+    def _recent_shortage(self, now: float) -> str:
+        """Return what the machine lacked when a child of this process could not be started a moment ago."""
+        return next((death.why for deaths in self.state.deaths.values() for death in deaths[-1:]
+                     if death.kind == SHORTAGE and now - death.monotonic < LONGEST_PAUSE), "")
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the children's records, the inbox, the queue and the repository, while all beat."""

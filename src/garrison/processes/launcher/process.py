@@ -52,7 +52,7 @@ from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
-from garrison.system import disk_space
+from garrison.system import disk_space, shortage
 from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
@@ -100,7 +100,7 @@ class Launcher:
         self._stop_guardians = 0
         self._view: LauncherView | None = None
         self._decision = Decision([])
-        self._is_ready = self._is_disk_full = False
+        self._is_ready = self._is_disk_full = self._is_short = False
         self._phase = "planning"
         self._heartbeat = str(runtime.store.life_path(self.guardian_key))
         self._watched_paths = [str(path) for path in (
@@ -137,12 +137,17 @@ class Launcher:
         return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity)
                    if key.run == self.run and key.role in ("runner", "orchestrator", "processor"))
 
-    def _check_disks(self) -> None:
-        """Report a full disk at the terminal: the other processes cannot write it to a log on that disk."""
+    def _check_machine(self) -> None:
+        """Report a full disk, and a lack of processes or memory, at the terminal: the other processes cannot write the
+        former to a log on that disk, and may not start for the latter."""
         full = self._full_disks()
         if full and not self._is_disk_full:
             log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
         self._is_disk_full = bool(full)
+        lack = shortage.find_shortage()
+        if lack and not self._is_short:
+            log_line(f"no room for another process: {lack}; what runs goes on, the rest starts when there is room")
+        self._is_short = bool(lack)
 
     def _full_disks(self) -> list[str]:
         return [str(path) for path in (self.runtime.home, Path(self.launch.trees)) if disk_space.is_full(path)]
@@ -151,7 +156,7 @@ class Launcher:
 
     def turn(self) -> bool:
         """Observe, decide, act; return whether another turn should follow at once."""
-        self._check_disks()
+        self._check_machine()
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
         for action in self._decision.actions:

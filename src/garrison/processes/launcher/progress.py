@@ -17,6 +17,7 @@ from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
 from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
+    MACHINE,
     ChildDied,
     ChildParked,
     ChildSpawned,
@@ -180,12 +181,18 @@ def shorten(line: str) -> str:
     return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
 
 
+def _note(event: NoteWritten) -> str:
+    if event.who == MACHINE:
+        return event.text
+    command = f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""
+    return f"{event.who} waits for you: {event.text}{command}"
+
+
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
     FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
     ForeignMove: lambda event: f"warning: {event.describe()}",
-    NoteWritten: lambda event: f"{event.who} waits for you: {event.text}"
-    + (f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""),
+    NoteWritten: _note,
     ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }

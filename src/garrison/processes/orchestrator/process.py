@@ -32,8 +32,9 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.supervise.death_classes import MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
-from garrison.system import disk_space, failpoint, reaper
+from garrison.system import disk_space, failpoint, reaper, shortage
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
@@ -158,6 +159,7 @@ class Orchestrator:
             self._end(self._describe_stop())
             return True
         disk_space.require_space(self.worktree)
+        shortage.require_room(shortage.MIN_FOR_WORK)
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
@@ -172,6 +174,8 @@ class Orchestrator:
             self.work = chosen.start(self.assignment, now)
             failpoint.here(":working")
         except GarrisonError as error:
+            if shortage.is_shortage(error):
+                raise  # the loop tries again
             self._finish(Outcome("fail", str(error)))
         return True
 
@@ -245,6 +249,10 @@ class Orchestrator:
             self._end("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
             self._end(f"no space left on the disk of its worktree; {outcome.reason}")
+        elif not self._worktree_gone and outcome.status != "success" and shortage.reports_shortage(self._output_tail()):
+            # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
+            self._end(f"its agent had no room for its processes on this machine; {outcome.reason}",
+                      SHORTAGE if shortage.find_shortage() else MEMORY)
         else:
             self._finish(outcome)
 
@@ -259,11 +267,14 @@ class Orchestrator:
         space."""
         if outcome.status == "success":
             return False
+        return disk_space.reports_no_space(self._output_tail()) or disk_space.is_full(self.worktree)
+
+    def _output_tail(self) -> str:
+        """Return the end of what this incarnation's agent printed."""
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(max(self._output_start, self._shown - 4000))
-            if disk_space.reports_no_space(file.read(4000).decode(errors="replace")):
-                return True
-        return disk_space.is_full(self.worktree)
+            return file.read(4000).decode(errors="replace")
+        return ""
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit remaining changes, write the stamped result unless fenced, and end."""
@@ -304,10 +315,10 @@ class Orchestrator:
         if is_rework or order.index(self.hook.phase) < order.index(phase):
             self.hook = self.incarnation.hook(lambda old: hooks.change_phase(old, phase, now))
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, death_class: str = "") -> None:
         self._show_output()
         reaper.kill_leftovers()
-        exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1)
+        exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1, death_class)
         self.exit_code = 0
         if self.launch.adhoc and self.incarnation.identity.parent is None:
             self._close_terminal()

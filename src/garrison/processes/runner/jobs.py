@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
+from garrison.errors import Shortage
 from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import disk_space
+from garrison.system import disk_space, shortage
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
@@ -41,6 +42,9 @@ SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
 
 MAX_INCONCLUSIVE = 5
 """Times in a row that a job may be killed or find its disk full before that counts as its result."""
+
+
+NO_ROOM = "had no room for its processes on this machine"
 
 
 class JobFact(NamedTuple):
@@ -64,12 +68,21 @@ class RunnerJobs:
         self._hung = ""
         """Why the job under way is being ended as hung."""
         self._inconclusive = 0
+        self._retry_at = 0.0
+        """When a job may start that had no room on the machine, in monotonic seconds."""
 
     def command(self, name: str) -> str:
         """Return the command of a job: a shell line, or the validator's agent; '' if the node has no such job."""
         if name == VALIDATOR:
             return validator_agent(self.task.attributes)
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
+
+    def require_room(self, now: float) -> None:
+        """Raise if a job begun now would fail only because the disk is full or the machine lacks room."""
+        disk_space.require_space(self.worktree)
+        shortage.require_room(shortage.MIN_FOR_WORK)
+        if now < self._retry_at:
+            raise Shortage("the last try had no room for its processes on this machine")
 
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""
@@ -93,6 +106,8 @@ class RunnerJobs:
         self.name, self._job = "", None
         why = "" if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
+        if why == NO_ROOM:
+            self._retry_at = now + shortage.retry_pause(self._inconclusive)
         if 0 < self._inconclusive < MAX_INCONCLUSIVE:
             log_line(f"{name} {why}, which proves nothing about the work; repeating it")
             return None
@@ -126,8 +141,10 @@ class RunnerJobs:
             return self._hung
         if result.ended_by_signal:
             return "was ended by a signal"
-        is_full = disk_space.is_full(self.worktree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
-        return "had no space left on its disk" if is_full else ""
+        tail = read_tail(self._log(name), 12)
+        if disk_space.is_full(self.worktree) or disk_space.reports_no_space(tail):
+            return "had no space left on its disk"
+        return NO_ROOM if shortage.reports_shortage(tail) or shortage.find_shortage(1) else ""
 
     def _describe(self, name: str) -> str:
         return f"{'set-up' if name == SETUP else name} {quote_command(self.command(name))}"

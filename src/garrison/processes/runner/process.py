@@ -42,7 +42,7 @@ from garrison.records.run import Result, Task
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.supervise.death_classes import CRASH
 from garrison.supervise.restart import Policy
-from garrison.system import disk_space, failpoint
+from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
@@ -294,7 +294,7 @@ class Runner:
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
 
     def _start_job(self, action: Action, view: RunnerView) -> None:
-        disk_space.require_space(self.worktree.path)
+        self.jobs.require_room(view.now)
         self._record(JobStarted(action.target, self.jobs.command(action.target), self.task.attempt))
         self.jobs.start(action.target, self.branch, view.now)
 

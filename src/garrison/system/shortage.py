@@ -1,0 +1,90 @@
+"""Shortage: recognise that the machine lacks processes, memory or descriptors for another start.
+
+Like a full disk it passes, and says nothing about the work: what meets it waits and is tried again. `find_shortage`
+looks at the limits before a start; `is_shortage` and `reports_shortage` recognise one that was met all the same (a
+limit of the user, say, cannot be read).
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from garrison.errors import GarrisonError, Shortage
+from garrison.system.capacity import available_memory
+
+ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Errors of fork, exec and open for lack of processes, memory or descriptors."""
+MIN_PROCESSES = 8
+"""Processes that must be left in our cgroup for the start of a process: it will need more for its work."""
+MIN_FOR_WORK = 3
+"""Processes that must be left for an agent, a job or a gate run: fewer, so that what has begun is finished, and not all
+wait for one another."""
+MIN_MEMORY = 64 << 20
+"""Bytes that must be left: a Python process and its agent's first steps need about as much."""
+PAUSE = 5.0
+"""Seconds before a start that met a shortage is tried again, the first time."""
+LONGEST_PAUSE = 30.0
+
+_MESSAGES = ("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Cannot fork",
+             "cannot fork()", "unable to fork", "can't start new thread", "unable to create thread")
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an error was met for lack of processes, memory or descriptors; git and tmux say so in words."""
+    if isinstance(error, OSError):
+        return error.errno in ERRNOS
+    if isinstance(error, GarrisonError):
+        return isinstance(error, Shortage) or reports_shortage(getattr(error, "stderr", "") or str(error))
+    return isinstance(error, MemoryError)
+
+
+def reports_shortage(output: str) -> bool:
+    """Return whether a program's output reports such a lack. Pure."""
+    return any(message in output for message in _MESSAGES)
+
+
+def find_shortage(processes: int = MIN_PROCESSES, proc: Path = Path("/proc"),
+                  cgroups: Path = Path("/sys/fs/cgroup")) -> str:
+    """Return what the machine lacks for a start that needs so many processes, '' if nothing."""
+    left = _processes_left(proc, cgroups)
+    if left is not None and left < processes:
+        return f"its cgroup allows only {left} more processes"
+    memory = available_memory(proc, cgroups)
+    if memory is not None and memory < MIN_MEMORY:
+        return f"only {memory >> 20} MiB of memory are left"
+    return ""
+
+
+def require_room(processes: int = MIN_PROCESSES) -> None:
+    """Raise Shortage if the machine lacks what a start needs."""
+    if lack := find_shortage(processes):
+        raise Shortage(f"no room for another process: {lack}; it starts when there is room")
+
+
+def retry_pause(number: int) -> float:
+    """Return the seconds before the start that met its `number`-th shortage in a row is tried again. Pure."""
+    return float(min(LONGEST_PAUSE, PAUSE * 2.0 ** min(max(number, 1) - 1, 16)))
+
+
+def _processes_left(proc: Path, cgroups: Path) -> int | None:
+    """Return how many more processes our cgroup and its parents allow; None: no limit is known."""
+    left: list[int] = []
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    for _, controllers, path in lines:
+        if controllers and "pids" not in controllers.split(","):
+            continue
+        base = cgroups / "pids" if controllers else cgroups
+        group = base / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder != base and base not in folder.parents:
+                break
+            try:
+                left.append(int((folder / "pids.max").read_text()) - int((folder / "pids.current").read_text()))
+            except (OSError, ValueError):  # `max`, or no such file
+                continue
+    return max(0, min(left)) if left else None
+

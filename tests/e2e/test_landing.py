@@ -166,10 +166,13 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
     assert refused.returncode == 2 and "-m REASON" in refused.stderr
     assert place.command("review", "one", "--reject", "-m", "count from two").returncode == 0
     wait_for("the second attempt waits for approval", lambda: held(2))
-    assert place.command("review", "one", "--approve").returncode == 0
+    approved = place.command("review", "one", "--approve")
+    assert (approved.returncode, approved.stderr) == (0, "one is approved; it lands once it has passed the gate\n")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "2"
     assert "rejected in review: count from two" in git(place.repo, "show", "main:told.txt")
+    again = place.command("review", "one", "--approve")
+    assert (again.returncode, again.stderr) == (0, "one needs no approval any more; it is landed\n")
     late = place.command("review", "one", "--reject", "-m", "too late")
     assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
 

@@ -49,10 +49,14 @@ def review(node: str, run: str | None, reason: str | None, home: str | None, *, 
     queue, entry = find_entry(runtime, resolve.run_of_node(Store(runtime.home), node, run), node)
     if approve:
         commands.approve(queue, entry.id)
-        print_message(f"{node} is approved; it lands once it has passed the gate")
+        config = queue.state.config
+        after = "it lands next" if config and config.no_gate else "it lands once it has passed the gate"
+        print_message(f"{node} is approved; {after}" if entry.awaits_approval else
+                      f"{node} needs no approval any more; it is {entry.status}")
     elif reject:
         commands.reject(queue, entry.id, (reason or "").strip())
-        print_message(f"{node} is rejected; its next attempt is told the reason")
+        print_message(f"{node} is rejected; its next attempt is told the reason" if entry.awaits_approval else
+                      f"{node} was rejected before ({entry.reason}); nothing was changed")
     else:
         found = read_review(runtime, queue, entry)
         if as_json:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -521,3 +523,50 @@ def test_a_handler_may_change_the_data_of_an_event_it_emitted(tmp_path: Path) ->
     assert [event["seen"] for event in events if event["event"] == "Mine"] == [[1], [1]]
     kinds = [event["event"] for event in events if event.get("node") == "a"]
     assert kinds.index("NodeStarted") < kinds.index("Mine") < kinds.index("NodeFinished")
+
+
+def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
+    """A resumed run takes the same way as one that was not killed: what a handler changed in memory would be lost."""
+    refused: list[str] = []
+
+    def attempt(change: Callable[[], None]) -> None:
+        try:
+            change()
+        except TypeError:
+            refused.append("refused")
+
+    def work(call: Call) -> dict[str, Any] | None:
+        if call.node.id == "a":
+            return {"status": "success", "context_updates": {"items": [1], "deep": {"list": [1]}}}
+        call.context["items"].append(2)
+        call.context["given"]["list"].append(2)
+        call.context["deep"]["list"] = []
+        attempt(lambda: operator.setitem(call.context, "new", 1))
+        attempt(lambda: operator.setitem(call.node.attrs, "label", "x"))
+        attempt(lambda: operator.setitem(call.graph.nodes, "x", call.node))
+        attempt(lambda: operator.setitem(call.graph.nodes["b"].attrs, "label", "x"))
+        attempt(lambda: operator.setitem(call.graph.attrs, "goal", "x"))
+        return None
+
+    given = {"given": {"list": [1]}}
+    graph = f"digraph {{ {ENDS} a [type=work]; b [type=work]; c [type=work]; start -> a -> b -> c -> x }}"
+    result = run(graph, handlers={"work": work}, initial=given, run_dir=tmp_path / "r")
+    assert result.status == "success"
+    assert (result.context["items"], result.context["deep"], result.context["given"]) == (
+        [1], {"list": [1]}, {"list": [1]})
+    assert given == {"given": {"list": [1]}}
+    assert refused == ["refused"] * 10
+
+
+@pytest.mark.parametrize("directory", [None, "r"])
+def test_the_time_of_a_run_is_over_though_its_handlers_return_at_once(directory: str | None, tmp_path: Path) -> None:
+    graph = f"""digraph {{ max_pipeline_duration=200ms; max_steps=1000000; {ENDS} a [type=work]; b [type=work]
+        start -> a -> b; b -> a [condition="outcome=success"]; b -> x [condition="outcome=fail"] }}"""
+
+    async def work(_call: Call) -> None:
+        return None
+
+    began = time.monotonic()
+    result = run(graph, handlers={"work": work}, run_dir=directory and tmp_path / directory)
+    assert (result.reason, result.resumable) == ("max_pipeline_duration_exceeded", "budget")
+    assert time.monotonic() - began < 10

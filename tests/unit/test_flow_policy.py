@@ -359,6 +359,18 @@ def test_a_run_that_lasts_too_long_stops() -> None:
 
 OUTER = f"""digraph {{ {ENDS} sub [type=subgraph, graph_ref="inner.dot"] start -> sub
     sub -> good [condition="outcome=success"]; sub -> bad [condition="outcome=fail"]; good -> exit; bad -> exit }}"""
+def test_a_run_whose_gates_are_approved_at_once_stops_in_time() -> None:
+    plan = plan_run(parse(f"""digraph {{ max_pipeline_duration=1h max_steps=1000 {ENDS} ask [shape=hexagon]; t
+        start -> ask; ask -> ask [label=Again]; ask -> t [label=Done]; t -> exit }}"""))
+    story = Story(plan)
+    for _ in range(5):
+        act = story.act(auto_approve=True)
+        assert act is not None and act.kind != "end"
+        story.record(act.payload)
+    story.wall += 3601
+    assert body(story.act(auto_approve=True)) == {"event": "timed_out"}
+
+
 INNER = f"digraph {{ {ENDS} ask [shape=hexagon] start -> t -> ask; ask -> exit [label=yes]; ask -> t [label=again] }}"
 
 

@@ -133,6 +133,9 @@ class Driver:
 
     async def _turn(self) -> None:
         """Start the ready places, wait until one of them ends, and apply its outcome."""
+        if self._remaining_s() == 0.0:  # before the work: handlers that return at once would never be waited for
+            self._apply(TimedOut(f"max_pipeline_duration is {self.program.max_seconds:g} s"))
+            return
         is_alone = len(self._ready) == 1 and not self._working and not self._waiting
         if is_alone and self.program.max_seconds is None:
             place = self._ready.pop()
@@ -146,9 +149,6 @@ class Driver:
             return
         tasks = {work.task: work for work in self._working.values() if work.task is not None}
         done, _ = await asyncio.wait(tasks, timeout=self._remaining_s(), return_when=asyncio.FIRST_COMPLETED)
-        if not done and self._remaining_s() == 0.0:
-            self._apply(TimedOut(f"max_pipeline_duration is {self.program.max_seconds:g} s"))
-            return
         for task, work in tasks.items():  # in the order in which they were started
             if task in done and not self.state.ended and work.place.id in self._working:
                 del self._working[work.place.id]

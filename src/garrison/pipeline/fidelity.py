@@ -11,11 +11,11 @@ the latest `full` node, or else of the first node in the thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from garrison.pipeline.flow import FlowState, Place
+from garrison.pipeline.flow import ROOT, FlowState, Place
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
@@ -64,14 +64,50 @@ def carryover_of(program: Program, state: FlowState, place: Place, run: str, goa
     """Return what the node of `place` learns; omit `goal` if the agent's prompt contains it anyway."""
     graph, context = program.graph, state.context(place.branch)
     node, edge = graph.nodes[place.node], incoming_edge(program, place)
-    completed = [name for name in state.completed if not program.units[name].automatic]
-    history = _History(goal, run, completed, state.outcomes, context)
+    upstream = upstream_of(program, state, place)
+    completed = [name for name in state.completed if not program.units[name].automatic and name in upstream]
+    history = _History(goal, run, completed, state.outcomes, _known_values(state, context, upstream))
     mode = fidelity_of(graph, node, edge)
     if mode != FULL:
         return Carryover(mode, "", _preamble(mode, history))
     thread = thread_of(graph, node, edge)
     return Carryover(FULL, thread, "", str(context.get(_session_key(thread)) or ""),
                      _preamble(HIGH, history) if completed else "")
+
+
+def upstream_of(program: Program, state: FlowState, place: Place) -> Container[str]:
+    """Return the nodes whose work a place may build on: those before it in its own line of control.
+
+    In a dag these are the nodes that lead to it. In a walk all that was done came before, except the nodes of the other
+    branches of its open parallels: what they have done by now is chance.
+    """
+    if program.flow == "dag":
+        return program.reachable(place.node, backwards=True)
+    if place.branch == ROOT:
+        return program.units
+    others = set[str]()
+    path = place.branch
+    while path != ROOT:
+        fan_id, _, key = path.rpartition("/")
+        fan = state.fans.get(fan_id)
+        fan_out = program.units[fan.node].fan_out if fan is not None else None
+        if fan is None or fan_out is None:
+            break
+        others |= fan_out.region - program.reachable(fan.starts[key].node, within=fan_out.region)
+        path = fan.branch
+    return program.units.keys() - others
+
+
+def _known_values(state: FlowState, context: Mapping[str, Any], upstream: Container[str]) -> Mapping[str, Any]:
+    """Return the context without the values that nodes wrote which are not upstream."""
+    writers: dict[str, str] = {}
+    for name in state.completed:
+        outcome = state.outcomes.get(name)
+        writers.update(dict.fromkeys(outcome.context_updates, name) if outcome else {})
+    failed = str(context.get("last_failed_node") or "")
+    if failed:
+        writers |= {"last_failure": failed, "last_failed_node": failed}
+    return {key: value for key, value in context.items() if key not in writers or writers[key] in upstream}
 
 
 def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:

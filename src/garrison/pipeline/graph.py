@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 from typing import TypeVar, overload
 
 from garrison.errors import GarrisonError
@@ -135,6 +136,12 @@ class Graph:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
     source: str = field(default="<graph>", compare=False)
+
+    def read_only(self) -> Graph:
+        """Return the graph with mappings that cannot be changed, for code that is not garrison's."""
+        nodes = {name: replace(node, attrs=MappingProxyType(node.attrs)) for name, node in self.nodes.items()}
+        edges = tuple(replace(edge, attrs=MappingProxyType(edge.attrs)) for edge in self.edges)
+        return replace(self, attrs=MappingProxyType(self.attrs), nodes=MappingProxyType(nodes), edges=edges)
 
     def nodes_of(self, *handlers: str) -> tuple[Node, ...]:
         """Return the nodes with one of `handlers`, in file order."""

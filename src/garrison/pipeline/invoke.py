@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from garrison.errors import GarrisonError
@@ -19,6 +20,7 @@ from garrison.pipeline.event_stream import EventSink
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
 from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.flow.program import Program
+from garrison.pipeline.flow.state import copy_json
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
@@ -65,11 +67,13 @@ class Invoker:
 
     def build_call(self, place: Place, is_idle: Callable[[], bool]) -> Call:
         """Return the call for a place; `is_idle` returns whether nothing else is at work."""
-        node, kind = self.program.graph.nodes[place.node], self.program.units[place.node].handler
+        node, kind = self.scope.graph.nodes[place.node], self.program.units[place.node].handler
         is_inherited = place.id in self.inherited
         self.inherited.discard(place.id)
         keep = is_inherited and kind in RESUMABLE_TYPES
-        call = Call(node, place, self.state.context(place.branch), self.scope, edge=incoming_edge(self.program, place),
+        # A copy: a handler that changes a list in it must not change the run, since a resumed run would not know of it.
+        context = MappingProxyType(copy_json(dict(self.state.context(place.branch))))
+        call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
                     carried=self._carryover(place) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
                     emit=self.events.emit, resumed=is_inherited)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates
+from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates, upstream_of
 from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data, node_to_return_to
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
@@ -197,6 +197,11 @@ class RunFlow:
         """Return what the agent of a place learns about the run so far, besides the goal."""
         flow, located = self.locate(place)
         return carryover_of(flow.program, flow.state, located, self.run)
+
+    def is_upstream(self, node: str, place: Place) -> bool:
+        """Return whether a place may build on the work of a node of its own pipeline."""
+        flow, located = self.locate(place)
+        return node in upstream_of(flow.program, flow.state, located)
 
     def session_updates(self, place: Place, session: str) -> dict[str, str]:
         """Return the context values with which later nodes find the session of the agent of a place."""

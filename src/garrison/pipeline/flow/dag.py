@@ -7,7 +7,7 @@ between them run again; without one it blocks its successors, the rest continues
 
 from __future__ import annotations
 
-from garrison.pipeline.flow.program import CONDITIONAL, Program
+from garrison.pipeline.flow.program import CONDITIONAL
 from garrison.pipeline.flow.routing import choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
@@ -69,13 +69,13 @@ def retry_failed(turn: Turn, last: str) -> None:
         if origin == node:
             turn.enqueue(ROOT, node, None, reason)
         else:
-            _rerun(turn, _reachable(turn.program, origin) & _reachable(turn.program, node, backwards=True), origin,
+            _rerun(turn, turn.program.reachable(origin) & turn.program.reachable(node, backwards=True), origin,
                    reason)
 
 
 def rerun_from(turn: Turn, node: str, reason: str) -> None:
     """Run a node and everything after it again."""
-    _rerun(turn, _reachable(turn.program, node), node, reason)
+    _rerun(turn, turn.program.reachable(node), node, reason)
 
 
 def _origin_of_failure(turn: Turn, node: str) -> str:
@@ -136,7 +136,7 @@ def _skip(turn: Turn, node: str) -> None:
 def _go_back(turn: Turn, node: str, outcome: Outcome) -> bool:
     """Go back from a failure to a retry target, rerunning the nodes between; return whether there is one."""
     for target in turn.program.units[node].retry_targets:
-        between = _reachable(turn.program, target) & _reachable(turn.program, node, backwards=True)
+        between = turn.program.reachable(target) & turn.program.reachable(node, backwards=True)
         if between:
             reason = f"{node} failed: {outcome.failure_reason or 'no reason given'}"
             turn.change.notes.append(f"{reason}; back to {target}")
@@ -152,7 +152,7 @@ def _redirect(turn: Turn, gate: str) -> None:
     reason = f"goal gate {gate} ended as {outcome.name}" + (
         f": {outcome.failure_reason}" if outcome.failure_reason else "")
     for target in (*program.units[gate].retry_targets, *program.retry_targets):
-        after = _reachable(program, target)
+        after = program.reachable(target)
         if gate in after and state.redirects < MAX_REDIRECTS:
             state.redirects += 1
             turn.change.notes.append(f"{reason}; back to {target}")
@@ -173,20 +173,6 @@ def _rerun(turn: Turn, nodes: set[str], first: str, reason: str) -> None:
         if node in state.arrived:
             state.arrived[node] = [source for source in state.arrived[node] if source not in nodes]
     turn.enqueue(ROOT, first, None, reason)
-
-
-def _reachable(program: Program, node: str, *, backwards: bool = False) -> set[str]:
-    """Return `node` and all nodes after it, or before it."""
-    neighbours: dict[str, list[str]] = {}
-    for route in program.edges:
-        here, there = (route.target, route.source) if backwards else (route.source, route.target)
-        neighbours.setdefault(here, []).append(there)
-    reached, pending = {node}, [node]
-    while pending:
-        unseen = [neighbour for neighbour in neighbours.get(pending.pop(), ()) if neighbour not in reached]
-        reached.update(unseen)
-        pending += unseen
-    return reached
 
 
 def _worst_outcome(turn: Turn, node: str) -> Outcome:

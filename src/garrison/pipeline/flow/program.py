@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -154,6 +154,20 @@ class Program:
     max_seconds: float | None = None
     initial: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
+
+    def reachable(self, node: str, *, backwards: bool = False, within: Container[str] | None = None) -> set[str]:
+        """Return `node` and all nodes after it, or before it; `within` limits the search to these."""
+        neighbours: dict[str, list[str]] = {}
+        for route in self.edges:
+            here, there = (route.target, route.source) if backwards else (route.source, route.target)
+            neighbours.setdefault(here, []).append(there)
+        reached, pending = {node}, [node]
+        while pending:
+            unseen = [neighbour for neighbour in neighbours.get(pending.pop(), ())
+                      if neighbour not in reached and (within is None or neighbour in within)]
+            reached.update(unseen)
+            pending += unseen
+        return reached
 
 
 def compile_graph(graph: Graph, *, flow: str | None = None, max_steps: int | None = None) -> Program:

@@ -330,8 +330,10 @@ class Turn:
         context["current_node"] = move.node
         reason = move.reason
         if not reason and number > 1 and branch.last.status == FAIL:
-            reason = f"{context.get('last_failed_node') or branch.last_node} failed: " + (
-                branch.last.failure_reason or "no reason given")
+            failed = str(context.get("last_failed_node") or branch.last_node)
+            # In a dag the last failure may be of a branch that has nothing to do with this node.
+            if self.program.flow != "dag" or failed in self.program.reachable(move.node, backwards=True):
+                reason = f"{failed} failed: {branch.last.failure_reason or 'no reason given'}"
         name = f"{move.branch}/{move.node}#{number}" if move.branch else f"{move.node}#{number}"
         return Place(name, move.node, number, 1, move.branch, 0, reason, 0, move.via)
 

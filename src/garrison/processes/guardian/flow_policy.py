@@ -54,12 +54,14 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
     flow = state.flow
     if flow is None or state.status != "running":
         return []
+    if timed_out := _timed_out(plan, state, view, flow):  # first: gates that are approved at once would never end
+        return timed_out
     for place in list(flow.places.values()):
         rule = _task if place.node in plan.tasks else _gate
         if action := rule(plan, state, view, place):
             return [action]
     return [*_managers(plan, state, view, flow), *_closed(state, flow), *_cancelled(state, flow),
-            *_skipped(plan, state, flow), *_timed_out(plan, state, view, flow)][:1]
+            *_skipped(plan, state, flow)][:1]
 
 
 def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
@@ -95,9 +97,10 @@ def _loop_reason(state: RunState, place: Place) -> str:
     """Return why a loop led back to a node, if a failure did."""
     assert state.flow is not None
     context = state.flow.context(place)
-    if context.get("outcome") != FAIL or not context.get("last_failed_node"):
+    failed = context.get("last_failed_node")
+    if context.get("outcome") != FAIL or not failed or not state.flow.is_upstream(str(failed), place):
         return ""
-    return f"{context['last_failed_node']} failed: {context.get('last_failure') or 'no reason given'}"
+    return f"{failed} failed: {context.get('last_failure') or 'no reason given'}"
 
 
 def is_at(node: NodeState, place: Place) -> bool:

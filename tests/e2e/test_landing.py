@@ -43,8 +43,11 @@ def test_a_walking_run_lands_once_after_the_person_said_yes(place):
     assert not git(place.repo, "branch", "--list", "garrison/*")
     assert len(git(place.repo, "log", "--merges", "--format=%s", f"{place.start}..main^2").splitlines()) == 4
     log = (place.root / "out").read_text()
-    assert "lands once, at its exit (land=run)" in log and "landed" in log
+    assert "lands once, at its exit (land=run)" in log and f") on {BRANCH}" in log and "together as" in log
     place.check_nothing_left()
+    assert place.command("clean", "--run", "r1", "--yes").returncode == 0
+    left = [*place.home.glob("merge-queue/*/garrison*"), *(place.repo / ".git" / "garrison").glob("garrison*")]
+    assert left == []
 
 
 def test_a_run_that_fails_lands_nothing_and_keeps_its_branch(place):
@@ -136,6 +139,9 @@ def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_teste
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "rev-parse", "main") == place.start
     assert git(place.repo, "show", f"{BRANCH}:attempt.txt") == "2"
+    named = dot(place, node("Integration", "echo work > work.txt"), "start -> Integration -> exit;")
+    refused = place.command(*place.launch_arguments(named, "r2"))
+    assert refused.returncode == 1 and "the name of the run's own branch" in refused.stderr
     refused = place.command(*place.launch_arguments(graph, "r2", "--land", "pr"))
     assert refused.returncode == 1 and "land=pr is not supported yet" in refused.stderr
 

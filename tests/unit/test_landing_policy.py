@@ -6,6 +6,8 @@ import pytest
 
 from flow_driver import drive, fail
 from garrison.errors import ForbiddenTransition
+from garrison.merge.entry import MergeEntry
+from garrison.merge.state import Pause, QueueState
 from garrison.pipeline.flow import Resumed, SentBack, advance, node_to_return_to
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
@@ -17,7 +19,10 @@ from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_state import RunLanding, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
 from garrison.records.journal import Entry
+from garrison.records.run import Launch
 from garrison.records.signals import ResumeRun
+from garrison.views.run_model import RunModel
+from garrison.views.run_view import landing_view, waits_for
 from policy_support import AT, BOOT, NOW, POLICY, RUN
 
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare]"
@@ -129,6 +134,23 @@ def test_an_entry_of_an_earlier_request_decides_nothing() -> None:
     state = reached_exit(LINE, REQUESTED, LandingChanged("requested", 2, oid="dead"))
     assert landing_policy.follow(state, GuardianView(RUN, NOW, BOOT, landing=LandingView(
         "dead", merge=MergeStatus(1, "rejected", "red"))), 2) == []
+
+
+@pytest.mark.parametrize(("status", "pause", "waits", "word"), [
+    ("queued", "", [], "queued"), ("testing", "", [], "testing"),
+    ("held", "", ["you to release i-1 in the merge queue"], "queued"),
+    ("queued", "base_red", ["the merge queue, which is paused (base_red)"], "queued")])
+def test_a_landing_that_only_a_person_can_continue_is_waited_for(status: str, pause: str, waits: list[str],
+                                                                 word: str) -> None:
+    entry = MergeEntry("i-1", RUN, "integration", 1, "b", "c0ffee", "main", status=status, seq=1)
+    target = QueueState(entries={"i-1": entry}, pause=Pause(pause, "red", "abc") if pause else None)
+    folders = {"garrison/r1/integration": "own", "main": "target"}
+    model = RunModel(RUN, reached_exit(LINE, REQUESTED), {"own": QueueState(), "target": target}, folders)
+    assert (model.queue_folder, model.landing_folder) == ("own", "target")
+    assert waits_for(model, ()) == waits
+    view = landing_view(model, Launch(RUN, "p", "repo", "main", AT, "trees", land="run"))
+    assert view is not None and view.status == word
+    assert view.progress == "2 of 2 landed on garrison/r1/integration, nothing on main"
 
 
 def test_a_landing_is_kept_by_a_snapshot() -> None:

@@ -225,6 +225,9 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
         yield from wrapped(f"{gate.node} {gate.summary()}", columns, "due")
     if view.hint:
         yield from wrapped(view.hint, columns, "due")
+    if view.lands and view.lands.status and view.lands.status != "landed":
+        reason = f": {first_line(view.lands.reason)}" if view.lands.reason else ""
+        yield from wrapped(f"its landing on {view.base}: {view.lands.status}{reason}", columns, "due")
     for move in view.foreign_moves[-FOREIGN_MOVES:]:
         yield from wrapped(f"warning: {move.describe()}", columns, "due")
     for problem in view.problems:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -21,7 +22,7 @@ from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.records.names import Key, launcher_key
+from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.system.git.rescues import ARCHIVE, RESCUES
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
              for name in atomic.list_names(runtime.home / folder) if name.endswith(f"@{run}{ending}")]
     files += [runtime.home / "signals" / name for name in atomic.list_names(runtime.home / "signals")
               if name.endswith(f"@{run}")]
+    queue = quote(integration_branch(run), safe="")
+    files += sorted((runtime.home / "merge-queue").glob(f"*/{queue}"))
     return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 
@@ -158,6 +161,9 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
             plan.rescued.append(ref)
     for branch in plan.branches:
         archive_branch(git, branch)
+    locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
+    if locks.is_dir():
+        _remove_folder(locks)
     archived = [f"{ARCHIVE}/{branch.removeprefix('garrison/')}" for branch in plan.branches]
     git.delete_rescues([ref for ref in plan.refs if ref not in archived])
 

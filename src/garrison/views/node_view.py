@@ -211,6 +211,7 @@ class NodeReader:
         question = self.state.questions.get(name)
         return NodeFacts(
             node.status, node.attempt, node.reason, node.commit, node.landing, runner.phase if runner else "",
+            run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
             guardian_alive=self.guardian_alive, runner_alive=runner_alive,
@@ -328,6 +329,8 @@ class NodeFacts:
     """`no change`, if it succeeded without one."""
     phase: str = ""
     """Of its runner's hook."""
+    run_branch: str = ""
+    """Branch of its run, if it lands there; '' if it lands on the target."""
     run_over: str = ""
     """The run's status, if it is not active."""
     held: str | None = None
@@ -472,7 +475,8 @@ def _landing(facts: NodeFacts) -> str:
 def _landed(facts: NodeFacts) -> str:
     if facts.landing == Landing.NO_CHANGE:
         return f"{Landing.NO_CHANGE}: it succeeded, and there was nothing to land"
-    return f"landed as {facts.commit[:10]}" if facts.commit else "landed before this run"
+    where = f" on {facts.run_branch}" if facts.run_branch else ""
+    return f"landed as {facts.commit[:10]}{where}" if facts.commit else "landed before this run"
 
 
 def _failed(facts: NodeFacts) -> str:

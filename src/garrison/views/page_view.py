@@ -261,10 +261,11 @@ class PageModel:
         queue = self.model.queue
         if queue is None:
             return {"paused": False, "reason": "", "entries": []}
-        pause = queue.pause
+        queues = [queue, *filter(None, [self.model.queues.get(self.model.landing_folder)])]
+        pause = next((each.pause for each in queues if each.pause is not None), None)
         return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.detail}" if pause else "",
-                "entries": [entry_json(entry, ahead + 1) for ahead, entry in enumerate(queue.unfinished())
-                            if entry.run == self.model.run]}
+                "entries": [entry_json(entry, ahead + 1) for each in queues
+                            for ahead, entry in enumerate(each.unfinished()) if entry.run == self.model.run]}
 
     # ---- patches
 
@@ -272,7 +273,7 @@ class PageModel:
         """Return the parts that have changed, among those that such a record can change."""
         patch: dict[str, Any] = {}
         if record.journal == QUEUE:
-            if record.queue == self.model.queue_folder:
+            if record.queue in (self.model.queue_folder, self.model.landing_folder):
                 self._compare(patch, "queue", self._queue())
                 self._compare(patch, "gates", self._gates())
                 self._compare_status(patch)

@@ -294,6 +294,8 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
     `asking` are the nodes whose agent has an open question.
     """
     state, queue = model.state, model.queue
+    if state.landing.status == REQUESTED:
+        return _landing_waits_for(model)
     waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
                for gate in state.gates.values()]
     for name, node in state.nodes.items():
@@ -317,6 +319,16 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
         else:
             return []
     return list(dict.fromkeys(waiting))
+
+
+def _landing_waits_for(model: RunModel) -> list[str]:
+    """Return what the landing of a whole run waits for, if only a person can make it continue. Pure."""
+    entry, queue = model.landing_entry, model.queues.get(model.landing_folder)
+    if entry is None or entry.is_final or queue is None or entry.attempt != model.state.landing.attempt:
+        return []
+    if entry.status == "held":
+        return [f"you to release {entry.id} in the merge queue"]
+    return [f"the merge queue, which is paused ({queue.pause.reason})"] if queue.pause is not None else []
 
 
 def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
@@ -370,7 +382,7 @@ def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable:
     if status == Status.STOPPED:
         return f"stopped; {resume} continues it"
     if resumable:
-        return f"failed with parked nodes; once the cause is fixed, {resume} continues it"
+        return f"failed with parked nodes, or to land; once the cause is fixed, {resume} continues it"
     if status == Status.PARKED:
         return f"fix the cause, then {resume} continues it"
     launchers = [process for process in processes if process.role == "launch"]

@@ -76,6 +76,7 @@ class Launcher:
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
                  retry_failed: bool = False) -> None:
         self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
+        progress.run_branch = launch.onto if launch.onto != launch.base else ""
         self.run = incarnation.key.run
         self.files = runtime.files(self.run)
         self.guardian_key = Key("guardian", launch.pipeline_id, self.run)

@@ -51,6 +51,8 @@ class Progress:
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.watched = not quiet
+        self.run_branch = ""
+        """Branch that nodes land on, if that is not the target."""
         self._run = ""
 
     def begin(self, run: str) -> None:
@@ -67,7 +69,10 @@ class Progress:
         if self.as_json:
             self._print(json.dumps(asdict(entry), ensure_ascii=False))
             return
-        line = clean(describe_event(decode(entry)))
+        event = decode(entry)
+        line = clean(describe_event(event))
+        if self.run_branch and isinstance(event, NodeChanged) and event.status == "validated":
+            line += f" on {self.run_branch}"
         if line:
             self._print(f"{entry.at[11:19]}  {line}")
 

@@ -68,14 +68,14 @@ def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, mon
     taken = next(home.glob("signals/guardian-crew@r1/taken/*.json"))
     listing = (("status",), ("agents", "list"), ("signals", "list"), ("merge-queue", "list"),
                ("identity", "find-stale"))
-    resume, enqueue = ("launch", "--resume", "r3"), ("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo)
+    enqueue = ("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo)
     named: dict[Path, tuple[tuple[object, ...], ...]] = {
-        home / "identities/launch@r3.json": (resume, ("identity", "show", "launch", "launch", "--run", "r3"),
+        home / "identities/launch@r3.json": (("identity", "show", "launch", "launch", "--run", "r3"),
                                              ("identity", "update-liveness", "launch", "launch", "--run", "r3")),
         home / "hooks/runner-a@r1.json": (("hook", "read", "runner", "a", "--run", "r1"),
                                           ("hook", "update-phase", "runner", "a", "merged", "--run", "r1")),
-        home / "runs/r3/launch.json": (resume, ("stop", "r3")),
-        home / "runs/r3/journal.jsonl": (resume, ("stop", "r3")),
+        home / "runs/r3/launch.json": (("stop", "r3"),),
+        home / "runs/r3/journal.jsonl": (("stop", "r3"),),
         queue: (enqueue,),
         taken: (("signal", "read", taken),),
     }

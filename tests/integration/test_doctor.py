@@ -28,7 +28,7 @@ from garrison.processes.worktree import find_worktrees
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
-from garrison.records.journal import Writer
+from garrison.records.journal import Writer, read_all
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.run import Launch
@@ -37,7 +37,7 @@ from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import supported_version
-from support import DEADLINE, Place, git
+from support import DEADLINE, Node, Place, git
 
 AT = "2026-01-01T00:00:00.000000Z"
 
@@ -223,6 +223,7 @@ def test_worktrees_slots_locks_and_registrations(home: Home) -> None:
 def test_torn_foreign_and_newer_files(home: Home) -> None:
     home.run("r1", "running", "stopped")
     files, here = home.runtime.files("r1"), home.place.home
+    files.graph.write_text(home.place.graph(Node("a")).read_text())
     keys = [home.identity("runner", name, "r1", status="terminated") for name in ("torn", "held", "newer")]
     torn, held, newer = (home.runtime.store.path(Identity, key) for key in keys)
     for path in (torn, held):
@@ -240,15 +241,19 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     writer.close()
     for path in (journal, files.journal):
         path.write_bytes(path.read_bytes().replace(b"seq", b"SEQ", 1))
-    before = {path: path.read_bytes() for path in (held, newer, files.journal)}
+    before = {path: path.read_bytes() for path in (held, newer)}
     moved = {finding.fix for finding in home.examine() if finding.remedy == "quarantine"}
-    assert moved == {QuarantineFile(path) for path in (torn, half, journal)}
+    assert moved == {QuarantineFile(half)}
     findings = [finding for finding in home.examine(fix=True) if finding.check == "files"]
     lock.release()
     assert sorted((finding.outcome, finding.severity) for finding in findings) == [
-        ("", "error")] * 3 + [("", "note")] + [("fixed", "error")] * 2 + [("fixed", "warning")]
-    assert not any(path.exists() for path in (torn, half, journal))
-    assert len(list((here / "quarantine").iterdir())) == 3
+        ("", "error")] * 2 + [("", "note")] + [("fixed", "error")] * 3 + [("fixed", "warning")]
+    assert not half.exists()
+    rebuilt = home.runtime.store.get(Identity, keys[0])
+    assert (rebuilt.status, rebuilt.metadata["class"]) == ("crashed", "damage")
+    assert [entry.data["n"] for entry in read_all(journal)] == [1, 2], "what could be read"
+    assert [entry.kind for entry in read_all(files.journal)] == ["snapshot", "launch", "note"]
+    assert len(list((here / "quarantine").iterdir())) == 4
     assert {path: path.read_bytes() for path in before} == before
 
 

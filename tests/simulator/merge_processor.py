@@ -85,6 +85,10 @@ class Queue:
         """Return no refs: nothing is pinned."""
         return {}
 
+    def drop_damaged_objects(self, _commit: str, _but: object) -> list[str]:
+        """Return no objects: git's files are not simulated."""
+        return []
+
     def is_ancestor(self, oid: str, _tip: str) -> bool:
         """Return whether a branch's commit has landed."""
         return any(head == oid for _, _, head in self.world.merges.values())

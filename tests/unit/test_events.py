@@ -71,6 +71,8 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
       "flow": {"event": "sent_back", "to": "a", "reason": "red"}}),
     (events.ForeignMove("main", "a1", "b2", ["a"], "fix (Ann)", rewritten=True),
      {"branch": "main", "old": "a1", "new": "b2", "at_work": ["a"], "subject": "fix (Ann)", "rewritten": True}),
+    (events.LaunchRecorded("{}", "digraph {}", {"inner": "digraph {}"}),
+     {"launch": "{}", "graph": "digraph {}", "nested": {"inner": "digraph {}"}}),
     (events.NoteWritten("target", "it is gone"), {"who": "target", "text": "it is gone"}),
     (GuardianSignal("s1", "GUIDANCE", sender="launch-launch@r", incarnation=1, resume={}),
      {"id": "s1", "type": "GUIDANCE", "node": None, "attempt": 0, "from": "launch-launch@r", "incarnation": 1,

@@ -12,12 +12,14 @@ from garrison.doctor.fixes import (
     EndProcess,
     FenceIncarnation,
     QuarantineFile,
+    RebuildQueue,
     RefuseSignals,
     RemoveFolder,
     RemoveGitLocks,
     RemoveSlots,
     RemoveWorktree,
     RemoveWritePermission,
+    RepairRun,
     UnregisterWorktree,
 )
 from garrison.errors import Fenced, GarrisonError
@@ -45,7 +47,7 @@ CHECKS = (
     Check("identities", processes.examine_identities, (FenceIncarnation,)),
     Check("orphans", processes.examine_processes, (EndProcess,)),
     Check("sessions", processes.examine_sessions, (CloseSession,)),
-    Check("files", files.examine_files, (QuarantineFile, RemoveFolder, RemoveWritePermission)),
+    Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
     Check("signals", files.examine_inboxes, (RefuseSignals,)),
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),

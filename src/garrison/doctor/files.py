@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import stat
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
-from garrison.doctor.fixes import RefuseSignals, RemoveWritePermission
-from garrison.errors import NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
+from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.merge.queue import MergeQueue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -19,13 +21,15 @@ from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
-from garrison.records.run import Launch
+from garrison.records.run import Task
 from garrison.system.terminal import ProcessTerminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from garrison.doctor.fixes import Fix
     from garrison.processes.runtime import Runtime
+    from garrison.records.run import RunFiles
 
 
 def examine_files(scope: Scope) -> Iterator[Finding]:
@@ -39,8 +43,10 @@ def _file_facts(runtime: Runtime) -> Iterator[FileFact]:
     yield from _record_facts(runtime, "hooks", partial(runtime.store.read, Hook))
     for run in sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith(".")):
         yield from _run_facts(runtime, run)
+    queues = _queues_of_runs(runtime)
     for path in sorted((runtime.home / "merge-queue").glob("*/*/journal.jsonl")):
-        yield from _try_reading(path, partial(read_all, path), movable=False,
+        fix = RebuildQueue(queues[path]) if path in queues else None
+        yield from _try_reading(path, partial(read_all, path), movable=False, fix=fix,
                                 advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((runtime.home / "run" / "plain").glob("[!.]*.json")):
         yield from _try_reading(path, partial(ProcessTerminal(runtime.home).find, path.stem))
@@ -64,7 +70,7 @@ def _record_facts(runtime: Runtime, folder_name: str, read: Callable[[Key], obje
         except UsageError:
             yield FileFact(folder / name, FileState.FOREIGN, "not the name of a record; ignored")
             continue
-        yield from _try_reading(folder / name, partial(read, key),
+        yield from _try_reading(folder / name, partial(read, key), fix=RepairRun(key.run) if key.run else None,
                                 held=is_held(runtime.store.life_path(key)))
 
 
@@ -73,8 +79,11 @@ def _run_facts(runtime: Runtime, run: str) -> Iterator[FileFact]:
     if not files.root.is_dir():
         yield FileFact(files.root, FileState.FOREIGN, "not a folder of a run")
         return
-    yield from _try_reading(files.launch, partial(run_records.load, Launch, files.launch), movable=False)
-    yield from _try_reading(files.journal, partial(read_all, files.journal), movable=False)
+    repair = RepairRun(run)
+    yield from _try_reading(files.launch, partial(runtime.launch, run), movable=False, fix=repair)
+    yield from _try_reading(files.journal, partial(_read_journal, files), movable=False, fix=repair)
+    for path in sorted(files.root.glob("nodes/*/*/task.json")):
+        yield from _try_reading(path, partial(run_records.load, Task, path), fix=repair)
     for path in sorted((files.root / "layers").glob("*.jsonl")):
         if re.search(r"-\d+\Z", path.stem):
             # An old part of a compacted journal; or that of a process whose name ends so, which is then not examined.
@@ -83,22 +92,39 @@ def _run_facts(runtime: Runtime, run: str) -> Iterator[FileFact]:
             held = is_held(runtime.store.life_path(Key.parse(f"{path.stem}@{run}")))
         except UsageError:
             held = True
-        yield from _try_reading(path, partial(read_all, path), held=held)
+        yield from _try_reading(path, partial(read_all, path), held=held, fix=repair)
+
+
+def _read_journal(files: RunFiles) -> None:
+    """Read a run's journal; RecordCorrupt if it is empty although nodes have begun."""
+    if not read_all(files.journal) and any(files.root.glob("nodes/*/*/task.json")) and files.graph.exists():
+        raise RecordCorrupt(files.journal, "it is empty or gone, but the run has begun")
+
+
+def _queues_of_runs(runtime: Runtime) -> dict[Path, MergeQueue]:
+    """Return journal → the merge queue of a run of this home."""
+    queues = {}
+    for run in run_records.list_runs(runtime.home):
+        with suppress(GarrisonError):
+            launch = runtime.launch(run)
+            queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="doctor")
+            queues[queue.path] = queue
+    return queues
 
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,
-                 advice: str = FileFact.advice) -> Iterator[FileFact]:
+                 advice: str = FileFact.advice, fix: Fix | None = None) -> Iterator[FileFact]:
     """Yield what is wrong with a file, by reading it."""
     try:
         read()
     except RecordCorrupt as error:
-        yield FileFact(Path(error.path), FileState.TORN, error.why, held, movable, advice)
+        yield FileFact(Path(error.path), FileState.TORN, error.why, held, movable, advice, fix)
     except NewerSchema as error:
         yield FileFact(path, FileState.NEWER, str(error), held)
     except RecordError as error:
         yield FileFact(path, FileState.UNREADABLE, str(error), held)
     except (ValueError, KeyError, TypeError) as error:
-        yield FileFact(path, FileState.TORN, f"not as expected ({error})", held, movable, advice)
+        yield FileFact(path, FileState.TORN, f"not as expected ({error})", held, movable, advice, fix)
 
 
 def _find_writable_by_all(runtime: Runtime) -> Iterator[Finding]:

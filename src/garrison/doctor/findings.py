@@ -204,6 +204,8 @@ class FileFact:
     """True if its owner can continue without it."""
     advice: str = "restore it from a copy; without it the run cannot continue"
     """For a torn file that is not movable."""
+    fix: Fix | None = None
+    """Fix of a torn file that is rebuilt instead of moved."""
 
 
 def judge_file(fact: FileFact) -> Finding:
@@ -217,6 +219,8 @@ def judge_file(fact: FileFact) -> Finding:
         case FileState.TORN if fact.held:
             return Finding("files", Severity.ERROR, text,
                            advice="its owner lives: stop it first (`garrison stop RUN`)")
+        case FileState.TORN if fact.fix is not None:
+            return Finding("files", Severity.ERROR, text, fact.fix)
         case FileState.TORN if fact.movable:
             return Finding("files", Severity.ERROR, text, QuarantineFile(fact.path))
         case FileState.TORN:

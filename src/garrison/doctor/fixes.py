@@ -5,7 +5,6 @@ Processes may have acted since the finding was made, so a fix checks again befor
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from abc import ABC, abstractmethod
@@ -14,14 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import GarrisonError
-from garrison.merge import slots
+from garrison.merge import recovery, slots
+from garrison.processes.repair import repair_run
 from garrison.processes.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
-from garrison.records.life_lock import LifeLock
+from garrison.records.journal import read_all
+from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.names import launcher_key
+from garrison.records.quarantine import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:
+    from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.system.git import Git
@@ -160,23 +164,48 @@ class QuarantineFile(Fix):
 
     def apply(self, runtime: Runtime) -> None:
         """Move it, never over another one there; a record's locks are held meanwhile."""
-        folder = atomic.make_directory(runtime.home / "quarantine")
-        stamp = runtime.clock.utc().translate({ord(char): None for char in "-:."})
-        source = self.path.relative_to(runtime.home).as_posix().replace("/", "_")
-        target = folder / f"{stamp}-{os.getpid()}-{source}"
         if self.path.parent.name in ("identities", "hooks") and self.path.suffix == ".json":
             life = LifeLock.try_acquire(runtime.home / "identities" / f"{self.path.stem}.life")
             if life is None:
                 raise GarrisonError(f"{self.path} has a living owner again; it was left in place")
             try:
                 with atomic.locked(self.path.with_suffix(".lock")):
-                    self.path.rename(target)
+                    quarantine(runtime.home, self.path, runtime.clock.utc())
             finally:
                 life.release()
         else:
-            self.path.rename(target)
-        atomic.sync_directory(folder)
-        atomic.sync_directory(self.path.parent)
+            quarantine(runtime.home, self.path, runtime.clock.utc())
+
+
+@dataclass(frozen=True)
+class RepairRun(Fix):
+    """Fix for a damaged or lost record of a run."""
+
+    name = "repair"
+    description = "rebuild it from the rest of the run's records; the damaged file goes to quarantine/"
+    run: str
+
+    def apply(self, runtime: Runtime) -> None:
+        """Repair everything of the run that is damaged, unless it lives: its processes do it themselves."""
+        if is_held(runtime.store.life_path(launcher_key(self.run))):
+            raise GarrisonError(f"run {self.run} lives and repairs what its processes own; for the rest "
+                                f"`garrison stop {self.run}` first")
+        repair_run(runtime, self.run)
+        read_all(runtime.files(self.run).journal)  # an error of it remains: nothing was left to rebuild it from
+
+
+@dataclass(frozen=True)
+class RebuildQueue(Fix):
+    """Fix for a merge queue with a damaged journal."""
+
+    name = "rebuild"
+    description = "rebuild the queue from its readable records, signals, history and pins"
+    queue: MergeQueue
+
+    def apply(self, runtime: Runtime) -> None:
+        """Rebuild it, unless a processor works on it or has done so meanwhile."""
+        if recovery.find_damage(self.queue):
+            recovery.rebuild(self.queue)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class CandidateBuilder:
         self._exact: tuple[str, ...] = ()
         """Entries whose commits in the chain have the trailers with which they would land."""
         self._pinned = ""
+        self._checked = False
+        """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -95,6 +97,8 @@ class CandidateBuilder:
                 built.append(candidate)
             elif not chosen:  # behind others it waits: with them landed, the target may have it already
                 return self._record_unbuildable(entry, tip, candidate)
+        if built and self._has_damage(tip, str(built[-1].commit), chosen):
+            return Progress("built again", chosen[0].id)
         self._chain = CandidateChain(tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
                                      (tip, *(str(each.commit) for each in built)))
         self._exact = names
@@ -107,7 +111,7 @@ class CandidateBuilder:
 
     def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate | Progress:
         try:
-            return build_candidate(self.git, entry, parent, self._trailers(entry, names, position))
+            return build_undamaged(self.git, entry, parent, self._trailers(entry, names, position))
         except GitError:
             if self.git.rev(entry.oid) is not None:
                 raise
@@ -141,15 +145,38 @@ class CandidateBuilder:
         if self._chain.base == tip and built[:len(names)] == names:
             self._chain = self._chain.prefix(batch)
             return self._chain
+        built_again = self._build_chain(tip, batch)
+        while built_again is not None and self._has_damage(tip, built_again[1][-1], batch):
+            built_again = self._build_chain(tip, batch)
+        if built_again is None:
+            return None
+        trees, commits = built_again
+        self._chain, self._exact = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits)), names
+        return self._chain
+
+    def _build_chain(self, tip: str, batch: Sequence[MergeEntry]) -> tuple[list[str], list[str]] | None:
+        """Return the trees and commits of a batch stacked on the tip; None if it no longer merges."""
+        names = tuple(entry.id for entry in batch)
         trees, commits = [self.git.tree_of(tip)], [tip]
         for position, entry in enumerate(batch, 1):
-            candidate = build_candidate(self.git, entry, commits[-1], self._trailers(entry, names, position))
+            candidate = build_undamaged(self.git, entry, commits[-1], self._trailers(entry, names, position))
             if candidate.commit is None or candidate.commit == commits[-1]:
                 return None
             trees.append(candidate.tree)
             commits.append(candidate.commit)
-        self._chain, self._exact = CandidateChain(tip, tuple(batch), tuple(trees), tuple(commits)), names
-        return self._chain
+        return trees, commits
+
+    def _has_damage(self, tip: str, commit: str, batch: Sequence[MergeEntry]) -> bool:
+        """Set aside the objects of a chain that a power cut damaged after a dead processor had written them; return
+        whether there were any.
+
+        Then it is built again, and git writes them again. What a damaged commit or tree hid is found after that.
+        """
+        if self._checked:
+            return False
+        damaged = self.git.drop_damaged_objects(commit, [tip, *(entry.oid for entry in batch)])
+        self._checked = not damaged
+        return bool(damaged)
 
     def pin_candidate(self, chain: CandidateChain, count: int) -> str:
         """Pin the chain, and return the commit to test of its first `count` entries."""
@@ -235,6 +262,16 @@ def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, 
     if tree and entry.strategy == "merge":
         return _merge(git, entry, base, trailers, MergeResult(tree, []))
     return _STRATEGIES[entry.strategy](git, entry, base, trailers)
+
+
+def build_undamaged(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
+    """Build the commit as `build_candidate`, without the damaged objects of an earlier try that git stumbles over."""
+    while True:
+        try:
+            return build_candidate(git, entry, base, trailers)
+        except GitError as error:
+            if not git.drop_damaged_named(error.stderr):  # each time there are fewer of them
+                raise
 
 
 def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Candidate:

@@ -62,6 +62,10 @@ class Lander:
     def finish(self, landing: LandingStarted) -> Progress | Wait:
         """Settle a recorded landing: the ref says whether it was done."""
         tip = self.writer.tip()
+        if tip == landing.old and self._is_candidate_damaged(landing):
+            self.writer.append(TargetMoved(landing.entries, landing.old, "its candidate was damaged; it is built again",
+                                           landing.old, tip), sync=True)
+            return Progress("requeued", landing.first)
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
                 stale = self._move_checkouts(landing, locks, resuming=True)
@@ -80,6 +84,12 @@ class Lander:
                 return Wait("ref_locked", refused, seconds=self.writer.branch.retry_seconds)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
+
+    def _is_candidate_damaged(self, landing: LandingStarted) -> bool:
+        """Return whether a power cut damaged the commit that a dead processor was about to land; git's swap would not
+        read its files."""
+        heads = [self.queue.entry(name).oid for name in landing.entries]
+        return bool(self.git.drop_damaged_objects(landing.new, [landing.old, *heads]))
 
     def _swap(self, landing: LandingStarted, *, recorded: bool) -> str:
         """Swap the target after recording the intent (unless `recorded`); return empty, or why git refuses.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import GarrisonError, NotFound, UsageError
+from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from garrison.processes.loop import Process
+    from garrison.records.run import Launch
     from garrison.supervise.incarnation import Incarnation
 
     MakeProcess = Callable[[Incarnation], Process]
@@ -103,7 +104,7 @@ def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.launcher.progress import Progress
 
     return lambda incarnation: Launcher(
-        runtime, incarnation, runtime.launch(options.run), Progress(as_json=options.json, quiet=options.quiet),
+        runtime, incarnation, _launch(runtime, options), Progress(as_json=options.json, quiet=options.quiet),
         resume=options.resume, retry_failed=options.again)
 
 
@@ -112,8 +113,14 @@ def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.run_plan import read_plan
     from garrison.system.git import Git
 
-    launch = runtime.launch(options.run)
-    plan, git = read_plan(runtime.files(options.run), launch), Git(Path(launch.repo))
+    launch = _launch(runtime, options)
+    try:
+        plan = read_plan(runtime.files(options.run), launch)
+    except (GarrisonError, OSError, ValueError):
+        from garrison.processes.repair import load_plan
+
+        plan = load_plan(runtime, launch)
+    git = Git(Path(launch.repo))
     with contextlib.suppress(GarrisonError, OSError):  # the guardian reports a repository that is gone
         _ = git.common  # costs a git process
     return lambda incarnation: Guardian(runtime, incarnation, launch, plan, git)
@@ -122,23 +129,33 @@ def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
 def _processor(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.merge_processor.process import Processor
 
-    return lambda incarnation: Processor(runtime, incarnation, runtime.launch(options.run))
+    return lambda incarnation: Processor(runtime, incarnation, _launch(runtime, options))
 
 
 def _runner(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.runner.process import Runner
 
-    return lambda incarnation: Runner(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
+    return lambda incarnation: Runner(runtime, incarnation, _launch(runtime, options), _task(runtime, options))
 
 
 def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.processes.orchestrator.process import Orchestrator
 
-    return lambda incarnation: Orchestrator(runtime, incarnation, runtime.launch(options.run), _task(runtime, options))
+    return lambda incarnation: Orchestrator(runtime, incarnation, _launch(runtime, options), _task(runtime, options))
 
 
 _PREPARE = {"launch": _launcher, "guardian": _guardian, "runner": _runner, "orchestrator": _orchestrator,
             "processor": _processor}
+
+
+def _launch(runtime: Runtime, options: Options) -> Launch:
+    """Return what the run was launched with; restored from a journal if launch.json is damaged or lost."""
+    try:
+        return runtime.launch(options.run)
+    except (NotFound, RecordCorrupt):
+        from garrison.processes.repair import load_launch
+
+        return load_launch(runtime, options.run)
 
 
 def _task(runtime: Runtime, options: Options) -> Task:
@@ -189,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProcess) -> Process:
     """Make the process and record that it is ready.
 
-    On a full disk this waits, as the loop does, for as long as a start may take; recovery can be repeated.
+    A damaged journal of its own is repaired first. On a full disk this waits, as the loop does, for as long as a start
+    may take; recovery can be repeated.
     """
     until = runtime.clock.monotonic() + runtime.timing.spawn_deadline
 
@@ -201,7 +219,17 @@ def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProces
             incarnation.beat()
         time.sleep(seconds)
 
-    process = retry_until_space(lambda: make(incarnation), wait, is_over)
+    def make_repaired() -> Process:
+        try:
+            return make(incarnation)
+        except RecordCorrupt as error:
+            from garrison.processes.repair import repair_own
+
+            if not repair_own(runtime, incarnation.key, error):
+                raise
+            return make(incarnation)
+
+    process = retry_until_space(make_repaired, wait, is_over)
     retry_until_space(incarnation.ready, wait, is_over)
     return process
 

@@ -27,6 +27,7 @@ from garrison.pipeline.transforms import apply_installed
 from garrison.processes import run_branch
 from garrison.processes.launcher.policy import EXIT
 from garrison.processes.loop import log_line
+from garrison.processes.repair import repair_run
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
@@ -317,7 +318,9 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
 
     A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
     """
-    launch = runtime.launch(check_run(run))
+    for note in repair_run(runtime, check_run(run)):
+        log_line(note)
+    launch = runtime.launch(run)
     state = read_run_state(runtime, run)
     check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
     last = runtime.store.read(Identity, launcher_key(run))

@@ -13,7 +13,9 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.processes.launch import judge_launcher, spawn_launcher
 from garrison.processes.launcher.policy import resume_id
+from garrison.processes.loop import log_line
 from garrison.processes.preflight import check_resume
+from garrison.processes.repair import repair_run
 from garrison.processes.run_state import ENDED
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
@@ -141,6 +143,8 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
     """Resume one run if needed; an error becomes its result, so that the other runs are resumed."""
     home = runtime.home
     try:
+        for note in repair_run(runtime, run):
+            log_line(note)
         launch = runtime.launch(run)
         if launch.adhoc:
             return None

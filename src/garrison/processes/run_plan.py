@@ -16,6 +16,8 @@ from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
+from garrison.records import record
+from garrison.records.events import LaunchRecorded
 from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import Task
@@ -68,7 +70,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         ways=list(planned.next_steps),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
-        continues=carried.session if carried else "")
+        continues=carried.session if carried else "", step=node.step)
 
 
 def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
@@ -81,6 +83,17 @@ def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
 def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
             for name, value in dict(attrs).items()}
+
+
+def copy_launch(files: RunFiles, launch: Launch) -> LaunchRecorded:
+    """Return a copy of launch.json and the graphs for a journal, from which they can be restored."""
+    nested = {path.stem: path.read_text(encoding="utf-8") for path in sorted(files.graphs.glob("*.dot"))}
+    return LaunchRecorded(record.encode(launch).decode(), files.graph.read_text(encoding="utf-8"), nested)
+
+
+def latest_attempts(files: RunFiles, plan: RunPlan) -> dict[str, int]:
+    """Return the latest begun attempt of each node that has one, by the folders of the run."""
+    return {name: number for name in plan.tasks if (number := files.latest_attempt(name))}
 
 
 def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:

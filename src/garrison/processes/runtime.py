@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from garrison.config import Timing
-from garrison.errors import NotFound
+from garrison.errors import NotFound, RecordCorrupt
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
@@ -56,8 +56,11 @@ class Runtime:
         return RunFiles(self.home, run)
 
     def launch(self, run: str) -> Launch:
-        """Return what a run was launched with; NotFound if there is no such run."""
-        launch = run_records.load(Launch, self.files(run).launch)
+        """Return what a run was launched with; NotFound if there is no such run, RecordCorrupt if it has lost that."""
+        files = self.files(run)
+        launch = run_records.load(Launch, files.launch)
+        if launch is None and files.journal.exists():
+            raise RecordCorrupt(files.launch, "it is gone, though the run has begun")
         if launch is None:
             raise NotFound(f"no run {run} in {self.home}; `garrison status` lists the runs")
         return launch

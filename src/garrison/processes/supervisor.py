@@ -31,7 +31,7 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
+from garrison.errors import AlreadyAlive, Fenced, RecordCorrupt, RecordError, Refused
 from garrison.processes.actions import ActionKind
 from garrison.processes.loop import check_interval, log_line
 from garrison.records import atomic, shared_cause, signals
@@ -44,15 +44,16 @@ from garrison.records.events import (
     DecisionMade,
     encode,
 )
+from garrison.records.hook import Hook
 from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
 from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, SHORTAGE, TERMINAL
 from garrison.supervise.decisions import ChildState, encode_inputs
-from garrison.supervise.incarnation import fence, kill_incarnation, new_id
+from garrison.supervise.incarnation import fence, kill_incarnation, new_id, rebuild_identity
 from garrison.supervise.observer import HangWatcher
-from garrison.supervise.verdict import judge
+from garrison.supervise.verdict import Verdict, judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.exit_info import (
@@ -93,6 +94,10 @@ class Supervisor:
         self._hang_watcher = HangWatcher(runtime.observer, runtime.timing.beat_timeout, gap)
         self._exits = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
+        self._known: dict[str, Identity] = {}
+        """Full name → its identity as it could last be read."""
+        self._unread: dict[str, str] = {}
+        """Full name → the last error of its record that was logged."""
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
@@ -104,11 +109,44 @@ class Supervisor:
 
     def child_state(self, key: Key) -> ChildState:
         """Return a name's record and the verdict on it, as they are now."""
-        identity = self.runtime.store.read(Identity, key)
+        try:
+            identity = self.runtime.store.read(Identity, key)
+        except RecordError as error:
+            identity = self._repair_identity(key, error)
+            if identity is None:
+                return self._living_unread(key, error)
         if identity is None:
-            return ChildState()
+            # A lease writes the identity before the hook: where there is a hook, the identity was lost.
+            is_lost = key.full in self._known or self.runtime.store.path(Hook, key).exists()
+            identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key)) if is_lost else None
+            if identity is None:
+                return ChildState()
+        self._known[key.full] = identity
         observation = self.runtime.observer.observe(identity)
         return ChildState(identity, judge(identity, observation), observation)
+
+    def _repair_identity(self, key: Key, error: RecordError) -> Identity | None:
+        """Rebuild the damaged identity of a child that is dead; None if it lives, or only a person can repair it."""
+        if not isinstance(error, RecordCorrupt):
+            return None
+        identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key))
+        if identity is not None:
+            log_line(f"{error.path} was damaged ({error.why}) and is rebuilt; the damaged file is in quarantine/")
+        return identity
+
+    def _incarnation_of(self, key: Key) -> int:
+        known = self._known.get(key.full)
+        return known.incarnation if known is not None else 0
+
+    def _living_unread(self, key: Key, error: RecordError) -> ChildState:
+        """Return the state of a child whose record cannot be read: alive as far as its supervisor may assume. A living
+        process rewrites a damaged record itself; what only a person can repair stops this one child, not its
+        supervisor."""
+        if self._unread.get(key.full) != str(error):
+            log_line(str(error))
+            self._unread[key.full] = str(error)
+        identity = self._known.get(key.full) or Identity("", key.role, key.name, key.run, self.runtime.clock.utc())
+        return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
         """Return the state of a child of this process: as `child_state`, but it detects one that hangs, too."""

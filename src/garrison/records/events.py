@@ -67,6 +67,18 @@ class ProcessOpened:
 
 
 @dataclass(frozen=True)
+class LaunchRecorded:
+    """A copy of launch.json and of the graphs, from which a damaged or lost one is restored; once a journal."""
+
+    kind: ClassVar[str] = "launch"
+    launch: str
+    """Text of launch.json."""
+    graph: str
+    nested: dict[str, str] = field(default_factory=dict)
+    """Name of a nested pipeline → its text."""
+
+
+@dataclass(frozen=True)
 class DecisionMade:
     """A restart or cleanup decision, before it is carried out; `basis` holds all its inputs (`supervise.decisions`)."""
 
@@ -499,7 +511,7 @@ Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | C
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
          | LandingChanged | ForeignMove | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent
          | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved
-         | QueueTaken | QueueStepDone)
+         | QueueTaken | QueueStepDone | LaunchRecorded)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

@@ -111,6 +111,8 @@ class Task:
     """True if a person has to approve its work before that lands."""
     words: list[str] | None = None
     """Words besides the statuses that its agent may report since edges ask for them; None (older runs): any."""
+    step: str = ""
+    """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
     ways: list[str] = field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
 
@@ -220,8 +222,14 @@ class RunFiles:
 def list_runs(home: Path) -> list[str]:
     """Return the ids of all launched runs in a home, oldest first; without those being removed."""
     folder = home / "runs"
-    launched = [(folder / name / "launch.json", name) for name in atomic.list_names(folder) if not name.startswith(".")]
-    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in launched if path.exists())]
+    began = []
+    for name in atomic.list_names(folder):
+        # A run that lost its launch.json is listed: it is damaged, not absent.
+        marks = [folder / name / "launch.json", folder / name / "journal.jsonl", folder / name / "layers"]
+        mark = next((path for path in marks if path.exists()), None) if not name.startswith(".") else None
+        if mark is not None:
+            began.append((mark.stat().st_mtime, name))
+    return [name for _, name in sorted(began)]
 
 
 def save(path: Path, value: Any) -> None:

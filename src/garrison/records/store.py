@@ -14,6 +14,7 @@ from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
+from garrison.records.quarantine import quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,6 +82,25 @@ class Store:
             if incarnation is not None:
                 check_incarnation(old, key, incarnation)
             yield old
+
+    def rebuild(self, kind: type[R], key: Key, make: Callable[[], R | None], now: str) -> bool:
+        """Replace a damaged record by `make()` (None: by nothing), and quarantine it; return whether it was damaged.
+
+        Only for its owner, or a caller that has made sure that none lives. `now` is UTC. One that cannot be read for
+        another reason (permissions, a newer schema) raises its RecordError.
+        """
+        path = self.path(kind, key)
+        with atomic.locked(self._path(kind, key, "lock")):
+            try:
+                self.read(kind, key)
+            except RecordCorrupt:
+                new = make()
+            else:
+                return False
+            quarantine(self.home, path, now, replaced=new is not None)
+            if new is not None:
+                atomic.write(path, record.encode(new))
+        return True
 
     def keys(self, kind: type[R]) -> list[Key]:
         """Return the keys of all records of a kind, sorted; foreign file names are ignored."""

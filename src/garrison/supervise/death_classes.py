@@ -27,7 +27,7 @@ class Ruling:
 
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
-TERMINAL = "terminal"
+TERMINAL, DAMAGE = "terminal", "damage"
 MEMORY, SHORTAGE = "memory", "shortage"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
@@ -44,6 +44,7 @@ CLASSES: Mapping[str, Ruling] = {
     AUTHENTICATION: Ruling(False, "person"),
     BILLING: Ruling(False, "person"),
     BUDGET: Ruling(False, "person"),
+    DAMAGE: Ruling(False, "at once"),  # its record was damaged or lost: how it ended is not known
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }

@@ -28,15 +28,16 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
 from garrison.records.hook import Hook, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import format_marker
-from garrison.supervise.death_classes import CRASH, HUNG, REBOOT, SHORTAGE
+from garrison.supervise.death_classes import CRASH, DAMAGE, HUNG, REBOOT, SHORTAGE
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
@@ -184,7 +185,7 @@ def _lease(observer: Observer, request: SpawnRequest, deadline_s: float) -> tupl
         return grant_lease(old, observer.judge(old) if old else None, request, spawner, now=now, deadline=deadline,
                            fresh_id=new_id())
 
-    hook = store.read(Hook, request.key)
+    hook = _drop_damaged_hook(observer, request.key)
     if hook is not None:  # a lost identity file must not start the same incarnation twice
         request = replace(request, journal_incarnation=max(request.journal_incarnation, hook.incarnation))
     leased = store.update(Identity, request.key, next_identity, named=False)
@@ -192,10 +193,24 @@ def _lease(observer: Observer, request: SpawnRequest, deadline_s: float) -> tupl
     return leased, hook is not None
 
 
-def link_hook(observer: Observer, identity: Identity) -> None:
+def link_hook(observer: Observer, identity: Identity) -> Hook:
     """Continue the predecessor's hook for this incarnation; idempotent. Fenced if a later incarnation has it."""
     key, now = identity.key, observer.clock.utc()
-    observer.store.update(Hook, key, lambda old: next_hook(old, key, identity.incarnation, now, new_id()), named=False)
+    _drop_damaged_hook(observer, key)
+    return observer.store.update(Hook, key, lambda old: next_hook(old, key, identity.incarnation, now, new_id()),
+                                 named=False)
+
+
+def _drop_damaged_hook(observer: Observer, key: Key) -> Hook | None:
+    """Return a name's hook; move one that cannot be read to quarantine, as if there were none.
+
+    Its phase is lost, and found again by what the work has left: result, acceptance, merge entry.
+    """
+    try:
+        return observer.store.read(Hook, key)
+    except RecordCorrupt:
+        observer.store.rebuild(Hook, key, lambda: None, observer.clock.utc())
+        return None
 
 
 def _return_lease(old: Identity | None, leased: Identity, now: str, why: str, death_class: str) -> Identity:
@@ -242,12 +257,12 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
 
     try:
         identity = retry_until_space(lambda: store.update(Identity, key, active), wait, is_over)
-        retry_until_space(lambda: link_hook(observer, identity), wait, is_over)
+        hook = retry_until_space(lambda: link_hook(observer, identity), wait, is_over)
     except BaseException:
         lock.release()
         raise
     failpoint.here(":active")
-    registered = Incarnation(store, clock, identity, lock)
+    registered = Incarnation(store, clock, identity, lock, hook)
     registered.beat()
     return registered
 
@@ -262,10 +277,15 @@ def _check_lease(identity: Identity | None, key: Key, incarnation: int) -> Ident
 class Incarnation:
     """A registered incarnation: holds its life lock and writes its own records, fenced."""
 
-    def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
+    def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock,
+                 hook: Hook | None = None) -> None:
         self.store, self.clock, self.lock = store, clock, lock
         self.key, self.number = identity.key, identity.incarnation
         self.identity = identity
+        self._last_identity, self._last_hook = identity, hook
+        """The records as they were when they could last be read: damaged ones are rebuilt from these."""
+        self._path = str(store.path(Identity, self.key))
+        self._stamp: tuple[int, int, int] | None = None
         self.token = f"{self.key.full}#{self.number}"
 
     @property
@@ -274,23 +294,64 @@ class Incarnation:
         return format_marker(str(self.store.home), self.key, self.number)
 
     def beat(self) -> None:
-        """Write a heartbeat; LockLost if the life file was removed or replaced."""
+        """Write a heartbeat, and rewrite a damaged identity; LockLost if the life file was removed or replaced."""
         self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
+        self._check_identity()
+
+    def _check_identity(self) -> None:
+        """Read its own identity if the file has changed; rewrite one that is damaged: its supervisor waits for it.
+
+        LockLost if it was removed: this process cannot tell that from the removal of its home, and its supervisor
+        starts a successor.
+        """
+        if self._stamp is not None and _stamp(self._path) == self._stamp:
+            return
+        with suppress(RecordError):  # not damaged, but unreadable: for a person
+            try:
+                current = self.store.read(Identity, self.key)
+            except RecordCorrupt:
+                current = self._rewrite_identity()
+            if current is None:
+                raise LockLost(f"{self._path} was removed or replaced; stopping gracefully")
+            if current.incarnation == self.number:
+                self._last_identity = current
+        self._stamp = _stamp(self._path)
+
+    def _rewrite_identity(self) -> Identity | None:
+        self.store.rebuild(Identity, self.key, lambda: self._last_identity, self.clock.utc())
+        return self.store.read(Identity, self.key)
 
     def update(self, change: Callable[[Identity], Identity], *, named: bool = True) -> Identity:
         """Change its own identity; Fenced if a later incarnation has the name. `named` as in `Store.update`."""
         def unfenced(old: Identity | None) -> Identity:
             return change(require_unfenced(old, self.key))
 
-        self.identity = self.store.update(Identity, self.key, unfenced, incarnation=self.number, named=named)
-        return self.identity
+        try:
+            updated = self.store.update(Identity, self.key, unfenced, incarnation=self.number, named=named)
+        except RecordCorrupt:
+            self._rewrite_identity()
+            updated = self.store.update(Identity, self.key, unfenced, incarnation=self.number, named=named)
+        self.identity = self._last_identity = updated
+        return updated
 
     def hook(self, change: Callable[[Hook], Hook]) -> Hook:
         """Change its own hook; Fenced if a later incarnation has the name."""
         def existing(old: Hook | None) -> Hook:
             return change(_require(old, self.key))
 
-        return self.store.update(Hook, self.key, existing, incarnation=self.number)
+        try:
+            self._last_hook = self.store.update(Hook, self.key, existing, incarnation=self.number)
+        except RecordCorrupt:
+            self.store.rebuild(Hook, self.key, self._known_hook, self.clock.utc())
+            self._last_hook = self.store.update(Hook, self.key, existing, incarnation=self.number)
+        return self._last_hook
+
+    def read_hook(self) -> Hook:
+        """Return its own hook, rebuilt if it was damaged."""
+        return self.hook(lambda old: old)
+
+    def _known_hook(self) -> Hook:
+        return self._last_hook or next_hook(None, self.key, self.number, self.clock.utc(), new_id())
 
     def ready(self) -> None:
         """Record that recovery is over and work begins."""
@@ -321,6 +382,14 @@ class Incarnation:
         self.lock.release()
 
 
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116  # at every heartbeat
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
 def require_unfenced(identity: Identity | None, key: Key) -> Identity:
     """Return the record of an incarnation that may still write; Fenced if it is gone or says `crashed` or `parked`.
 
@@ -337,6 +406,39 @@ def _require(old: R | None, key: Key) -> R:
     if old is None:
         raise Fenced(f"the record of {key.full} is gone; stopping without writing")
     return old
+
+
+# ---- a damaged or lost record ----------------------------------------------------------------------------------------
+
+
+def rebuild_identity(observer: Observer, key: Key, journaled: int = 0, *, locked: bool = False) -> Identity | None:
+    """Rebuild the damaged or lost identity of a name that has no living process: its last incarnation died.
+
+    How it ended is not known, so it is replaced like any dead one: what it left is killed, and a successor continues.
+    Return the identity as it is now: None if the name has no record at all, or a living process, which rewrites it.
+
+    Args:
+        journaled: the highest incarnation in its supervisor's journal.
+        locked: the caller holds its life lock.
+    """
+    store, now = observer.store, observer.clock.utc()
+    lock = None if locked else LifeLock.try_acquire(store.life_path(key))
+    if lock is None and not locked:
+        return None
+    try:
+        hook = _drop_damaged_hook(observer, key)
+        incarnation = max(journaled, hook.incarnation if hook is not None else 0)
+        here = observer.machine
+        rebuilt = Identity(
+            new_id(), key.role, key.name, key.run, now, incarnation=max(1, incarnation), status="crashed",
+            pid_ns=here.pid_ns, boot_id=here.boot_id, host=here.host, last_heartbeat=now, crashed_at=now,
+            metadata={"reason": "its record was damaged; rebuilt", "class": DAMAGE, "rebuilt": True})
+        if not store.rebuild(Identity, key, lambda: rebuilt, now) and incarnation:
+            store.update(Identity, key, lambda old: rebuilt if old is None else old)
+        return store.read(Identity, key)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 # ---- replace ---------------------------------------------------------------------------------------------------------

@@ -93,6 +93,12 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
         step=step_id(place)))
 
 
+def finish_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> FlowAdvanced | None:
+    """Return the event that ends a place whose node has landed or failed; None if it has not."""
+    action = _task(plan, state, view, place)
+    return action.payload if action is not None and isinstance(action.payload, FlowAdvanced) else None
+
+
 def _loop_reason(state: RunState, place: Place) -> str:
     """Return why a loop led back to a node, if a failure did."""
     assert state.flow is not None
@@ -234,6 +240,17 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
     return gone + [
         Action(ActionKind.CYCLE_MANAGER, manager.node, payload=ManagerCycled(place, manager.node, closed=True))
         for place, manager in state.managers.items() if place not in managed]
+
+
+def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdvanced | None:
+    """Return the event of a person's answer to the gate at `place`; None if that is not a gate for people."""
+    planned = plan.gates.get(place.node)
+    if planned is None or planned.kind != gates.HUMAN:
+        return None
+    gate = planned.open(place.id, now)
+    if gate.rejection(text):
+        return None
+    return _finished(place, gates.answered(gate.question, text)).expect(FlowAdvanced)
 
 
 # ---- guidance for the flow -------------------------------------------------------------------------------------------

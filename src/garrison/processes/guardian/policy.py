@@ -186,6 +186,13 @@ def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rewor
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 
+def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, reason: str,
+                         max_rework: int) -> NodeChanged:
+    """Return what follows a failed attempt: another one, if the limits of run and graph allow it, else the node's
+    end."""
+    return _after_failure(name, node, kind, reason, _max_rework(plan, name, max_rework))
+
+
 # ---- 2. the merge journal --------------------------------------------------------------------------------------------
 
 _NOT_LANDED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
@@ -200,7 +207,8 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
             continue
-        if merge.status == "landed" and node.status == "active":
+        if node.status == "active" and (merge.status == "landed" or merge.status not in entry.FINAL):
+            # It reports that its work is complete before it enqueues it: that signal was lost.
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status == "landed":
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,

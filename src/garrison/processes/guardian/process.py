@@ -11,15 +11,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from garrison.errors import ForbiddenTransition, RecordError
+from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_plan import build_task, check_journal_present
+from garrison.processes.run_plan import build_task, copy_launch, latest_attempts
 from garrison.processes.run_state import (
     ENDED,
     LANDED,
@@ -42,6 +43,7 @@ from garrison.records.events import (
     GateChanged,
     GuardianSignal,
     LandingChanged,
+    LaunchRecorded,
     ManagerCycled,
     NodeCancelled,
     NodeChanged,
@@ -54,6 +56,7 @@ from garrison.records.events import (
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
+from garrison.records.quarantine import quarantine
 from garrison.records.run import Task, read_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
@@ -97,7 +100,9 @@ class Guardian:
         self.files = runtime.files(self.run)
         journal = Writer(self.files.journal, incarnation.token)
         self.state: RunState = replay_run(journal.entries, plan.program, self.run, plan.children)
-        check_journal_present(runtime.store, launch, self.state, self.files.journal)
+        if is_behind(self.state, latest_attempts(self.files, plan)):
+            journal.close()
+            raise RecordCorrupt(self.files.journal, "it lacks what the run has done")
         self.supervisor = Supervisor(runtime, incarnation, journal)
         self.queue = run_branch.node_queue(runtime, launch, incarnation.token, git)
         self.target_queue = run_branch.landing_queue(runtime, launch, incarnation.token, self.queue.git)
@@ -124,6 +129,8 @@ class Guardian:
             self.queue.path, launch.repo, self.target_watch.path,
             *([self.target_queue.path] if self.target_queue else []))]
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
+        if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
+            self._record(copy_launch(self.files, launch))
 
     # ---- observe
 
@@ -232,6 +239,18 @@ class Guardian:
         if (move := self.target_watch.poll(at_work)) is not None:
             self._record(move, sync=True)
 
+    def _repair_queue(self, error: RecordCorrupt) -> None:
+        """Rebuild the merge queue's journal if that is what is damaged; a processor that works on it does it itself."""
+        queue = next((queue for queue in (self.queue, self.target_queue)
+                      if queue is not None and error.path == str(queue.path)), None)
+        if queue is None or queue.is_processor_running():
+            return
+        from garrison.merge import recovery
+
+        with contextlib.suppress(GarrisonError):
+            recovery.rebuild(queue)
+            self._record(NoteWritten("merge queue", f"its journal was damaged ({error.why}) and is rebuilt"))
+
     def _note(self, who: str, text: str) -> None:
         """Journal a note about something that waits for a person, once until the text changes."""
         if text and self._notes.get(who) != text:
@@ -250,7 +269,11 @@ class Guardian:
         """Observe, decide, act; return whether another turn should follow at once."""
         self._check_repository()
         self._watch_target()
-        self._view = self.observe()
+        try:
+            self._view = self.observe()
+        except RecordCorrupt as error:
+            self._repair_queue(error)
+            raise
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
                             for child in self._view.children.values() if child.living and child.identity is not None}
         self._decision = policy.decide(self.plan, self.state, self._view, self._agents_allowed(self._view),
@@ -261,6 +284,7 @@ class Guardian:
         self._move_hook()
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
+            self._record(copy_launch(self.files, self.launch))
             self._since_snapshot = 0
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
@@ -440,8 +464,13 @@ class Guardian:
     def _task(self, node: str, attempt: int) -> Task:
         """Return the attempt's task; it is built once, so that all incarnations of its runner get the same."""
         path = self.files.attempt(node, attempt) / "task.json"
-        task = run_records.load(Task, path)
-        if task is None:
+        try:
+            task = run_records.load(Task, path)
+        except RecordCorrupt as error:
+            log_line(str(error))
+            quarantine(self.runtime.home, path, self.runtime.clock.utc())
+            task = None
+        if task is None or (task.run_id, task.node, task.attempt) != (self.run, node, attempt):
             planned = self.plan.tasks[node]
             context, carried = flow_policy.task_context(self.state, node, planned.kind)
             task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried)

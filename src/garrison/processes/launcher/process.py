@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.config import NotifyConfig, read_config
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, RecordCorrupt
 from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.launcher import notifications, policy
 from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.run_branch import describe_landed
+from garrison.processes.run_plan import copy_launch
 from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
@@ -38,6 +39,7 @@ from garrison.records.events import (
     LauncherDetached,
     LauncherEnded,
     LauncherSignal,
+    LaunchRecorded,
     NotificationSent,
     ProbeHealthy,
     ProcessOpened,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
+    from garrison.records.journal import Entry
     from garrison.records.run import Launch
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
@@ -87,6 +90,8 @@ class Launcher:
             if (event := decode(entry)) is not None:
                 self.facts.apply(event)
         self.reader = Reader(self.files.journal)
+        self._journal_error = ""
+        """The last error of reading it that was logged."""
         self.state = RunState()
         self.policy = Policy.of(runtime.timing)
         self.notifier = notifications.Notifier(_notify_config(runtime.home), self.run, runtime.environ,
@@ -110,6 +115,8 @@ class Launcher:
         self._progress_at = runtime.clock.monotonic()
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, resume=resume,
                                    why=incarnation.identity.metadata.get("succeeds", "")))
+        if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
+            self._record(copy_launch(self.files, launch))
         remove_temp_files(runtime.home, runtime.clock.time())
         self.progress.begin(self.run)
 
@@ -118,7 +125,7 @@ class Launcher:
     def observe(self) -> LauncherView:
         """Gather everything the policy decides on; show new records of the run on the way."""
         now = self.runtime.clock.monotonic()
-        for entry in self.reader.read():
+        for entry in self._new_records():
             self.state.apply(entry)
             self.progress.show(entry)
             self._progress_at = now
@@ -133,6 +140,19 @@ class Launcher:
             now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths, self.facts.circuit,
             signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
             is_overdue, self.stopping and self._others_living(), self._stop_guardians, to_resume)
+
+    def _new_records(self) -> list[Entry]:
+        """Return the run's new records; none while its journal is damaged: the guardian, or its successor, rebuilds
+        it."""
+        try:
+            entries = self.reader.read()
+        except RecordCorrupt as error:
+            if str(error) != self._journal_error:
+                log_line(str(error))
+            self._journal_error = str(error)
+            return []
+        self._journal_error = ""
+        return entries
 
     def _others_living(self) -> bool:
         return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity)
@@ -335,7 +355,7 @@ class Launcher:
 
     def _end(self, action: Action, view: LauncherView) -> None:
         status = action.target
-        for entry in self.reader.read():
+        for entry in self._new_records():
             self.state.apply(entry)
             self.progress.show(entry)
         self._move_hook()

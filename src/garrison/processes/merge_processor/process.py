@@ -12,7 +12,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, RecordCorrupt, RecordError
+from garrison.merge import recovery
+from garrison.merge.config import QueueConfig
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.processes import run_branch
@@ -64,7 +66,14 @@ class QueueWorker:
 
     def turn(self) -> bool:
         """Take the queue if it is free, work on it until it must wait, report the outcomes; return whether to continue
-        at once."""
+        at once. A damaged journal is rebuilt first."""
+        try:
+            return self._take_turn()
+        except RecordCorrupt as error:
+            self._rebuild(error)
+            return True
+
+    def _take_turn(self) -> bool:
         if not self.has_queue:
             if not self.merge.acquire():
                 return False
@@ -76,6 +85,28 @@ class QueueWorker:
         self._report()
         return has_more
 
+    def _restore_gate(self) -> bool:
+        """Record the run's gate again in a queue whose journal was lost, and rebuild that first; return whether there
+        is a gate now."""
+        runtime, launch = self.processor.runtime, self.processor.launch
+        if why := recovery.find_damage(self.queue):
+            self._rebuild(RecordCorrupt(self.queue.path, why))
+        if self.queue.state.config is None and self.queue.target != launch.base:
+            run_branch.configure(self.queue, launch, runtime.timing.gate_timeout)
+        elif self.queue.state.config is None and (launch.gate or launch.no_gate):
+            self.queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout,
+                                             tuple(launch.lock_files)))
+        return self.queue.state.config is not None
+
+    def _rebuild(self, error: RecordCorrupt) -> None:
+        """Rebuild the queue's damaged journal, and take the queue again: what was under way is judged again."""
+        if error.path != str(self.queue.path):
+            raise error
+        self.merge.close()
+        self.has_queue = False
+        recovery.rebuild(self.queue)
+        log_line(f"{error.path} was damaged ({error.why}) and is rebuilt")
+
     def _work(self) -> bool:
         """Take up to `STEPS_PER_TURN` steps; return whether to continue at once."""
         for _ in range(STEPS_PER_TURN):
@@ -86,6 +117,8 @@ class QueueWorker:
                 return False
             if isinstance(step, Wait):
                 self.wait = step
+                if step.kind == "no_gate" and self._restore_gate():
+                    return True
                 if step.reason and step.reason != self._logged:
                     log_line(f"{step.kind}: {step.reason}")
                     self._logged = step.reason
@@ -147,8 +180,10 @@ class Processor:
         return has_more
 
     def _has_entries(self) -> bool:
-        return any(entry.run == self.launch.run_id
-                   for worker in self.workers for entry in worker.queue.state.entries.values())
+        with contextlib.suppress(RecordCorrupt):  # its worker rebuilds it
+            return any(entry.run == self.launch.run_id
+                       for worker in self.workers for entry in worker.queue.state.entries.values())
+        return False
 
     def _move_hook(self, phase: str) -> None:
         """Move its own hook: executing from its run's first entry on, merged once the run is done."""
@@ -166,9 +201,10 @@ class Processor:
 
     def send(self, outcome: Outcome) -> None:
         """Report an entry's outcome to its runner."""
-        runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
-        if runner is None or runner.status == "terminated":
-            return  # a later incarnation reads the queue's journal
+        with contextlib.suppress(RecordError):  # a damaged record may be a living runner's
+            runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))
+            if runner is None or runner.status == "terminated":
+                return  # a later incarnation reads the queue's journal
         signal = to_signal(outcome, self.incarnation.key.name, self.incarnation.number)
         if signal is not None:
             signals.post(self.runtime.home, signal, outcome.seq)

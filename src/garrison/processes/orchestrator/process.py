@@ -26,7 +26,6 @@ from garrison.processes.worktree import adopt_commits
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
-from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Result
@@ -67,7 +66,7 @@ class Orchestrator:
         self.worktree = Path(incarnation.identity.worktree)
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
-        self.hook = runtime.store.get(Hook, incarnation.key)
+        self.hook = incarnation.read_hook()
         environment = {**runtime.environ, **self.git.author(self.worktree)}  # the agent's own commits need an author
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
                                      controllers=_controllers(incarnation, launch), attempts=folder.parent.parent)

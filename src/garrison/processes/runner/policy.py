@@ -527,8 +527,11 @@ _FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}
 
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    return Decision([Action(ActionKind.TIDY_UP), _send(RunnerExited(view.task.node, _branch(view), "done")),
-                     Action(ActionKind.END, why="done")])
+    # Sent again: no merge entry tells the guardian of it if the first one was lost; a repeated one is recognised.
+    complete = [_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
+        if facts.change == UNCHANGED else []
+    return Decision([Action(ActionKind.TIDY_UP), *complete,
+                     _send(RunnerExited(view.task.node, _branch(view), "done")), Action(ActionKind.END, why="done")])
 
 
 _PHASES: Mapping[str, Callable[[RunnerFacts, RunnerView, Policy], Decision]] = {

@@ -7,6 +7,7 @@ facts and result on disk and adopts it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,7 +35,6 @@ from garrison.records.events import (
     SignalRefused,
     WorkSaved,
 )
-from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
@@ -84,7 +84,7 @@ class Runner:
         self.supervisor = Supervisor(runtime, incarnation, journal)
         self.parent = Parent(incarnation, self.supervisor, task)
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
-        self.phase = runtime.store.get(Hook, incarnation.key).phase
+        self.phase = self._recover_phase()
         self.terminal, note = choose_terminal(launch.terminal, runtime.home)
         if note:
             log_line(note)
@@ -106,8 +106,32 @@ class Runner:
             signals.inbox_path(runtime.home, incarnation.key), self.folder, path, launch.repo)]
         self._decision = Decision([])
         self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, self.phase))
+        self._recover_facts()
         write_runner_state(runtime, launch, incarnation.key, "active", incarnation.identity.pid,
                            incarnation.identity.created_at)
+
+    def _recover_phase(self) -> str:
+        """Return the hook's phase; a rebuilt or older hook is brought forward to the merge entry of this attempt."""
+        phase = self.incarnation.read_hook().phase
+        if phase not in ("planning", "executing") or not self._has_worked \
+                or self.merge_client.read_status("validating") is None:
+            return phase
+        now = self.runtime.clock.utc()
+        for step in ("executing", "impl_complete"):  # from there on it sends what it may not have sent yet
+            phase = self.incarnation.hook(partial(hooks.change_phase, phase=step, now=now)).phase
+        return phase
+
+    @property
+    def _has_worked(self) -> bool:
+        """Return whether an agent has begun to work in this attempt."""
+        return any((self.folder / name).exists() for name in ("prompt.md", "output.log", "result.json"))
+
+    def _recover_facts(self) -> None:
+        """Record what a damaged journal lost: an attempt at work has a worktree of its own. Without that, its branch
+        would be taken for the earlier attempt's and be reset."""
+        if self.task.attempt > 1 and not self.facts.has_worktree and self._has_worked:
+            self._record_fact("begun", "yes")
+            self._record_fact("tree", "made")
 
     # ---- observe
 

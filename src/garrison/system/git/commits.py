@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import tempfile
 import threading
+import zlib
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +43,8 @@ _SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 _CONFLICT_SUFFIX = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
 _UNRELATED = "unrelated histories"
+_OBJECT_NAME = re.compile(r"\b([0-9a-f]{2})/?([0-9a-f]{38}(?:[0-9a-f]{24})?)\b")
+"""Name of an object, or of its file, in a message of git."""
 
 
 class MergeResult(NamedTuple):
@@ -146,8 +150,54 @@ class Commits(Repository):
 
     def has_object(self, oid: str) -> bool:
         """Return whether the repository has that object; git is only asked about one that has no file of its own."""
-        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
+        return self._loose(oid).exists() or \
             self.run("cat-file", "-e", oid, check=False).code == 0
+
+    def drop_damaged_objects(self, commit: str, but: Sequence[str]) -> list[str]:
+        """Set aside the damaged loose objects of `commit` that none of the commits `but` has; return what is gone.
+
+        git never writes an object again whose file exists, whatever is in it: an empty file, which a power cut leaves,
+        would keep the same commit from being made again. Objects that are missing are returned, too.
+        """
+        gone: list[str] = []
+        while True:
+            answer = self.run("rev-list", "--objects", commit, *(f"^{other}" for other in but), check=False)
+            listed = [line.partition(" ")[0] for line in answer.out.splitlines()]
+            damaged = [*self._set_aside([commit, *listed]), *self.drop_damaged_named(answer.err)]
+            gone += damaged
+            if answer.code == 0 or not damaged:
+                break
+        if answer.code:
+            return gone or [commit]
+        known = self.run("cat-file", "--batch-check=%(objectname)", text="\n".join([*listed, ""])).out.splitlines()
+        return list(dict.fromkeys([*gone, *(line.split()[0] for line in known if line.endswith(" missing"))]))
+
+    def drop_damaged_named(self, message: str) -> list[str]:
+        """Set aside the damaged loose objects that a message of git names; return them."""
+        return self._set_aside([first + rest for first, rest in _OBJECT_NAME.findall(message)])
+
+    def _set_aside(self, names: Sequence[str]) -> list[str]:
+        """Move those of these objects that are damaged to `garrison/damaged/` of the git directory; return them."""
+        damaged = [name for name in dict.fromkeys(names) if self._is_damaged(name)]
+        folder = self.common / "garrison" / "damaged"
+        for name in damaged:
+            folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                self._loose(name).replace(folder / name)
+        return damaged
+
+    def _loose(self, oid: str) -> Path:
+        return self.common / "objects" / oid[:2] / oid[2:]
+
+    def _is_damaged(self, oid: str) -> bool:
+        """Return whether an object has a file of its own whose content is not that object."""
+        try:
+            data = zlib.decompress(self._loose(oid).read_bytes())
+        except FileNotFoundError:
+            return False
+        except (OSError, zlib.error):
+            return True
+        return hashlib.new("sha1" if len(oid) == 40 else "sha256", data, usedforsecurity=False).hexdigest() != oid
 
     def tree_of(self, commit: str) -> str:
         """Return the tree of a commit."""

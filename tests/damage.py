@@ -1,0 +1,280 @@
+"""Damage test: kill a run half-way, damage two of its youngest files, resume it, and check what landed.
+
+    python -m tests.damage [--seeds 200 | --seed 17] [--keep]
+
+A power cut or a full disk damages what was written last. From the seed follow the moment at which all is killed, which
+two of the `YOUNGEST` files are damaged (records, hooks, signals, journals, launch.json, results, the queue, loose
+objects of candidates) and in which of `WAYS`. Then `launch --resume` or `garrison up` must end the run: each node
+landed once, with its own work, on a tree that the gate passed; nothing is left over. A quarter of the seeds damage one
+file under the living run instead, and resume it only if it does not end by itself.
+Exit code 0: that was so for all seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support import Node, Place, git, make_repository, wait_for
+
+YOUNGEST = 12
+"""Files to choose from."""
+ROUNDS = 3
+"""Resumes after which the run must have ended: a process whose files are damaged while it starts may die of it."""
+SECONDS = 120.0
+"""Seconds after which a run that has not ended stands still."""
+RUN = "r1"
+TIMING = {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.5", "GARRISON_RESTART_WINDOW": "3",
+          "GARRISON_PROBE_AFTER": "1", "GARRISON_SPAWN_DEADLINE": "20"}
+
+
+def _flip(data: bytes, dice: random.Random) -> bytes:
+    at = dice.randrange(max(1, len(data)))
+    return data[:at] + bytes([(data[at] if data else 0) ^ dice.randrange(1, 256)]) + data[at + 1:]
+
+
+WAYS: dict[str, Callable[[bytes, bytes | None, random.Random], bytes | None]] = {
+    "empty": lambda data, old, dice: b"",
+    "truncated": lambda data, old, dice: data[:dice.randrange(max(1, len(data)))],
+    "flipped": lambda data, old, dice: _flip(data, dice),
+    "zeros": lambda data, old, dice: bytes(len(data)),
+    "deleted": lambda data, old, dice: None,
+    "old": lambda data, old, dice: old,
+}
+"""Way → what becomes of the bytes; None: the file is gone. `old`: bytes that the file had before, None: it was new."""
+
+
+class Watched:
+    """Files of a living run, with the bytes that each had before its last change."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.now: dict[Path, tuple[int, bytes]] = {}
+        self.before: dict[Path, bytes] = {}
+
+    def look(self) -> None:
+        """Read what has changed since the last look."""
+        for path in records(self.place):
+            with contextlib.suppress(OSError):
+                stamp = path.stat().st_mtime_ns
+                known = self.now.get(path)
+                if known is None or known[0] != stamp:
+                    if known is not None:
+                        self.before[path] = known[1]
+                    self.now[path] = (stamp, path.read_bytes())
+
+    def old(self, path: Path) -> bytes | None:
+        """Return an earlier content of a file, None if it had none."""
+        if path.suffix == ".jsonl" and path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+            return b"".join(lines[:-1]) if len(lines) > 1 else None
+        return self.before.get(path)
+
+
+def records(place: Place) -> list[Path]:
+    """Return the records of a home: everything that a process writes and reads again."""
+    patterns = ("identities/*.json", "hooks/*.json", "signals/*/*.json", "signals/*/taken/*.json", "runs/*/launch.json",
+                "runs/*/graph.dot", "runs/*/journal.jsonl", "runs/*/layers/*.jsonl", "runs/*/runners/*.json",
+                "runs/*/nodes/*/*/*.json", "runs/*/nodes/*/*/prompt.md", "merge-queue/*/*/journal.jsonl",
+                "merge-queue/*/*/tests/*/*", "run/plain/*.json")
+    return [path for pattern in patterns for path in place.home.glob(pattern) if path.is_file()]
+
+
+def candidate_objects(place: Place) -> list[Path]:
+    """Return the loose objects that only candidates of the queue need."""
+    tips = git(place.repo, "for-each-ref", "--format=%(objectname) %(refname)").splitlines()
+    wanted = [line.split()[0] for line in tips if line.endswith("/candidate")]
+    others = [f"^{line.split()[0]}" for line in tips if not line.endswith("/candidate")]
+    names = git(place.repo, "rev-list", "--objects", *wanted, *others, check=False) if wanted else ""
+    folder = place.repo / ".git/objects"
+    paths = [folder / name[:2] / name[2:40] for name in names.splitlines()]
+    return [path for path in paths if path.exists()]
+
+
+def youngest(place: Place) -> list[Path]:
+    """Return the files that were written last, the youngest first."""
+    found = []
+    for path in (*records(place), *candidate_objects(place)):
+        with contextlib.suppress(FileNotFoundError):  # a living process has moved it meanwhile
+            found.append((-path.stat().st_mtime_ns, str(path), path))
+    return [path for *_, path in sorted(found)][:YOUNGEST]
+
+
+def damage(path: Path, way: str, old: bytes | None, dice: random.Random) -> None:
+    """Damage one file."""
+    data = WAYS[way](path.read_bytes(), old, dice)
+    path.chmod(0o600)
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+
+
+NODES = (Node("a", then="sleep 0.3"),
+         Node("b", before="sleep 0.3", attributes='acceptance="sleep 0.2; test -f calc.py"'),
+         Node("c", after=("a",), before="sleep 0.2", attributes='acceptance="test $GARRISON_ATTEMPT -gt 1"'),
+         Node("d", after=("a", "b")))
+GATE = 'sleep 0.4; git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
+
+
+class Trial:
+    """One seed; `damages` are (pattern in the home, way), instead of those that follow from it."""
+
+    def __init__(self, root: Path, seed: int, damages: Sequence[tuple[str, str]] = ()) -> None:
+        self.dice, self.seed, self.damages = random.Random(seed), seed, damages
+        make_repository(root / "repo")
+        self.place = Place(root, env=dict(TIMING))
+        self.did: list[str] = []
+
+    def run(self) -> None:
+        """Run, kill, damage, resume, check; AssertionError says what was wrong."""
+        place, dice = self.place, self.dice
+        is_living = dice.random() < 0.25 and not self.damages
+        records_wanted = dice.randrange(2, 42) if not self.damages else 16
+        watched = Watched(place)
+        child = place.launch(place.graph(*NODES), RUN, "--max-agents", "3", gate=GATE)
+
+        def is_due() -> bool:
+            watched.look()
+            path = place.home / "runs" / RUN / "journal.jsonl"
+            count = path.read_bytes().count(b"\n") if path.exists() else 0
+            return count >= records_wanted or child.poll() is not None
+
+        wait_for("the run gets so far", is_due, SECONDS)
+        if not is_living:
+            kill_all(place)
+        watched.look()
+        self._damage(watched, 1 if is_living else 2)
+        if is_living:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(SECONDS)
+            assert child.poll() is not None, f"the living run stands still\n{place.logs()[-6000:]}"
+            self.did.append(f"ended with {child.returncode}")
+        self._resume()
+        self._check()
+
+    def _damage(self, watched: Watched, count: int) -> None:
+        found = youngest(self.place)
+        chosen = [(path, self.dice.choice(list(WAYS))) for path in self.dice.sample(found, min(count, len(found)))]
+        if self.damages:
+            chosen = [(path, way) for pattern, way in self.damages for path in self.place.home.glob(pattern)]
+        for path, drawn in chosen:
+            way = "deleted" if drawn == "old" and watched.old(path) is None else drawn
+            self.did.append(f"{way} {path.relative_to(self.place.root)}")
+            with contextlib.suppress(FileNotFoundError):
+                damage(path, way, watched.old(path), self.dice)
+
+    def _resume(self) -> None:
+        """Resume until the run is done."""
+        for _ in range(ROUNDS):
+            if self._status() == "done" and not self._launcher_lives():
+                return
+            if self.dice.random() < 0.5 and self.place.command("up").stdout.strip():
+                self.did.append("up")
+                wait_for("the launcher ends", lambda: not self._launcher_lives(), SECONDS)
+                continue
+            child = self.place.resume(RUN)
+            try:
+                self.did.append(f"resume: {child.wait(SECONDS)}")
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"the resumed run stands still\n{self.place.logs()[-8000:]}") from None
+
+    def _launcher_lives(self) -> bool:
+        return any(" launch --home" in process.argv for process in self.place.living_processes())
+
+    def _status(self) -> str:
+        status = ""
+        with contextlib.suppress(ValueError, KeyError, OSError):
+            for record in self.place.journal(RUN):
+                if record["kind"] in ("run", "snapshot"):
+                    status = record["data"]["status"]
+                if record["kind"] == "signal" and "run" in record["data"]:
+                    status = record["data"]["run"]
+        return status
+
+    def _check(self) -> None:
+        place, names = self.place, [node.name for node in NODES]
+        assert self._status() == "done", f"run {self._status()}\n{place.logs()[-8000:]}"
+        assert {name: node["status"] for name, node in nodes(place).items()} == dict.fromkeys(names, "validated")
+        place.check_landed(*names, run=RUN)
+        left = git(place.repo, "for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{RUN}/")
+        assert left == "", f"left: {left}"
+        assert not [path for path in place.trees.glob(f"*/{RUN}*") if path.name != "slot-1"], "worktrees are left"
+        assert "Traceback" not in place.logs() and "internal error" not in place.logs(), place.logs()[-6000:]
+        assert git(place.repo, "fsck", "--connectivity-only", "--no-dangling") == ""
+        assert git(place.repo, "status", "--porcelain") == ""
+        rest = place.kill_rest()
+        assert not rest, rest
+
+
+def nodes(place: Place) -> dict[str, dict[str, Any]]:
+    """Return node → its last change in the run's journal; a rebuilt journal begins with a snapshot."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in place.journal(RUN):
+        if record["kind"] == "snapshot":
+            found = dict(record["data"]["nodes"])
+    return found | place.nodes(RUN)
+
+
+def kill_all(place: Place) -> None:
+    """Kill every process of the place, as a power cut does."""
+    for child in place.started:
+        child.poll()
+    end = time.monotonic() + 60
+    while (living := place.living_processes()) and time.monotonic() < end:
+        for process in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        for child in place.started:
+            child.poll()
+
+
+def examine(seed: int, *, keep: bool = False) -> str:
+    """Run one seed in a directory of its own; return what was wrong, '' for nothing."""
+    root = Path(tempfile.mkdtemp(prefix=f"garrison-damage-{seed}-"))
+    trial = Trial(root, seed)
+    wrong = ""
+    try:
+        trial.run()
+    except AssertionError as error:
+        wrong = str(error) or "an assertion failed"
+    finally:
+        kill_all(trial.place)
+    print(f"seed {seed}: {'; '.join(trial.did)}: {'wrong' if wrong else 'well'}", flush=True)
+    if wrong or keep:
+        (root / "wrong").write_text(wrong)
+        print(f"  {wrong[:300]}\n  kept: {root}; again: python -m tests.damage --seed {seed}", flush=True)
+    else:
+        shutil.rmtree(root, ignore_errors=True)
+    return wrong
+
+
+def main() -> int:
+    """Examine the seeds that the options ask for; return 1 if any found something wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.damage", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds, beginning at --first")
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="one seed alone")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a seed that went well, too")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    failed = [seed for seed in seeds if examine(seed, keep=options.keep)]
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} went well" + (f"; not: {failed}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

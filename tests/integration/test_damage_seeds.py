@@ -1,0 +1,43 @@
+"""Damage to a home in mid-run: a few seeds of `tests.damage`, and what each kind of damage was seen to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from damage import Trial, kill_all
+
+DAMAGES = {
+    "journal": [("runs/r1/journal.jsonl", "empty"), ("runs/r1/launch.json", "deleted")],
+    "lost journal": [("runs/r1/journal.jsonl", "deleted"), ("identities/guardian-crew@r1.json", "zeros")],
+    "graph": [("runs/r1/graph.dot", "deleted"), ("runs/r1/launch.json", "truncated")],
+    "queue": [("merge-queue/*/*/journal.jsonl", "empty"), ("identities/launch@r1.json", "empty")],
+    "identities": [("identities/*@r1.json", "zeros")],
+    "hooks": [("hooks/*@r1.json", "empty")],
+    "lost hooks": [("hooks/*@r1.json", "deleted"), ("identities/runner-*@r1.json", "deleted")],
+    "inboxes": [("signals/*/*.json", "zeros")],
+    "process journals": [("runs/r1/layers/*.jsonl", "flipped")],
+    "tasks": [("runs/r1/nodes/*/*/task.json", "truncated"), ("runs/r1/nodes/*/*/result.json", "empty")],
+}
+QUICK = ("journal", "identities")
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.slow)
+                                  for what in DAMAGES])
+def test_a_damaged_home_is_repaired_by_a_resume(tmp_path: Path, what: str) -> None:
+    trial = Trial(tmp_path, 1, DAMAGES[what])
+    try:
+        trial.run()
+    finally:
+        kill_all(trial.place)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed == 5 else pytest.mark.slow)
+                                  for seed in (3, 5, 7, 10, 22)])
+def test_a_seed(tmp_path: Path, seed: int) -> None:
+    trial = Trial(tmp_path, seed)
+    try:
+        trial.run()
+    finally:
+        kill_all(trial.place)

@@ -1,0 +1,75 @@
+"""Damage to the objects of a dead processor's candidate: the next one builds it again, and lands it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from merge_support import World, check, drive, git
+
+from garrison.system import failpoint
+
+
+def _die_at(world: World, point: str) -> None:
+    failpoint.here = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == point else None  # type: ignore[assignment]
+    drive(world.processor())
+
+
+def candidate_killed_at(world: World, point: str) -> list[Path]:
+    """Enqueue two branches whose merge makes new trees and blobs, kill the processor at `point`; return the loose files
+    that only the candidate needs."""
+    lines = [f"{number}\n" for number in range(10)]
+    world.branch("a", {"lines.txt": "".join(["first\n", *lines[1:]]), "dir/a": "a"})
+    world.branch("b", {"lines.txt": "".join([*lines[:9], "last\n"]), "dir/b": "b"})
+    world.enqueue("a")
+    world.drain()
+    world.enqueue("b")
+    child = get_context("fork").Process(target=_die_at, args=(world, point))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    commit = git(world.repo, "for-each-ref", "--format=%(objectname)", "refs/garrison/mq/").splitlines()
+    entry = world.entry("b")
+    names = git(world.repo, "rev-list", "--objects", *commit, "^main", f"^{entry.oid}").splitlines()
+    return [world.repo / ".git/objects" / name[:2] / name[2:40] for name in names]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
+    "empty": lambda data: b"", "torn": lambda data: data[:len(data) // 2], "zeros": lambda data: bytes(len(data)),
+    "garbage": lambda data: b"garbage" * 9, "deleted": lambda data: None}
+
+
+@pytest.mark.parametrize("point", ["candidate", "verdict", "landing"])
+@pytest.mark.parametrize("way", ["empty", "garbage", *(pytest.param(way, marks=pytest.mark.slow)
+                                                     for way in ("torn", "zeros", "deleted"))])
+def test_a_damaged_object_of_a_candidate_makes_a_new_candidate(tmp_path: Path, point: str, way: str) -> None:
+    """Seen to stand still for ever, or to land a commit that git cannot read, for each of them."""
+    world = World(tmp_path)
+    files = candidate_killed_at(world, point)
+    assert len(files) == 4, "the commit, two trees, the merged file"
+    for path in files:
+        new = DAMAGE[way](path.read_bytes())
+        path.chmod(0o600)
+        path.unlink() if new is None else path.write_bytes(new)
+    world.drain()
+    assert world.entry("b").status == "landed"
+    assert git(world.repo, "show", "main:lines.txt").splitlines()[::9] == ["first", "last"]
+    assert git(world.repo, "fsck", "--full", "--no-dangling") == ""
+    check(world)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_one_damaged_object_alone_is_found(tmp_path: Path, which: int) -> None:
+    """Git reads none of these before it moves the target."""
+    world = World(tmp_path)
+    path = sorted(candidate_killed_at(world, "landing"))[which]
+    path.chmod(0o600)
+    path.write_bytes(b"")
+    world.drain()
+    assert world.entry("b").status == "landed"
+    assert git(world.repo, "fsck", "--full", "--no-dangling") == ""
+    check(world)

@@ -1,0 +1,120 @@
+"""Rebuild of a run's state: a damaged journal and what is left of the run go in, where to continue comes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.processes.guardian.rebuild import (
+    AttemptEvidence,
+    RunEvidence,
+    catch_up,
+    is_behind,
+    salvage_state,
+)
+from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
+from garrison.records.journal import Entry
+from garrison.records.run import Result
+from garrison.records.signals import RunnerExited
+from policy_support import AT, RUN, RUNNING, TWO, journal, node
+
+LOOP = plan_run(parse('''digraph {
+    start [shape=Mdiamond] end [shape=Msquare] ask [shape=hexagon, label="Good?"]
+    start -> work -> ask; ask -> end [label="Yes"]; ask -> work [label="No"] }'''))
+
+
+def report(status: str, kind: str = "", reason: str = "") -> RunnerExited:
+    return RunnerExited("n", "b", status, kind, reason)
+
+
+def caught_up(plan: RunPlan, evidence: RunEvidence, *records: tuple[str, dict[str, object]]) -> RunState:
+    entries = [Entry(number, 1, "t", AT, kind, data) for number, (kind, data) in enumerate(records, 1)]
+    state = salvage_state(plan, RUN, entries)
+    catch_up(plan, state, evidence, AT, 2)
+    restored = from_snapshot(to_snapshot(state))
+    assert restored.nodes == state.nodes, "it is written as a snapshot"
+    return state
+
+
+def statuses(state: RunState) -> dict[str, tuple[str, int]]:
+    return {name: (each.status, each.attempt) for name, each in state.nodes.items()}
+
+
+def test_nothing_left_is_a_run_that_begins() -> None:
+    state = caught_up(TWO, RunEvidence())
+    assert (state.status, statuses(state)) == ("running", {"a": ("pending", 1), "b": ("pending", 1)})
+
+
+def test_landed_failed_and_running_attempts_are_found_again() -> None:
+    evidence = RunEvidence({"a": [AttemptEvidence(1, report=report("failed", "acceptance", "red")),
+                                  AttemptEvidence(2, landed="c1")],
+                            "b": [AttemptEvidence(1)]}, applied=frozenset({"s1"}),
+                           incarnations={"runner-a@r1": 3})
+    state = caught_up(TWO, evidence)
+    assert statuses(state) == {"a": ("validated", 2), "b": ("active", 1)}
+    assert (state.nodes["a"].commit, state.nodes["a"].first) == ("c1", 1)
+    assert (state.applied, state.incarnations) == ({"s1"}, {"runner-a@r1": 3})
+    assert state.flow is not None
+    assert [place.node for place in state.flow.places.values()] == ["b"]
+
+
+@pytest.mark.parametrize(("kind", "attempts", "after"), [
+    ("acceptance", 1, ("active", 2)), ("acceptance", 3, ("failed", 3)), ("", 1, ("failed", 1))])
+def test_a_reported_failure_is_judged_as_the_guardian_would_have(kind: str, attempts: int,
+                                                                 after: tuple[str, int]) -> None:
+    failed = [AttemptEvidence(number, report=report("failed", kind, "red")) for number in range(1, attempts + 1)]
+    state = caught_up(TWO, RunEvidence({"a": failed}))
+    assert statuses(state)["a"] == after
+    assert state.nodes["a"].reason == "red"
+
+
+def test_a_node_that_changed_nothing_is_done_though_nothing_landed() -> None:
+    state = caught_up(TWO, RunEvidence({"a": [AttemptEvidence(1, report=report("done"))]}))
+    assert statuses(state)["a"] == ("validated", 1)
+
+
+def test_a_loop_is_walked_again_by_its_steps_and_answers() -> None:
+    """Each attempt says which step it was for, each answer for which gate: the flow takes the same way."""
+    attempts = [AttemptEvidence(1, "work#1:1", landed="c1"), AttemptEvidence(2, "work#2:1", landed="c2")]
+    evidence = RunEvidence({"work": attempts}, {"ask#1": "No"})
+    state = caught_up(LOOP, evidence)
+    assert state.flow is not None
+    assert [place.id for place in state.flow.places.values()] == ["ask#2"]
+    assert (state.nodes["work"].attempt, state.nodes["work"].commit) == (2, "c2")
+
+
+def test_a_step_of_which_nothing_is_left_is_left_to_the_guardian() -> None:
+    state = caught_up(LOOP, RunEvidence({"work": [AttemptEvidence(1, "work#1:1", landed="c1")]}, {"ask#1": "No"}))
+    assert state.flow is not None
+    assert [place.id for place in state.flow.places.values()] == ["work#2"]
+    assert state.nodes["work"].status == "validated", "of the step before: the guardian begins the next attempt"
+
+
+def test_an_outcome_of_the_agent_is_that_of_its_own_attempt() -> None:
+    graph = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a; a -> end [label=ok]; "
+                           "a -> b [label=more]; b -> end }"))
+    result = Result(RUN, "a", 1, 1, "success", AT, said={"preferred_label": "more"})
+    state = caught_up(graph, RunEvidence({"a": [AttemptEvidence(1, landed="c1", result=result)]}))
+    assert state.flow is not None
+    assert [place.node for place in state.flow.places.values()] == ["b"]
+
+
+def test_records_apply_though_one_before_them_is_missing() -> None:
+    state = salvage_state(TWO, RUN, [Entry(number, 1, "t", AT, kind, data) for number, (kind, data) in enumerate([
+        node("a", "pending"), ("node", {}), ("unheard-of", {}), node("a", "validated", commit="c1"), RUNNING])])
+    assert (state.status, state.nodes["a"].status, state.nodes["a"].commit) == ("running", "validated", "c1")
+
+
+@pytest.mark.parametrize("ended", ["stopped", "failed"])
+def test_a_run_that_a_guardian_ended_is_not_begun_again(ended: str) -> None:
+    assert caught_up(TWO, RunEvidence(ended=ended)).status == ended
+
+
+def test_a_journal_is_behind_if_it_lacks_a_begun_attempt() -> None:
+    state = journal(RUNNING, node("a", "active"), node("b", "pending"))
+    assert not is_behind(state, {"a": 1})
+    assert not is_behind(RunState(), {})
+    for latest in ({"a": 2}, {"b": 1}, {"c": 1}):
+        assert is_behind(state, latest)
+    assert is_behind(RunState(), {"a": 1})

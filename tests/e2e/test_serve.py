@@ -113,7 +113,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
     assert place.finish(child) == 0, place.logs()
     assert told[-1].event == "bye"
     assert (shown["status"], {name: shown["nodes"][name]["status"] for name in "ab"}) == (
-        "done", {"a": "validated", "b": "validated"})
+        "done", {"a": "landed", "b": "landed"})
     assert shown["nodes"]["a"]["deaths"] == 1 and not shown["queue"]["entries"]
     kinds = [one["kind"] for one in shown["timeline"]]
     assert kinds.count("death") == kinds.count("respawn") == 1 and kinds.count("landed") == 2

@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import RecordUnreadable, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 AGENT_KINDS = ("command", "claude", "session")
 """Kinds of agent profiles."""
+TABLES = ("agents", "notify")
+"""Tables of config.toml."""
+NOTIFY_KEYS = ("command", "on", "timeout")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name."""
 
@@ -169,6 +172,12 @@ class ConfigFile:
 
     path: Path
     tables: dict[str, Any]
+    text: str = ""
+
+    def place(self, *keys: str) -> str:
+        """Return the file, and the line on which the key is set that `keys` lead to."""
+        line = line_of(self.text, keys)
+        return f"{self.path}:{line}" if line else str(self.path)
 
     def agents(self) -> list[AgentConfig]:
         """Return the agent profiles; UsageError if they are malformed."""
@@ -193,7 +202,8 @@ def read_config(home: Path) -> ConfigFile:
 
     path = config_path(home)
     try:
-        return ConfigFile(path, tomllib.loads(path.read_bytes().decode()))
+        text = path.read_bytes().decode()
+        return ConfigFile(path, tomllib.loads(text), text)
     except FileNotFoundError:
         return ConfigFile(path, {})
     except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
@@ -202,21 +212,52 @@ def read_config(home: Path) -> ConfigFile:
         raise UsageError(f"{path} is not TOML: {error}") from error
 
 
+MAX_LINES = 2000
+"""Lines up to which the line of a key is searched for."""
+
+
+def line_of(text: str, keys: Sequence[str]) -> int | None:
+    """Return the line of a TOML text on which the statement begins that sets a key; None if none does.
+
+    tomllib knows no lines, so the text is parsed up to each line in turn: a part that is whole ends a statement.
+    """
+    import tomllib
+
+    lines = text.splitlines(keepends=True)
+    begin = 1
+    for end in range(1, min(len(lines), MAX_LINES) + 1):
+        try:
+            table: Any = tomllib.loads("".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        for key in keys:
+            table = table.get(key) if isinstance(table, dict) else None
+        if table is not None:
+            return begin
+        begin = end + 1
+    return None
+
+
 def _parse_agent(where: str, name: str, table: Any) -> AgentConfig:
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
-    kind = table.get("kind", "claude" if name == "claude" else "command")
+    kind = kind_of(name, table)
     if kind not in AGENT_KINDS:
         raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(AGENT_KINDS)}")
-    settings = {key: value for key, value in table.items() if key not in ("kind", "env")}
+    settings = {key: value for key, value in table.items() if key not in ("kind", "env") and not key.startswith("x_")}
     return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings)
+
+
+def kind_of(name: str, table: Mapping[str, Any]) -> Any:
+    """Return the kind that a profile states, else the default of its name."""
+    return table.get("kind", "claude" if name == "claude" else "command")
 
 
 def parse_notify(where: str, table: Any) -> NotifyConfig:
     """Parse a table `[notify]`; UsageError names what is wrong."""
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with command, on and timeout")
-    if unknown := sorted(set(table) - {"command", "on", "timeout"}):
+    if unknown := sorted(key for key in set(table) - set(NOTIFY_KEYS) if not key.startswith("x_")):
         raise UsageError(f"{where}: {unknown[0]} is not known; there are command, on and timeout")
     command = string_list(where, "command", table.get("command", []))
     occasions = string_list(where, "on", table.get("on", list(NotifyConfig.on)))

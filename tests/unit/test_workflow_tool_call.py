@@ -143,3 +143,29 @@ def test_a_value_for_an_unknown_input_is_refused(tmp_path: Path) -> None:
         read_workflow(file, {"foldr": "b"})
     with pytest.raises(WorkflowValidationError, match="unknown input 'x'; inputs: folder, many"):
         read_workflow(file, {"x": "b"})
+
+
+@pytest.mark.parametrize(("text", "place", "message"), [
+    ("name: w\nsteps:\n  - {name: a, tool: t}\n  - name: b\n    tool: t\n    retrycount: 2\n", "6:5",
+     "step 'b' has the unknown field retrycount; did you mean retry_count?"),
+    ("name: w\nstps: []\nsteps: [{name: a, tool: t}]\n", "2:1",
+     "the workflow has the unknown field stps; did you mean steps?"),
+    ("name: w\nservers:\n  n: {comand: [x]}\nsteps: [{name: a, tool: t}]\n", "3:7",
+     "server n has the unknown key comand; did you mean command?"),
+    ("name: w\nsteps: [{name: a, tool: t, colour: red}]\n", "2:28",
+     "step 'a' has the unknown field colour; known fields: name, tool"),
+])
+def test_a_misspelt_field_is_named_with_its_line(text: str, place: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(text)
+    with pytest.raises(WorkflowValidationError) as caught:
+        read_workflow(file)
+    assert str(caught.value).startswith(f"{file}:{place}: {message}")
+
+
+def test_notes_of_ones_own_are_free_in_a_workflow(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text("name: w\nx_team: a\nsteps: [{name: a, tool: t, x_why: b}]\nservers: {n: {url: u, x_who: c}}\n")
+    workflow, servers = read_workflow(file)
+    assert [step.name for step in workflow.steps] == ["a"]
+    assert set(servers) == {"n"}

@@ -178,11 +178,13 @@ def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, 
     return ClaudeProfile(name, from_profile(where, values), (*ENVIRONMENT, *env))
 
 
+SESSION_SETTINGS = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
+
+
 def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str, ...]) -> SessionProfile:
-    settings = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
-    unknown = sorted(set(values) - set(settings))
-    if unknown:
-        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(settings)}")
+    if unknown := sorted(set(values) - set(SESSION_SETTINGS)):
+        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are "
+                         f"{', '.join(SESSION_SETTINGS)}")
     of = values.pop("of", "claude")
     if not isinstance(of, str) or of == name:
         raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")

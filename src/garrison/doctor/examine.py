@@ -48,6 +48,7 @@ CHECKS = (
     Check("orphans", processes.examine_processes, (EndProcess,)),
     Check("sessions", processes.examine_sessions, (CloseSession,)),
     Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
+    Check("config", files.examine_config),
     Check("signals", files.examine_inboxes, (RefuseSignals,)),
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),

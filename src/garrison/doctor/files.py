@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents import registry
+from garrison.agents.config_check import check_config
+from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
@@ -133,6 +136,20 @@ def _find_writable_by_all(runtime: Runtime) -> Iterator[Finding]:
         if path.exists() and path.stat().st_mode & stat.S_IWOTH:
             yield Finding("files", Severity.WARNING, f"{path} can be written by every user",
                           RemoveWritePermission(path))
+
+
+def examine_config(scope: Scope) -> Iterator[Finding]:
+    """Find what a launch would refuse in config.toml, and what nothing reads."""
+    home = scope.runtime.home
+    try:
+        problems = check_config(home)
+        read_config(home).notify()
+        registry.profiles(home)
+    except UsageError as error:
+        yield Finding("config", Severity.ERROR, str(error))
+        return
+    for problem in problems:
+        yield Finding("config", Severity.ERROR if problem.is_error else Severity.WARNING, problem.text)
 
 
 def examine_inboxes(scope: Scope) -> Iterator[Finding]:

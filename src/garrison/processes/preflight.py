@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
+from garrison.agents.config_check import check_config
 from garrison.config import read_config, trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
@@ -96,7 +97,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     `claim` reserves the run before the gate starts; a launch that only checks needs none.
     """
     text = _read(request.pipeline)
-    read_config(runtime.home).notify()
+    check_configuration(runtime.home, report)
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
     plan = plan_launch(graph, request.max_steps)
     repo = validate_repository(request.target)
@@ -173,6 +174,15 @@ def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) 
         report("note: this run lands once, at its exit (land=run), which is new for graphs without flow=dag; land=node "
                "lands each node when it is done, as before")
     return land
+
+
+def check_configuration(home: Path, report: Callable[[str], None]) -> None:
+    """Refuse a config.toml with invalid notifications or misspelt keys; report what nothing reads."""
+    for problem in check_config(home):
+        if problem.is_error:
+            raise UsageError(problem.text)
+        report(f"note: {problem.text}")
+    read_config(home).notify()
 
 
 def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:

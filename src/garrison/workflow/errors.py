@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from garrison.errors import GarrisonError, UsageError
 
+Place = tuple[str | int, ...]
+"""Keys and indices that lead from a workflow's file to a field."""
+
 
 class AgentError(GarrisonError):
     """Base class of the errors of workflows."""
@@ -14,7 +17,11 @@ class WorkflowExecutionError(AgentError):
 
 
 class WorkflowValidationError(AgentError):
-    """A workflow is invalid as written."""
+    """A workflow is invalid as written; `place` leads to the invalid field (`steps`, 2, `tool`)."""
+
+    def __init__(self, message: str, place: Place = ()) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class StateLoadError(AgentError):

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from garrison.spelling import nearest
 from garrison.workflow.errors import AgentError, ToolNotFoundError, WorkflowValidationError
 
 if TYPE_CHECKING:
@@ -65,7 +66,14 @@ class ServerSpec:
             raise WorkflowValidationError(f"server {name!r:.60} needs a name of letters and digits, and a mapping "
                                           "with command or url")
         for key, value in data.items():
-            if key not in known or not isinstance(value, known[key]):  # type: ignore[arg-type]
+            if str(key).startswith("x_"):
+                continue
+            if key not in known:
+                near = nearest(str(key), known)
+                raise WorkflowValidationError(
+                    f"server {name} has the unknown key {key!s:.60}; "
+                    + (f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"), ("servers", name, key))
+            if not isinstance(value, known[key]):  # type: ignore[arg-type]
                 raise WorkflowValidationError(f"server {name}: {key} = {value!r:.60} is invalid; known keys: "
                                               f"{', '.join(known)}")
         command = data.get("command", [])

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from garrison.workflow.errors import WorkflowValidationError
+from garrison.spelling import nearest
+from garrison.workflow.errors import Place, WorkflowValidationError
 
 
 class StepStatus(Enum):
@@ -60,7 +61,7 @@ class Workflow:
     def from_data(cls, data: Any) -> Workflow:
         """Return the workflow that `to_data` wrote; WorkflowValidationError names the invalid field."""
         body = _check_fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
-        steps = [WorkflowStep(**_check_fields(step, f"step {number}", _STEP, ("name", "tool")))
+        steps = [WorkflowStep(**_check_fields(step, f"step {number}", _STEP, ("name", "tool"), ("steps", number - 1)))
                  for number, step in enumerate(body.pop("steps"), 1)]
         return cls(**body, steps=steps)
 
@@ -91,7 +92,9 @@ def _type_name(kind: Any) -> str:
     return TYPE_NAMES[float if isinstance(kind, tuple) else kind]
 
 
-def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
+def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...],
+                  place: Place = ()) -> dict[str, Any]:
+    """Return the fields of a mapping without empty ones and those that begin with `x_`; `place` leads to it."""
     if not isinstance(data, dict):
         raise WorkflowValidationError(f"{what} must be a mapping of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
@@ -99,14 +102,18 @@ def _check_fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str
         if data.get(key) is None:
             raise WorkflowValidationError(f"{what} has no {key}")
     for key, value in data.items():
+        if str(key).startswith("x_"):
+            continue
         if key not in kinds:
-            raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; known fields: {', '.join(kinds)}")
+            near = nearest(str(key), kinds)
+            fix = f"did you mean {near}?" if near else f"known fields: {', '.join(kinds)}"
+            raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; {fix}", (*place, key))
         wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
         if wrong and value is not None:
             raise WorkflowValidationError(f"{what}: {key} must be {_type_name(kinds[key])}, not {value!r:.60}")
         if key == "depends_on" and value is not None and not all(isinstance(name, str) for name in value):
             raise WorkflowValidationError(f"{what}: depends_on must be a list of step names, not {value!r:.60}")
-    return {key: value for key, value in data.items() if value is not None}
+    return {key: value for key, value in data.items() if value is not None and key in kinds}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound
-from garrison.workflow.errors import WorkflowValidationError
+from garrison.workflow.errors import Place, WorkflowValidationError
 from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
 from garrison.workflow.references import INPUTS, references
@@ -40,7 +40,7 @@ def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[W
     try:
         workflow = Workflow.from_data(body)
     except WorkflowValidationError as error:
-        raise WorkflowValidationError(f"{path}: {error}") from error
+        raise WorkflowValidationError(f"{path}{_line(path, error.place)}: {error}") from error
     _check_given(path, workflow, given or {})
     workflow.inputs = {**workflow.inputs, **(given or {})}
     workflow.metadata = {**workflow.metadata, BASE_DIR: str(path.absolute().parent)}
@@ -117,7 +117,22 @@ def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], d
     try:
         return {str(name): ServerSpec.from_data(str(name), body) for name, body in servers.items()}, servers
     except WorkflowValidationError as error:
-        raise WorkflowValidationError(f"{path}: {error}") from error
+        raise WorkflowValidationError(f"{path}{_line(path, error.place)}: {error}") from error
+
+
+def _line(path: Path, place: Place) -> str:
+    """Return line and column of a field in a workflow's file, as the end of a place; '' if it is not there."""
+    import yaml
+
+    node, mark = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), None
+    for step in place:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            continue
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        key, node = next(((key, value) for key, value in pairs if key.value == step), (None, None))
+        mark = key.start_mark if key is not None else None
+    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
 def read_value(text: str) -> Any:

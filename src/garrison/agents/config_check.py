@@ -1,0 +1,60 @@
+"""Check of a home's config.toml before a run begins: keys that nothing reads, with their file and line.
+
+A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
+A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
+of kinds `claude` and `session`, and of `[notify]`, are closed: there every unknown key is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.agents.claude.settings import READERS
+from garrison.agents.registry import SESSION_SETTINGS
+from garrison.config import AGENT_KINDS, NOTIFY_KEYS, TABLES, ConfigFile, kind_of, read_config
+from garrison.spelling import nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND_SETTINGS = ("argv", "success")
+SETTINGS: Mapping[str, Collection[str]] = {
+    "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS}
+"""Kind of a profile → its settings, besides `kind` and `env`."""
+
+
+class ConfigProblem(NamedTuple):
+    """A key that nothing reads; `text` begins with file and line."""
+
+    text: str
+    is_error: bool
+
+
+def check_config(home: Path) -> list[ConfigProblem]:
+    """Return the unknown keys of a home's config.toml, in the order of the file; UsageError if it is not TOML."""
+    return list(_problems(read_config(home)))
+
+
+def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
+    yield from _unknown(config, (), config.tables, TABLES, is_closed=False)
+    agents = config.tables.get("agents")
+    for name, table in agents.items() if isinstance(agents, dict) else ():
+        if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
+            continue
+        known = ("kind", "env", *SETTINGS[kind])
+        yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
+    notify = config.tables.get("notify")
+    if isinstance(notify, dict):
+        yield from _unknown(config, ("notify",), notify, NOTIFY_KEYS, is_closed=True)
+
+
+def _unknown(config: ConfigFile, where: tuple[str, ...], table: Mapping[str, object], known: Collection[str], *,
+             is_closed: bool) -> Iterator[ConfigProblem]:
+    for key in table:
+        if key in known or key.startswith("x_"):
+            continue
+        near = nearest(key, known)
+        what = f"{key} is not a setting of [{'.'.join(where)}]" if where else f"garrison reads no table or key {key}"
+        fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; a key of your own begins with x_"
+        yield ConfigProblem(f"{config.place(*where, key)}: {what}; {fix}", is_closed or near is not None)

@@ -1,0 +1,67 @@
+"""A misspelt key of config.toml keeps a launch from starting; messages name file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.agents import registry
+from garrison.agents.config_check import check_config
+from garrison.config import line_of, read_config
+from garrison.errors import UsageError
+from garrison.processes.preflight import check_configuration
+
+AIDER = '[agents.aider]\nargv = ["aider"]\n'
+
+
+@pytest.mark.parametrize(("text", "line", "message"), [
+    (AIDER + 'sucess = "result_file"\n', 3, "sucess is not a setting of [agents.aider]; did you mean success?"),
+    (AIDER + "\n# why\nsuccess = 'exit_zero'\nen = ['A']\n", 6,
+     "en is not a setting of [agents.aider]; did you mean env?"),
+    ("[agent.aider]\nargv = ['aider']\n", 1, "garrison reads no table or key agent; did you mean agents?"),
+    (AIDER + "[notfy]\ncommand = ['say']\n", 3, "garrison reads no table or key notfy; did you mean notify?"),
+    ("[notify]\ncommand = [\n 'say',\n]\ntimout = 3\n", 5,
+     "timout is not a setting of [notify]; did you mean timeout?"),
+    ("[agents.big]\nkind = 'claude'\nmodle = 'x'\n", 3, "modle is not a setting of [agents.big]; did you mean model?"),
+    ("[agents.big]\nkind = 'claude'\nowner = 'x'\n", 3, "owner is not a setting of [agents.big]; there are kind, env,"),
+    ("[agents.talk]\nkind = 'session'\nteir = 'x'\n", 3, "teir is not a setting of [agents.talk]; did you mean tier?"),
+    ('agents.aider = {argv = ["aider"], sucess = "x"}\n', 1, "sucess is not a setting of [agents.aider]; did you mean"),
+])
+def test_a_misspelt_key_is_named_with_its_line(text: str, line: int, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    [problem] = check_config(tmp_path)
+    assert problem.is_error
+    assert problem.text.startswith(f"{tmp_path / 'config.toml'}:{line}: {message}")
+    with pytest.raises(UsageError, match=rf"config.toml:{line}: "):
+        check_configuration(tmp_path, print)
+
+
+def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        AIDER + 'colour = "red"\nx_note = "mine"\n[x_mine]\na = 1\n[weather]\nsun = 1\n')
+    notes: list[str] = []
+    check_configuration(tmp_path, notes.append)
+    path = tmp_path / "config.toml"
+    assert notes == [
+        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify; a key of your own begins "
+        "with x_",
+        f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, argv, success; a key of your "
+        "own begins with x_"]
+    assert registry.find_profile("aider", tmp_path).name == "aider"
+
+
+def test_known_keys_and_notes_of_ones_own_pass(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        AIDER + 'x_team = "a"\n[agents.big]\nkind = "claude"\nx_team = "b"\n[agents.big.set]\nANY = "1"\n[notify]\n'
+        'command = ["say"]\nx_why = "c"\n')
+    assert check_config(tmp_path) == []
+    check_configuration(tmp_path, print)
+    assert set(registry.profiles(tmp_path)) >= {"aider", "big"}
+    assert read_config(tmp_path).notify().command == ("say",)
+
+
+def test_the_line_of_a_key() -> None:
+    text = 'a = """\nb = 1\n"""\n[t]\n"odd key" = 1\n[[u]]\nv = 1\n[t.w]\nb = [1,\n2]\nc = 1\n'
+    assert [line_of(text, keys) for keys in (("a",), ("b",), ("t",), ("t", "odd key"), ("t", "w", "b"), ("t", "w", "c"))
+            ] == [1, None, 4, 5, 9, 11]

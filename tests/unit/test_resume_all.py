@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, ResumeResult, decide_resume
+from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, ResumeResult, decide_adhoc, decide_resume
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
+from garrison.records.run import Launch
 from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.verdict import Verdict
@@ -118,3 +119,50 @@ def test_the_line_for_a_person() -> None:
                         "its repository is gone").line == "run r1 is not resumed: its repository is gone"
     assert ResumeResult("r1", "started").line == "run r1: started"
     assert {"over", "tended"} == UNREMARKABLE
+
+
+ADHOC = Launch("adhoc-n-1", "adhoc-n", "/repo", "main", "2026-01-31T12:00:00.000000Z", "/trees", adhoc=True,
+               prd_ref="P", max_respawn=3)
+
+
+def child(verdict: str, status: str = "active", reason: str = "", respawns: int = 0) -> ChildState:
+    identity = replace(LAUNCHER, role="runner", name="n", run_id="adhoc-n-1", status=status, respawns=respawns,
+                       metadata={"reason": reason})
+    return ChildState(identity, Verdict(verdict, "process 7 is gone"))
+
+
+@pytest.mark.parametrize(("runner", "wanted", "said"), [
+    (child("dead"), "", ""),
+    (child("lapsed", "starting"), "", ""),
+    (child("hung"), "", ""),
+    (child("ended", "crashed"), "", ""),
+    (child("dead", respawns=3), "refused", "respawned 3 times, the limit is 3; `garrison logs n --run adhoc-n-1`"),
+    (child("alive"), "tended", "its runner is alive (pid 7)"),
+    (child("lingering", "terminated", "done"), "tended", "lingering"),
+    (child("elsewhere"), "elsewhere", "its runner is process 7"),
+    (child("ended", "terminated", "done"), "over", "done"),
+    (child("ended", "terminated", "failed"), "over", "failed"),
+    (child("ended", "terminated", "stopped"), "stopped",
+     "its runner ended (stopped); `spawn_runner.py --target-dir /repo --run adhoc-n-1 --node n --prd P` continues it"),
+    (child("ended", "terminated"), "stopped", "its runner ended (terminated)"),
+    (child("ended", "parked"), "parked", "its runner is parked"),
+    (ChildState(), "stopped", "no process of it was ever started"),
+])
+def test_which_adhoc_runs_get_a_runner(runner: ChildState, wanted: str, said: str) -> None:
+    word = decide_adhoc(ADHOC, runner, ChildState())
+    assert (word.state if word else "") == wanted
+    assert said in (word.line if word else "")
+
+
+@pytest.mark.parametrize(("orchestrator", "wanted", "said"), [
+    (child("dead"), "refused",
+     "`spawn_orchestrator.py --repo-root /repo --run adhoc-n-1 --node n --prd P` continues it"),
+    (child("alive"), "tended", "its orchestrator is alive"),
+    (child("ended", "terminated", "done"), "over", "done"),
+])
+def test_an_orchestrator_by_hand_is_named(orchestrator: ChildState, wanted: str, said: str) -> None:
+    word = decide_adhoc(ADHOC, ChildState(), orchestrator)
+    assert word is not None
+    assert word.state == wanted
+    assert said in word.line
+    assert decide_adhoc(ADHOC, child("dead"), orchestrator) is None, "the runner takes care of it"

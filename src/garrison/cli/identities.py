@@ -269,7 +269,8 @@ def update_liveness_command(role: str, name: str, run: str | None, home: str | N
 
 @identity_registry.command("find-stale")
 @click.option("--timeout", type=SECONDS, default=STALE_AFTER, show_default=True, help="Seconds without a heartbeat.")
-@click.option("--respawn", is_flag=True, help="Start a launcher for each unfinished run that has none.")
+@click.option("--respawn", is_flag=True, help="Start a launcher for each unfinished run that has none, and the dead "
+              "runners of ad-hoc runs.")
 @home_option
 def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
     """List the incarnations that are silent, gone or never started, as JSON."""

@@ -12,7 +12,7 @@ from garrison.cli.options import home_option, use_home
 
 COMMANDS = {
     "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
-    "up": ("launch", "up", "Start a launcher for every unfinished run that has none."),
+    "up": ("launch", "up", "Start what every unfinished run lacks: its launcher, or an ad-hoc run's runner."),
     "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
     "status": ("status", "status", "Show runs, their nodes and processes, and what failed; --watch redraws."),
     "top": ("top", "top", "Watch processes, queue, costs and deaths live, and act on them."),

@@ -33,7 +33,6 @@ from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, branch_name, check_node
 from garrison.records.run import Launch, Task
-from garrison.supervise.incarnation import kill_incarnation, replace_incarnation
 from garrison.system.git import Git
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.worktree_files import complete_worktree
@@ -78,7 +77,7 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
     runtime = Runtime.real(find_home(home))
     launch, task = _launch_and_task(runtime, node, prd, target_dir, run, attempt, options)
     key = Key("runner", node, launch.run_id)
-    _replace_dead(runtime, key)
+    spawn.replace_dead(runtime, key)
     leased = spawn.spawn_runner(runtime, launch, task, parent=_parent(launch))
     identity = _wait_active(runtime, leased)
     click.echo(json.dumps({
@@ -117,7 +116,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     git.add_worktree(worktree, branch, git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
     for note in complete_worktree(git, worktree):
         print_message(note)
-    previous = _replace_dead(runtime, key)
+    previous = spawn.replace_dead(runtime, key)
     if previous is not None:
         _check_respawns(previous, launch)
         close_sessions(terminal, previous)
@@ -158,19 +157,6 @@ def _new_run_id(runtime: Runtime, node: str) -> str:
 
 def _parent(launch: Launch) -> Key | None:
     return None if launch.adhoc else Key("guardian", launch.pipeline_id, launch.run_id)
-
-
-def _replace_dead(runtime: Runtime, key: Key) -> Identity | None:
-    """Fence and clean up a dead predecessor, and return it; a living one is left to refuse the start."""
-    old = runtime.store.read(Identity, key)
-    if old is None:
-        return None
-    verdict = runtime.observer.judge(old)
-    if verdict.state in ("dead", "lapsed"):
-        return replace_incarnation(runtime.observer, old, verdict.why, runtime.timing.sweep_grace)
-    if old.status == "crashed":
-        kill_incarnation(runtime.observer, old, runtime.timing.sweep_grace)
-    return old
 
 
 def _check_respawns(previous: Identity, launch: Launch) -> None:

@@ -1,7 +1,8 @@
 """`garrison up`: start a launcher for each run that is unfinished, was not stopped by a person, and has none.
 
-A person, cron or a timer calls this after a boot, a logout or an out-of-memory kill, as often as needed.
-`decide_resume` (pure) decides what each run needs; the result says what was done, or what prevents it.
+An ad-hoc run has no launcher: its runner is started. A person, cron or a timer calls this after a boot, a logout or an
+out-of-memory kill, as often as needed. `decide_resume` and `decide_adhoc` (pure) decide what each run needs; the result
+says what was done, or what prevents it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from garrison.processes.repair import repair_run
 from garrison.processes.run_state import ENDED
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.processes.spawn import replace_dead, spawn_runner
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import ResumeRun, parse
 from garrison.supervise.decisions import ChildState
+from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import systemd
 from garrison.system.clock import from_iso
 
@@ -114,6 +117,42 @@ def _decide_parked(run: str, guardian: Identity, now: float) -> ResumeResult | l
                                        f"`garrison launch --resume {run}` continues it at once")
 
 
+def decide_adhoc(launch: run_records.Launch, runner: ChildState, orchestrator: ChildState) -> ResumeResult | None:
+    """Return why an ad-hoc run gets no runner; None if it needs one. Pure."""
+    run, node = launch.run_id, adhoc_node(launch)
+    child, role, script = runner, "runner", "spawn_runner.py --target-dir"
+    if runner.identity is None and orchestrator.identity is not None:
+        child, role, script = orchestrator, "orchestrator", "spawn_orchestrator.py --repo-root"
+    command = f"`{script} {launch.repo} --run {run} --node {node} --prd {launch.prd_ref}`"
+    identity, verdict = child.identity, child.verdict
+    if identity is None or verdict is None:
+        return ResumeResult(run, "stopped", f"no process of it was ever started; {command} starts one")
+    if verdict.state == "elsewhere":
+        return ResumeResult(run, "elsewhere", f"its {role} is {verdict.why}")
+    if verdict.living or verdict.state == "lingering":
+        return ResumeResult(run, "tended", f"its {role} is {verdict.state} (pid {identity.pid})")
+    if identity.status in ("held", "parked"):
+        return ResumeResult(run, identity.status, f"its {role} is {identity.status}; {command} continues it")
+    if identity.status == "terminated":
+        if identity.reason in ENDED and identity.reason != "stopped":
+            return ResumeResult(run, "over", identity.reason)
+        return ResumeResult(run, "stopped", f"its {role} ended ({identity.reason or 'terminated'}); {command} "
+                            "continues it")
+    if role == "orchestrator":
+        return ResumeResult(run, "refused", f"its orchestrator was started by hand, without a runner, and died "
+                            f"({verdict.why}); {command} continues it")
+    if identity.respawns >= launch.max_respawn:
+        return ResumeResult(run, "refused", f"its runner was respawned {identity.respawns} times, the limit is "
+                            f"{launch.max_respawn}; `garrison logs {node} --run {run}` shows why, {command} tries "
+                            "again")
+    return None
+
+
+def adhoc_node(launch: run_records.Launch) -> str:
+    """Return the node of an ad-hoc run."""
+    return launch.pipeline_id.removeprefix("adhoc-")
+
+
 def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> ResumeRun | None:
     """Return the request to resume that was written with this incarnation of the launcher, if it is not applied yet."""
     id_ = resume_id(run, incarnation)
@@ -127,7 +166,7 @@ def _open_request(run: str, incarnation: int, state: RunState, inbox: Sequence[P
 def resume_all(home: Path) -> list[ResumeResult]:
     """Start the missing launchers of all runs of a home; return a result per run. Safe to call concurrently."""
     runtime = Runtime.real(home)
-    return [result for run in run_records.list_runs(home) if (result := _resume(runtime, run)) is not None]
+    return [_resume(runtime, run) for run in run_records.list_runs(home)]
 
 
 def needs_launcher(runtime: Runtime, run: str) -> bool:
@@ -139,7 +178,7 @@ def needs_launcher(runtime: Runtime, run: str) -> bool:
         return False
 
 
-def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
+def _resume(runtime: Runtime, run: str) -> ResumeResult:
     """Resume one run if needed; an error becomes its result, so that the other runs are resumed."""
     home = runtime.home
     try:
@@ -147,7 +186,7 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
             log_line(note)
         launch = runtime.launch(run)
         if launch.adhoc:
-            return None
+            return _resume_adhoc(runtime, launch)
         decision = _decide(runtime, launch)
         if isinstance(decision, ResumeResult):
             return decision
@@ -167,6 +206,27 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult | None:
                             f"{error.strerror}: {error.filename or home}; fix that, then `garrison up` again")
 
 
+def _resume_adhoc(runtime: Runtime, launch: run_records.Launch) -> ResumeResult:
+    """Start the runner of an ad-hoc run in its attempt, if needed."""
+    node = adhoc_node(launch)
+    key = Key("runner", node, launch.run_id)
+    runner = _observe(runtime, key)
+    decision = decide_adhoc(launch, runner, _observe(runtime, Key("orchestrator", node, launch.run_id)))
+    if decision is not None:
+        return decision
+    attempt = int(runner.identity.metadata.get("attempt", 1)) if runner.identity is not None else 1
+    path = runtime.files(launch.run_id).attempt(node, attempt) / "task.json"
+    task = run_records.load(run_records.Task, path)
+    if task is None:
+        return ResumeResult(launch.run_id, "refused", f"{path} is gone, and with it the task; start another run")
+    if runner.identity is not None and runner.verdict is not None and runner.verdict.state == "hung":
+        replace_incarnation(runtime.observer, runner.identity, runner.verdict.why, runtime.timing.sweep_grace)
+    else:
+        replace_dead(runtime, key)
+    leased = spawn_runner(runtime, launch, task, parent=None)
+    return ResumeResult(launch.run_id, "started", f"its runner, incarnation {leased.incarnation}")
+
+
 def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     return decide_resume(launch.run_id, read_run_state(runtime, launch.run_id),
@@ -176,7 +236,11 @@ def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list
 
 def _observe_launcher(runtime: Runtime, run: str) -> ChildState:
     """Return the state of a run's launcher; a late heartbeat is inspected twice."""
-    identity = runtime.store.read(Identity, launcher_key(run))
+    return _observe(runtime, launcher_key(run))
+
+
+def _observe(runtime: Runtime, key: Key) -> ChildState:
+    identity = runtime.store.read(Identity, key)
     return ChildState(identity, judge_launcher(runtime, identity).verdict if identity else None)
 
 

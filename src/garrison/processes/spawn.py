@@ -19,7 +19,12 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import RunnerState
-from garrison.supervise.incarnation import SpawnRequest, start_incarnation
+from garrison.supervise.incarnation import (
+    SpawnRequest,
+    kill_incarnation,
+    replace_incarnation,
+    start_incarnation,
+)
 from garrison.system import disk_space, shortage
 from garrison.system.git import Git, repository_key
 from garrison.system.processes import ProcessId
@@ -58,6 +63,19 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         return child.id
 
     return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, spawn)
+
+
+def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
+    """Fence and clean up a dead predecessor, and return it; a living one is left to refuse the start."""
+    old = runtime.store.read(Identity, key)
+    if old is None:
+        return None
+    verdict = runtime.observer.judge(old)
+    if verdict.state in ("dead", "lapsed"):
+        return replace_incarnation(runtime.observer, old, verdict.why, runtime.timing.sweep_grace)
+    if old.status == "crashed":
+        kill_incarnation(runtime.observer, old, runtime.timing.sweep_grace)
+    return old
 
 
 # ---- runner ----------------------------------------------------------------------------------------------------------

@@ -22,13 +22,16 @@ MIN_LENGTH = 3
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is nearest to `name`, the first in the alphabet among equals; None if none is near."""
+def nearest(name: str, known: Iterable[str], limit: int = MAX_EDITS) -> str | None:
+    """Return the known name that is nearest to `name`, at most `limit` edits away; None if none is near.
+
+    Among equals it is the first in the alphabet.
+    """
     folded = _fold(name)
     index = _index(frozenset(known))
     candidates = {entry for remainder in _remainders(folded) for entry in index.get(remainder, ())}
     ranked = sorted((edits(folded, _fold(entry)), entry) for entry in candidates)
-    return next((entry for count, entry in ranked if count <= _limit(entry)), None)
+    return next((entry for count, entry in ranked if count <= min(limit, _limit(entry))), None)
 
 
 def edits(first: str, second: str) -> int:

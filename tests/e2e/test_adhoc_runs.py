@@ -72,3 +72,14 @@ def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continu
     assert again["incarnation"] == 2
     (place.root / "go").touch()
     wait_for("nobody is left", lambda: not place.living_processes())
+
+
+def test_an_agent_whose_program_does_not_exist_is_refused(place: Place) -> None:
+    place.home.mkdir()
+    (place.home / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n')
+    words = ["--node", "n", "--prd", "P", "--target-dir", place.repo, "--agent", "gone"]
+    done = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words)], env=place.env, check=False,
+                          capture_output=True, text=True, cwd=place.root)
+    assert done.returncode == 1
+    assert "agent gone runs no-such-program, which is not on the PATH" in done.stderr
+    assert not (place.home / "runs").exists()

@@ -76,6 +76,29 @@ def test_an_invalid_pipeline_or_branch_is_refused_in_one_line(place: Place, refu
     assert not (place.home / "runs").exists()
 
 
+def test_misspelt_names_are_refused_and_unknown_ones_reported(place: Place, refused,
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    typo = place.graph(Node("a", attributes='acceptanc="make test"'), name="typo")
+    assert refused(typo).startswith(f"garrison: {typo}:4:")
+    assert "a: acceptanc is not an attribute of nodes; did you mean acceptance?" in refused(typo)
+    graph = place.graph(Node("a", attributes="milestone=7"))
+    place.home.mkdir()
+    config = place.home / "config.toml"
+    config.write_text('[agents.gone]\nargv = ["no-such-program"]\nsucess = "result_file"\n')
+    assert f"{config}:3: sucess is not a setting of [agents.gone]; did you mean success?" in refused(graph, code=2)
+    config.write_text('[agents.gone]\nargv = ["no-such-program"]\ncolour = "red"\n')
+    words = ["launch", "--target-dir", place.repo, "--no-gate", "--dry-run", graph]
+    assert main(list(map(str, words))) == 0
+    notes = capsys.readouterr().err
+    assert f"note: {config}:3: colour is not a setting of [agents.gone]" in notes
+    assert f"note: {graph}:4:" in notes
+    assert "a: garrison does not read milestone; name it x_milestone" in notes
+    gone = place.graph(Node("a", attributes="agent=gone"), name="gone")
+    assert main(list(map(str, [*words[:-1], gone]))) == 1
+    assert "agent gone runs no-such-program, which is not on the PATH" in capsys.readouterr().err
+    assert not (place.home / "runs").exists()
+
+
 def test_by_hand_a_terminal_leaves_with_its_last_session(places) -> None:
     """`spawn_orchestrator` has nobody above it: session and server go when its work has ended. Any --prd will do."""
     if shutil.which("tmux") is None:

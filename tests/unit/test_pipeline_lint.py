@@ -29,6 +29,8 @@ FAULTS = [
     ("attribute_misplaced", "\n timeout=1m\n" + SOUND, None, 3, "an attribute of nodes"),
     ("attribute_unknown", SOUND + "\n b [label=B milestone=7]; a -> b -> end", "b", 3, "does not read milestone"),
     ("type_conflict", SOUND + "\n b [timeout=soon]; a -> b", "b", 3, "timeout=soon"),
+    ("type_conflict", SOUND + f"\n b [timeout={'9' * 400}]; a -> b -> end", "b", 3, "at most 300 years"),
+    ("type_conflict", SOUND + f"\n b [silence={'9' * 400}d]; a -> b -> end", "b", 3, "at most 300 years"),
     ("type_conflict", SOUND + "\n b [type=tool handler=codergen command=x]; a -> b", "b", 3, "keep one"),
     ("type_conflict", SOUND + "\n b; a -> b [weight=heavy]", None, 3, "weight=heavy"),
     ("type_conflict", "\n flow=sideways\n" + SOUND, None, 3, "dag or walk"),

@@ -76,6 +76,8 @@ def test_what_is_free(body: str) -> None:
     ("a [milestone=7]", "a: garrison does not read milestone; name it x_milestone if it is a note of your own, or "
      "remove it"),
     ("a [date=today]", "a: garrison does not read date; name it x_date"),
+    ("version=1.0", "garrison does not read version; name it x_version"),
+    ("acpetace=x", "garrison does not read acpetace; name it x_acpetace"),
     ("a [acme.timer=1]", 'a: garrison does not read acme.timer; say namespaces="acme" in the graph'),
     ("a [allowed_tools=Read]", "a: garrison does not read allowed_tools; write tools"),
     ("a [colour=red]", "a: garrison does not read colour; did you mean color?"),

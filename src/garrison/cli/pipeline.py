@@ -140,8 +140,9 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
     try:
         if use is Use.LAUNCH:
             preflight.check_configuration(find_home(home), print_message)
-            preflight.check_agents(preflight.plan_launch(graph), find_home(home), agent,
-                                   os.environ.get("PATH", os.defpath))
+            plan = preflight.plan_launch(graph)
+            preflight.choose_land(plan)
+            preflight.check_agents(plan, find_home(home), agent, os.environ.get("PATH", os.defpath))
             return None
         if use is Use.SESSION:
             graph, _ = to_session_graph(graph, graph.source)

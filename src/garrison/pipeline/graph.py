@@ -184,6 +184,8 @@ def is_known_handler(name: str) -> bool:
 
 # ---- typed access to attributes --------------------------------------------------------------------------------------
 
+MAX_SECONDS = 300 * 365 * 86400.0
+"""Longest duration: more cannot be added to a time."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
@@ -251,4 +253,7 @@ def seconds(attrs: Mapping[str, str], key: str, default: object = None) -> objec
     match = _DURATION.match(value.strip())
     if not match:
         raise TypeConflict(key, value, "a duration; write 250ms, 900s, 15m, 2h or 1d")
-    return float(match[1]) * _UNITS[match[2]]
+    duration = float(match[1]) * _UNITS[match[2]]
+    if duration > MAX_SECONDS:
+        raise TypeConflict(key, value, "a duration of at most 300 years; leave it out for no limit")
+    return duration

@@ -20,6 +20,7 @@ from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
+from garrison.pipeline.lint import lint
 from garrison.pipeline.open_run import graph_digest
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_installed_transforms
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
     from garrison.processes.runtime import Runtime
 
+REPORTED_RULES = frozenset({"attribute_unknown"})
+"""Rules of lint whose warnings a launch prints: what has no effect may be what the run depends on."""
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
@@ -100,6 +103,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     check_configuration(runtime.home, report)
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
     plan = plan_launch(graph, request.max_steps)
+    for finding in lint(graph, rules=REPORTED_RULES):
+        report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
@@ -163,13 +168,19 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     return base
 
 
-def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) -> str:
+def choose_land(plan: RunPlan, option: str | None = None) -> str:
     """Return what lands on the target, and when: as the option says, else the graph, else as its flow implies."""
-    land = request.land or plan.land or (LAND_NODE if plan.flow == "dag" else LAND_RUN)
+    land = option or plan.land or (LAND_NODE if plan.flow == "dag" else LAND_RUN)
     if land not in LANDS:
         raise Refused(NO_PULL_REQUESTS)
     if land != LAND_NODE and (taken := next((name for name in plan.tasks if name.lower() == INTEGRATION), None)):
         raise Refused(f"node {taken} has the name of the run's own branch; rename it, or use --land node")
+    return land
+
+
+def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) -> str:
+    """Return what lands on the target, and when; report a default that is new."""
+    land = choose_land(plan, request.land)
     if request.land is None and plan.land is None and land == LAND_RUN:
         report("note: this run lands once, at its exit (land=run), which is new for graphs without flow=dag; land=node "
                "lands each node when it is done, as before")

@@ -58,15 +58,18 @@ BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribut
 """Rules that only a new run must meet. A run that began under an earlier version without them continues."""
 
 
-def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False) -> list[Finding]:
+def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False,
+         rules: Collection[str] | None = None) -> list[Finding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
     `handlers` are the node types this installation runs besides those of the dialect. With `has_begun` the graph is
-    that of a run which has begun, and the rules in BEFORE_A_RUN do not apply.
+    that of a run which has begun, and the rules in BEFORE_A_RUN do not apply. `rules` names those to apply (default:
+    all).
     """
     view = View(graph, frozenset(handlers))
     findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()
-                if not (has_begun and name in BEFORE_A_RUN) for problem in rule(view)]
+                if not (has_begun and name in BEFORE_A_RUN) and (rules is None or name in rules)
+                for problem in rule(view)]
     return sorted(findings, key=lambda finding: (finding.severity != ERROR, finding.line, finding.column))
 
 

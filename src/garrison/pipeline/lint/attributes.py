@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from garrison.pipeline import node_status
 from garrison.pipeline.fidelity import MODES
-from garrison.pipeline.graph import HANDLERS, Edge, Node, TypeConflict, flag, position, text
+from garrison.pipeline.graph import HANDLERS, MAX_SECONDS, Edge, Node, TypeConflict, flag, position, text
 from garrison.pipeline.lint.findings import Problem, View, command_of
 from garrison.pipeline.lint.known_attributes import (
     AT_LEAST_ONE,
@@ -72,7 +72,7 @@ def timeout_unit(view: View) -> Iterator[Problem]:
     for owner, attrs, types in _owners(view):
         for key in DURATIONS:
             bare = attrs.get(key, "").strip()
-            if key in types and bare.isascii() and bare.isdigit() and int(bare):
+            if key in types and bare.isascii() and bare.isdigit() and 0 < float(bare) <= MAX_SECONDS:
                 yield Problem(f"{_prefix(owner)}{key}={bare} has no unit and means {_in_seconds(int(bare))}",
                               _unit_fix(key, int(bare)), owner, *position(attrs[key]))
 

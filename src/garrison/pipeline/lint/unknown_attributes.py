@@ -141,11 +141,13 @@ def _used(view: View) -> Mapping[Level, frozenset[str]]:
 
 @cache
 def _meant(level: Level, key: str) -> tuple[Level, str] | None:
-    """Return the known attribute that a name was probably meant to be, of this level before others."""
+    """Return the known attribute that a name was probably meant to be: of its level, else, at one edit, of another."""
     if key in OTHER_ENGINES[level] or key in ORDINARY_WORDS or key in DESCRIPTIONS or _home_level(level, key):
         return None
-    return next(((other, near) for other in (level, *(other for other in Level if other is not level))
-                 if (near := nearest(key, KNOWN[other]))), None)
+    if near := nearest(key, KNOWN[level]):
+        return level, near
+    elsewhere = ((other, nearest(key, KNOWN[other], 1)) for other in Level if other is not level)
+    return next(((other, near) for other, near in elsewhere if near), None)
 
 
 def _home_level(level: Level, key: str) -> Level | None:

@@ -130,6 +130,7 @@ def test_a_session_graph_is_judged_by_its_use(use: str, code: int, tmp_path: Pat
     result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
     assert result.exit_code == code, result.stdout
     assert ("would accept it" in result.stdout) == (code == 0)
+    assert ("pass --for session" in result.stdout) == (code == 1)
 
 
 def test_what_the_engine_alone_runs(tmp_path: Path) -> None:

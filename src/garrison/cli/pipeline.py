@@ -170,7 +170,9 @@ def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:
     warnings = len(findings) - count
     click.echo(f"{_summary(graph)}, {count} error{'s' * (count != 1)}, {warnings} warning{'s' * (warnings != 1)}")
     if any(finding.rule == use.rule for finding in findings):
-        click.echo(f"{use.command} would refuse it")
+        has_session_nodes = any(node.handler.startswith("session.") for node in graph.nodes.values())
+        hint = "; for the graph of a session pass --for session" if has_session_nodes and use is not Use.SESSION else ""
+        click.echo(f"{use.command} would refuse it{hint}")
     elif not count:
         click.echo(f"{use.command} would accept it")
 

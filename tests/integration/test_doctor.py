@@ -257,6 +257,20 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_what_config_toml_holds_in_vain(home: Home) -> None:
+    config = home.place.home / "config.toml"
+    home.place.home.mkdir(parents=True, exist_ok=True)
+    for text, found in (
+        ('[agents.a]\nargv = ["sh"]\n', []),
+        ('[agents.a]\nargv = ["sh"]\ncolour = 1\nsucess = 1\n', [("warning", ":3: colour"), ("error", ":4: sucess")]),
+        ('[agents.a]\nargv = []\n', [("error", "argv is empty")]), ("[agents", [("error", "is not TOML")]),
+    ):
+        config.write_text(text)
+        findings = [finding for finding in home.examine() if finding.check == "config"]
+        assert [finding.severity for finding in findings] == [severity for severity, _ in found]
+        assert all(words in finding.text for finding, (_, words) in zip(findings, found, strict=True))
+
+
 def test_signals_for_runs_that_are_over(home: Home) -> None:
     for run, status in (("over", "done"), ("rests", "stopped")):
         home.run(run, "running", status)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.config_check import check_config
+from garrison.agents.config_check import check_config, check_configuration
 from garrison.config import line_of, read_config
 from garrison.errors import UsageError
-from garrison.processes.preflight import check_configuration
 
 AIDER = '[agents.aider]\nargv = ["aider"]\n'
 

@@ -116,6 +116,18 @@ def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
     assert "node a has no command=" in refused.stdout
 
 
+def test_a_run_here_checks_its_agents_too(tmp_path: Path) -> None:
+    path = tmp_path / "p.dot"
+    path.write_text("digraph { start; a [label=A agent=gone]; exit; start -> a -> exit }")
+    (tmp_path / "config.toml").write_text('[agents.gone]\nargv = ["no-such-program"]\n')
+    refused = call("run", path, "--home", tmp_path)
+    assert "agent gone runs no-such-program, which is not on the PATH" in str(refused.exception)
+    (tmp_path / "config.toml").write_text('[agents.gone]\nargs = ["no-such-program"]\n')
+    refused = call("run", path, "--home", tmp_path)
+    assert "config.toml:2: args is not a setting of [agents.gone]; did you mean argv?" in str(refused.exception)
+    assert call("run", path, "--home", tmp_path, "--simulate").exit_code == 0
+
+
 def test_warnings_are_errors_only_with_strict(tmp_path: Path) -> None:
     graph = "digraph { start; a [label=A milestone=7]; exit; start -> a -> exit }"
     assert "warning\tattribute_unknown" in (loose := validate(tmp_path / "w.dot", graph)).stdout

@@ -7,12 +7,13 @@ of kinds `claude` and `session`, and of `[notify]`, are closed: there every unkn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents.claude.settings import READERS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import AGENT_KINDS, NOTIFY_KEYS, TABLES, ConfigFile, kind_of, read_config
+from garrison.errors import UsageError
 from garrison.spelling import nearest
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ class ConfigProblem(NamedTuple):
 def check_config(home: Path) -> list[ConfigProblem]:
     """Return the unknown keys of a home's config.toml, in the order of the file; UsageError if it is not TOML."""
     return list(_problems(read_config(home)))
+
+
+def check_configuration(home: Path, report: Callable[[str], None]) -> None:
+    """Refuse a config.toml with invalid notifications or misspelt keys; report what nothing reads."""
+    for problem in check_config(home):
+        if problem.is_error:
+            raise UsageError(problem.text)
+        report(f"note: {problem.text}")
+    read_config(home).notify()
 
 
 def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison.agents.config_check import check_configuration
 from garrison.cli import pipeline_run
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
@@ -139,7 +140,7 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
 
     try:
         if use is Use.LAUNCH:
-            preflight.check_configuration(find_home(home), print_message)
+            check_configuration(find_home(home), print_message)
             plan = preflight.plan_launch(graph)
             preflight.choose_land(plan)
             preflight.check_agents(plan, find_home(home), agent, os.environ.get("PATH", os.defpath))

@@ -53,11 +53,12 @@ class HomeAgent:
         self.name, self.home = name, home
 
     def check(self, graph: Graph) -> None:
-        """Refuse what is certain to fail before the run starts: an unknown agent, or a command agent without a command.
-        """
+        """Refuse what is certain to fail: an unknown agent, one without its program, a command agent without a
+        command."""
         for node in graph.nodes_of("codergen"):
             name = agent_of(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
+            registry.check_program(name, self.home, os.environ.get("PATH", os.defpath))
             profile = registry.find_profile(name, self.home)
             if "{command}" in getattr(profile, "argv", ()) and not command_of(node):
                 place = f"{graph.source}:{node.line}:{node.column}: " if node.line else ""

@@ -85,6 +85,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
         seed: str | None, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
         simulate: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
     """Run the graph in FILE in this process."""
+    from garrison.agents.config_check import check_configuration
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse_file
     from garrison.pipeline.simulation import parse_outcomes
@@ -94,6 +95,8 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
     if planned_outcomes and not simulate:
         raise UsageError("--outcome is for --simulate; in a real run the nodes decide their outcomes")
     _check_gates(graph, prepared)
+    if not simulate:
+        check_configuration(state, print_message)
     directory = run_dir or new_run_directory(state, graph.id, file)
     simulated = {"outcomes": {node: list(outcome) for node, outcome in planned_outcomes.items()},
                  "labels": prepared} if simulate else {}

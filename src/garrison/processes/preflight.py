@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.agents.config_check import check_config
-from garrison.config import read_config, trees_root
+from garrison.agents.config_check import check_configuration
+from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
@@ -185,15 +185,6 @@ def _land(request: LaunchRequest, plan: RunPlan, report: Callable[[str], None]) 
         report("note: this run lands once, at its exit (land=run), which is new for graphs without flow=dag; land=node "
                "lands each node when it is done, as before")
     return land
-
-
-def check_configuration(home: Path, report: Callable[[str], None]) -> None:
-    """Refuse a config.toml with invalid notifications or misspelt keys; report what nothing reads."""
-    for problem in check_config(home):
-        if problem.is_error:
-            raise UsageError(problem.text)
-        report(f"note: {problem.text}")
-    read_config(home).notify()
 
 
 def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:

@@ -72,11 +72,12 @@ def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
-    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not report success"),
-    ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it wrote no status"),
-    ({"outcome": "partial_success"}, 0, "success", ""), ({"status": "retry"}, 0, "fail", "it did not report success"),
+    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "the command did not report success"),
+    ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "the command wrote no status"),
+    ({"outcome": "partial_success"}, 0, "success", ""),
+    ({"status": "retry"}, 0, "fail", "the command did not report success"),
     ({"status": "needs_review"}, 0, "fail", "unknown outcome 'needs_review'"),
-    (["success"], 0, "fail", "its result file is invalid"), (None, 0, "fail", "it wrote no status"),
+    (["success"], 0, "fail", "its result file is invalid"), (None, 0, "fail", "the command wrote no status"),
     ("{half", 4, "fail", "its result file is invalid")])
 def test_rule_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, code, "result_file")

@@ -67,6 +67,16 @@ def test_a_new_run_journals_its_nodes_before_it_runs() -> None:
     assert shown(guard(journal(node("a", "pending")))) == [("node", "b"), ("run", "running")]
 
 
+def test_no_node_fails_without_a_reason() -> None:
+    begun = guard(journal(), pipeline=plan({"a": (), "b": ()}, {"a": "failed"})).actions
+    assert effect(begun[0]) == {"node": "a", "status": "failed", "attempt": 1,
+                                "reason": "it had failed before this run, says its graph"}
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
+    gave_up = posted("RUNNER_EXITED", payload={"status": "failed", "reason": " "})
+    [act] = guard(state, runners={"a": life("runner", "a")}, inbox=[gave_up]).actions
+    assert effect(act)["effect"]["reason"].startswith("its runner gave up")
+
+
 def test_an_attempt_is_journaled_before_its_runner_starts() -> None:
     state = journal(node("a", "pending"), node("b", "pending"), RUNNING)
     assert shown(guard(state)) == [("node", "a")]

@@ -129,7 +129,7 @@ def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, wha
         reason = f"its result file is invalid: {error}{how}"
         return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
     if rule == "result_file":
-        return outcome_by_report(report, result)
+        return outcome_by_report(report, result, what)
     outcome = outcome_by_exit_code(result, output, what)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
@@ -145,12 +145,13 @@ def outcome_by_exit_code(result: JobResult, output: str, what: str = "the comman
     return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
 
 
-def outcome_by_report(report: AgentReport, result: JobResult) -> Outcome:
-    """Apply the rule `result_file`: only a program that reports success has succeeded."""
+def outcome_by_report(report: AgentReport, result: JobResult, what: str = "the command") -> Outcome:
+    """Apply the rule `result_file`: only a program that reports success has succeeded; `what` names it."""
     status = report.get("status")
+    reason = report.get("failure_reason")
     if not status:
-        return Outcome("fail", report.get("failure_reason") or f"it wrote no status; {describe_exit(result.exit_code)}",
-                       result.exit_code, killed=result.ended_by_signal, report=report)
+        reason = reason or f"{what} wrote no status; {describe_exit(result.exit_code)}"
+        return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal, report=report)
     if status in LANDING and result.ok:
         return Outcome("success", exit_code=0, report=report)
-    return Outcome("fail", report.get("failure_reason") or "it did not report success", result.exit_code, report=report)
+    return Outcome("fail", reason or f"{what} did not report success", result.exit_code, report=report)

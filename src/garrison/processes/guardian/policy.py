@@ -181,6 +181,7 @@ def _max_rework(plan: RunPlan, name: str, max_rework: int) -> int:
 def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> NodeChanged:
     """Return the record of a new attempt, if one may fix the failure and the limit allows it, else of the node's
     end."""
+    reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
     if kind in REWORKABLE and node.attempt - node.first < max_rework:
         return NodeChanged(name, "active", node.attempt + 1, reason)
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
@@ -233,8 +234,10 @@ def _change(event: NodeChanged) -> Action:
 
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
     """Journal the nodes of a new run, then that it runs."""
-    return [*(_change(NodeChanged(name, status)) for name, status in first_status(plan).items()
-              if name not in state.nodes), Action(ActionKind.CHANGE_RUN, "running")]
+    reasons = {"failed": "it had failed before this run, says its graph"}
+    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, "")))
+             for name, status in first_status(plan).items() if name not in state.nodes]
+    return [*nodes, Action(ActionKind.CHANGE_RUN, "running")]
 
 
 LEAVING_PAUSE = 0.1

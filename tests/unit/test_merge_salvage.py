@@ -52,6 +52,15 @@ def test_a_pinned_entry_of_this_queue_is_enqueued_again():
     assert list(found.state.positions.values()) == [0, 1, 2]
 
 
+def test_a_pinned_entry_of_work_that_a_person_has_to_approve_is_held_again():
+    """Whether it was approved is lost with its record: it must not land unseen."""
+    pins = [trace("docs", 1, "a" * 40, "r1"), trace("docs", 2, "b" * 40, "r1"), trace("code", 1, "c" * 40, "r1")]
+    found = salvage([], Traces("/q", "/r", "main", ["r1"], pins, approvals={("r1", "docs", 2)}))
+    states = {(entry.node, entry.attempt): (entry.status, entry.awaits_approval)
+              for entry in found.state.entries.values()}
+    assert states == {("docs", 1): ("superseded", False), ("docs", 2): ("held", True), ("code", 1): ("queued", False)}
+
+
 def test_the_history_shows_what_landed_and_the_signals_what_failed():
     known, unknown = trace("a", 1, "1" * 40, commit="x" * 40), trace("b", 1, "2" * 40, commit="y" * 40)
     records = [record for record in RECORDS if record.kind in ("config", "lease")]

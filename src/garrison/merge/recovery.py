@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import guard, records
-from garrison.merge.entry import FINAL, MergeEntry, entry_id
+from garrison.merge.entry import FINAL, WAITING_FOR_APPROVAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, Progress, pin_ref
 from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
 from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, journal
 from garrison.records.life_lock import LifeLock
+from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
@@ -210,6 +211,8 @@ class Traces:
     landed: Sequence[Trace] = ()
     signalled: Sequence[MergeEntry] = ()
     """Final entries, as their runners were signalled."""
+    approvals: Collection[tuple[str, str, int]] = ()
+    """Run, node and attempt of the work that a person has to approve."""
 
 
 @dataclass
@@ -278,8 +281,23 @@ def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: 
 
 def _traces(queue: MergeQueue) -> Traces:
     tip = queue.branch.tip()
-    return replace(_queue_identity(queue), pins=list(_pin_traces(queue)),
+    identity, pins = _queue_identity(queue), list(_pin_traces(queue))
+    return replace(identity, pins=pins, approvals=_find_approvals(queue.home, pins, identity),
                    landed=list(_landed_traces(queue, tip)) if tip else [], signalled=list(_signalled(queue)))
+
+
+def _find_approvals(home: Path, pins: Iterable[Trace], identity: Traces) -> set[tuple[str, str, int]]:
+    """Return which of the pinned entries a person has to approve, as their tasks say."""
+    found = set()
+    for trace in pins:
+        entry = recognize(trace, identity)
+        if entry is not None and entry.run:
+            path = RunFiles(home, entry.run).attempt(entry.node, entry.attempt) / "task.json"
+            with suppress(GarrisonError):  # an unreadable task says nothing
+                task = load(Task, path)
+                if task is not None and task.approve:
+                    found.add((entry.run, entry.node, entry.attempt))
+    return found
 
 
 def _queue_identity(queue: MergeQueue) -> Traces:
@@ -429,6 +447,8 @@ def _salvage_pinned(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
     entry = None if trace.entry in salvaged.state.entries else recognize(trace, traces)
     if entry is None:
         return
+    if (entry.run, entry.node, entry.attempt) in traces.approvals:  # it must not land unseen
+        entry = replace(entry, approval=True, status="held", reason=WAITING_FOR_APPROVAL)
     _add(salvaged.state, entry)
     salvaged.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): whether it "
                           "was judged, and its options, are not known; it waits")

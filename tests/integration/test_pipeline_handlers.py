@@ -67,7 +67,7 @@ def test_a_missing_command_is_not_retried(command: str, attempts: int, tmp_path:
 def test_a_tool_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
     run = tool('tool_command="kill -STOP $$"', tmp_path)
-    assert run.status == "fail" and "1 of its 1 processes are stopped (SIGSTOP)" in run.reason
+    assert run.status == "fail" and "1 of its 2 processes are stopped (SIGSTOP)" in run.reason
     run = tool('tool_command="sleep 600", silence=1', tmp_path)
     assert run.status == "fail" and "it hung and was ended: it was silent for" in run.reason
 

@@ -9,8 +9,13 @@ import pytest
 
 from flow_driver import program_of
 from garrison.errors import Refused
+from garrison.pipeline.condition import parse_condition
 from garrison.pipeline.flow.program import compile_graph
+from garrison.pipeline.graph import TypeConflict, seconds
+from garrison.pipeline.lint import command_of
+from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.parser import parse
+from garrison.pipeline.transforms import expand_context
 
 
 def refused(text: str) -> str:
@@ -74,3 +79,19 @@ def test_a_large_graph_is_compiled_in_linear_time() -> None:
 
     cost(300)
     assert cost(1_500) < 20 * 5 * max(cost(300), 0.001)
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "9" * 400 + "s", "365001d", "1" * 30])
+def test_a_duration_has_an_end(value: str) -> None:
+    with pytest.raises(TypeConflict, match="at most 300 years"):
+        seconds({"timeout": value}, "timeout")
+    assert seconds({"timeout": "36500d"}, "timeout") == 36500 * 86400
+
+
+def test_attributes_and_keys_of_other_engines_mean_the_same_here() -> None:
+    tool = parse('digraph { t [shape=parallelogram, script="make test"]; a [script="a.yaml"] }').nodes
+    assert [command_of(node) for node in tool.values()] == ["make test", None]
+    context = {"tool.output": "3 red"}
+    assert parse_condition('tool_stdout contains red && context.tool_stdout="3 red"').tree.holds(
+        Outcome("success"), context)
+    assert expand_context("Mend $context.tool_stdout.", context) == "Mend 3 red."

@@ -39,6 +39,8 @@ _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail
                            "partial_success", "retry", "skipped"})
 _LABELS = frozenset({"preferred_label", "human.gate.label"})
 """Keys whose values are edge labels."""
+ALIASES: Mapping[str, str] = {"tool_stdout": "tool.output"}
+"""Context keys of other engines → the key here."""
 _FALSE = frozenset({"", "false", "0", "no", "off"})
 _ABSENT = object()
 
@@ -210,6 +212,8 @@ def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
         value = context.get(key, _ABSENT)
     if value is _ABSENT and "." in key:
         value = _look_up_nested(key.split("."), context)
+    if value is _ABSENT and key in ALIASES:
+        value = context.get(ALIASES[key], _ABSENT)
     return "" if value is _ABSENT else value
 
 

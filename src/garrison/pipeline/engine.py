@@ -27,7 +27,7 @@ from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.handlers.call import Scope
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, Registry
-from garrison.pipeline.handlers.tool import kill_leftovers
+from garrison.pipeline.handlers.tool import kill_leftovers, recorded_exit_code
 from garrison.pipeline.handlers.wait import INTERRUPTED
 from garrison.pipeline.open_run import (
     GraphLike,
@@ -182,7 +182,11 @@ def _restart_interrupted(driver: Driver, place: Place) -> None:
     if node.handler in RESUMABLE_TYPES and driver.registry.is_built_in(node.handler):
         return
     if driver.storage is not None and node.handler in ("tool", "codergen"):
-        kill_leftovers(driver.storage.directory.root, place.node)
+        directory = driver.storage.directory  # read before the kill, whose victims may end as if by themselves
+        has_ended = node.handler == "tool" and recorded_exit_code(directory.node(place.node), place) is not None
+        kill_leftovers(directory.root, place.node)
+        if has_ended and driver.registry.is_built_in(node.handler):
+            return
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
         reason = f"{place.node} was interrupted, has side effects, and says on_resume=fail"

@@ -24,6 +24,7 @@ from garrison.pipeline.flow.state import copy_json
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
+from garrison.pipeline.handlers.tool import recorded_exit_code
 from garrison.pipeline.handlers.wait import INTERRUPTED, confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.run_directory import RunDirectory
@@ -70,11 +71,11 @@ class Invoker:
         node, kind = self.scope.graph.nodes[place.node], self.program.units[place.node].handler
         is_inherited = place.id in self.inherited
         self.inherited.discard(place.id)
-        keep = is_inherited and kind in RESUMABLE_TYPES
+        keep = is_inherited and (kind in RESUMABLE_TYPES or self._has_finished(place))
         # A copy: a handler that changes a list in it must not change the run, since a resumed run would not know of it.
         context = MappingProxyType(copy_json(dict(self.state.context(place.branch))))
         call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
-                    carried=self._carryover(place) if kind == "codergen" else None,
+                    tell=(lambda: self._carryover(place)) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
                     emit=self.events.emit, resumed=is_inherited)
         call.asked = self.program.units[place.node].words
@@ -139,6 +140,10 @@ class Invoker:
             value = await in_thread(lambda: handler(call))
         self._quick[kind] = time.monotonic() - began < _QUICK_S
         return await value if inspect.isawaitable(value) else value
+
+    def _has_finished(self, place: Place) -> bool:
+        """Return whether the command of this very attempt ended while no engine was there to see it."""
+        return self.directory is not None and recorded_exit_code(self.directory.node(place.node), place) is not None
 
     def _folder(self, place: Place, *, keep: bool) -> Path:
         """Return the folder of an attempt; a node at work in two branches at once gets a second one."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.condition import to_text
+from garrison.pipeline.condition import ALIASES, to_text
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Graph, Node, Value, position, text
 from garrison.pipeline.stylesheet import Stylesheet, defaults, parse_stylesheet
@@ -109,7 +109,8 @@ def expand_context(template: str, context: Mapping[str, object]) -> str:
     """Replace `$context.KEY` by the context's value, as a condition would compare it."""
     if "$" not in template:
         return template
-    return expand(template, {f"context.{key}": to_text(value) for key, value in context.items()})
+    values = {**{alias: context[key] for alias, key in ALIASES.items() if key in context}, **context}
+    return expand(template, {f"context.{key}": to_text(value) for key, value in values.items()})
 
 
 def _replacement(match: re.Match[str], values: Mapping[str, object]) -> str:

@@ -85,12 +85,13 @@ class Scope:
 class Call:
     """One call of a handler: an attempt at a node, with everything it may read and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "asked", "carried", "context", "edge",
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "_tell", "asked", "context", "edge",
                  "finished_visits", "graph", "is_idle", "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
-                 edge: Edge | None = None, carried: Carryover | None = None, folder: Callable[[], Path] | None = None,
-                 emit: Callable[..., None] | None = None, resumed: bool = False) -> None:
+                 edge: Edge | None = None, tell: Callable[[], Carryover] | None = None,
+                 folder: Callable[[], Path] | None = None, emit: Callable[..., None] | None = None,
+                 resumed: bool = False) -> None:
         self.node = node
         self.place = place
         self.context = context
@@ -99,8 +100,7 @@ class Call:
         self.graph = run.graph
         self.edge = edge
         """Edge that led the run here, if any."""
-        self.carried = carried
-        """Account of the run so far for the agent: fidelity, thread and preamble."""
+        self._tell: Callable[[], Carryover] | Carryover | None = tell
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.asked: frozenset[str] = frozenset()
@@ -120,6 +120,13 @@ class Call:
     def attrs(self) -> Mapping[str, str]:
         """Return the attributes of the node after stylesheet and expansion."""
         return self.node.attrs
+
+    @property
+    def carried(self) -> Carryover | None:
+        """Return the account of the run so far for an agent: fidelity, thread and preamble; made on first use."""
+        if callable(self._tell):
+            self._tell = self._tell()
+        return self._tell
 
     @property
     def prompt(self) -> str:

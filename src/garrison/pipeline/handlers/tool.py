@@ -1,8 +1,8 @@
 """tool: a shell command in the run's directory. Exit 0 is success; the processes it started end with it.
 
-The command is `tool_command` (or `command`). The context gets `tool.output` (the last 64 KiB of stdout without the
-final newline) and `tool.exit_code`; both streams go to files of the attempt. A command can report more than its exit
-code by writing an outcome's fields as JSON to GARRISON_STATUS_FILE.
+The command is `tool_command` (or `command`, or `script`). The context gets `tool.output` (the last 64 KiB of stdout
+without the final newline), `tool.last_line` and `tool.exit_code`; both streams go to files of the attempt. A command
+can report more than its exit code by writing an outcome's fields as JSON to GARRISON_STATUS_FILE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from garrison.config import Timing
 from garrison.errors import GarrisonError
@@ -30,17 +30,35 @@ from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import ProcessId
 
+if TYPE_CHECKING:
+    from garrison.pipeline.flow import Place
+
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
+COMMANDS = ("tool_command", "command", "script")
+"""Attributes that name the command, the first one given counts; `script` is how other engines call it."""
 _NO_COMMAND = (126, 127)
 """Exit codes of the shell for a command that cannot be run or does not exist; retrying is useless."""
-_SHELL = 'exec /bin/sh -c "$1" 2>"$2"'
-"""Runs the command ($1) with stderr in a file ($2), so that stdout alone is its output."""
+EXIT_FILE = "exit"
+"""File with the attempt, the exit code and the place of a command that ended."""
+_SHELL = """\
+exec 2>/dev/null
+/bin/sh -c "$1" 2>"$2"
+code=$?
+if [ "$code" -gt 128 ]; then kill -"$((code - 128))" $$; fi
+printf '%s %s %s\\n' "$3" "$code" "$4" >"$5"
+exit "$code"
+"""
+"""Runs the command ($1) with stderr in a file ($2), so that stdout alone is its output, and records how it ended ($3:
+the attempt, $4: the place, $5: the file): an engine that is killed before it has journaled the result finds it there. A
+signal that ended the command ends the shell, too, and is no result."""
 
 
 async def tool(call: Call) -> Outcome:
-    """Run the node's command."""
-    command = text(call.attrs, "tool_command") or text(call.attrs, "command")
+    """Run the node's command; adopt the result of one that ended after its engine was killed."""
+    if call.resumed and call.folder is not None and (code := recorded_exit_code(call.folder, call.place)) is not None:
+        return _outcome(call, JobResult(code, False, 0.0), call.folder)
+    command = next((word for name in COMMANDS if (word := text(call.attrs, name))), "")
     if not command:
         return failed(f"tool {call.node.id} has no tool_command; give it one")
     with _attempt_folder(call) as folder:
@@ -63,13 +81,25 @@ def _attempt_folder(call: Call) -> Iterator[Path]:
 async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     """Return how the command ended, or why it could not be started."""
     try:
-        job = Job.start(["/bin/sh", "-c", _SHELL, "sh", command, str(folder / "stderr.log")],
+        recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
+        job = Job.start(["/bin/sh", "-c", _SHELL, "sh", command, str(folder / "stderr.log"), *recording],
                         env=environment(call, folder), cwd=call.run.tree, log=folder / "output.log",
                         timeout_s=seconds(call.attrs, "timeout"))
     except GarrisonError as error:
         return str(error)
     return await wait_for(job, JobWatch(ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
                                         silence=seconds(call.attrs, "silence"), log=folder / "output.log"))
+
+
+def recorded_exit_code(folder: Path, place: Place) -> int | None:
+    """Return the exit code that the command of this very attempt left in its folder; None if there is none."""
+    try:
+        line = (folder / EXIT_FILE).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    attempt, code, rest = [*line.split(" ", 2), "", ""][:3]
+    is_ours = attempt == str(place.attempt) and rest == f"{place.id}\n"
+    return int(code) if is_ours and code.isascii() and code.isdigit() else None
 
 
 async def wait_for(job: Job, watch: JobWatch) -> JobResult | str:
@@ -121,7 +151,8 @@ def environment(call: Call, folder: Path) -> dict[str, str]:
 
 def _outcome(call: Call, result: JobResult, folder: Path) -> Outcome:
     output, reported = _output(folder / "output.log"), read_status_file(folder)
-    updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": result.exit_code}
+    updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": result.exit_code,
+                               "tool.last_line": output.rpartition("\n")[2]}
     if result.timed_out:
         reason = f"timed out after {seconds(call.attrs, 'timeout', 0.0):g} s"
         return Outcome(FAIL, failure_reason=reason, failure_class="timeout", context_updates=updates)

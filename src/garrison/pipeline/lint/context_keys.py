@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
-from garrison.pipeline.condition import ConditionSyntax, keys_of
+from garrison.pipeline.condition import ALIASES, ConditionSyntax, keys_of
 from garrison.pipeline.graph import is_known_handler, position
 from garrison.pipeline.lint.findings import Problem, View, condition_of
 
@@ -26,7 +26,7 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
     ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", "last_failure",
              "last_failed_node", "current_node", "graph.", "internal."),
     "codergen": ("last_response",),
-    "tool": ("tool.output", "tool.exit_code"),
+    "tool": ("tool.output", "tool.exit_code", "tool.last_line", *ALIASES),
     "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.gate.node"),
     "wait.signal": ("signal.",),
     "parallel": ("parallel.results", "parallel.success_count", "parallel.failure_count"),
@@ -67,7 +67,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 """Keys with a fixed set of values."""
 
 OTHER_ENGINES: Mapping[str, str] = {
-    "tool_stdout": "tool.output", "tool_output": "tool.output", "tool.stdout": "tool.output",
+    "tool_output": "tool.output", "tool.stdout": "tool.output",
     "exit_code": "tool.exit_code", "tool_exit_code": "tool.exit_code",
     "human_choice": "human.gate.selected", "human_answer": "human.gate.selected", "status": "outcome",
 }

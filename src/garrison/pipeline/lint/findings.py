@@ -122,8 +122,9 @@ def flow_of(graph: Graph) -> str | None:
 
 
 def command_of(node: Node) -> str | None:
-    """Return the command of a node: `command`, else `tool_command`."""
-    return text(node.attrs, "command") or text(node.attrs, "tool_command")
+    """Return the command of a node: `command`, else `tool_command`, else the `script` of a tool."""
+    return text(node.attrs, "command") or text(node.attrs, "tool_command") or (
+        text(node.attrs, "script") if node.handler == "tool" else None)
 
 
 def _parse(condition: str) -> Condition | ConditionSyntax:

@@ -147,7 +147,8 @@ _FAILURE_CLASSES = {"tool": "exit", "codergen": "agent"}
 def _context_updates(kind: str, result: Result) -> dict[str, Any]:
     """Return the context values that every task of a kind leaves."""
     if kind == "tool":
-        return {"tool.output": result.tail[-_TOOL_OUTPUT:], "tool.exit_code": result.exit_code}
+        return {"tool.output": result.tail[-_TOOL_OUTPUT:], "tool.exit_code": result.exit_code,
+                "tool.last_line": result.tail.rstrip("\n").rpartition("\n")[2]}
     return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE_CHARS]}
 
 

@@ -1,0 +1,60 @@
+"""A tool that ended after its engine was killed: its recorded exit code counts, and it does not run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.pipeline import run
+
+ENGINE = """import sys
+from garrison.pipeline import run
+run(sys.argv[1], run_dir=sys.argv[2], tree=sys.argv[3])
+"""
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() or not path.read_text().endswith("\n"):
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "success"), (3, "fail")])
+def test_a_tool_that_ended_is_adopted_and_not_repeated(code: int, status: str, tmp_path: Path) -> None:
+    """The engine is held while its tool ends, and then killed: it has seen nothing of the end."""
+    command = ("while ! test -s engine; do sleep 0.05; done; echo ran >> ledger; echo last; "
+               f"kill -STOP $(cat engine); exit {code}")
+    graph = f'''digraph {{ start [shape=Mdiamond]; x [shape=Msquare]; start -> t -> x
+        t [shape=parallelogram, script="{command}", side_effecting=true, on_resume=fail] }}'''
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(tmp_path / "run"), str(tmp_path)])
+    (tmp_path / "engine").write_text(f"{engine.pid}\n")
+    wait_for(tmp_path / "run/t/exit")
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.wait()
+    result = run(run_dir=tmp_path / "run", resume=True)
+    assert (result.status, result.context["tool.exit_code"], result.context["tool.last_line"]) == (status, code, "last")
+    assert (tmp_path / "ledger").read_text() == "ran\n"
+
+
+def test_the_exit_code_of_an_earlier_visit_is_not_adopted(tmp_path: Path) -> None:
+    """The tool of the second visit is at work when its engine is killed: it runs again."""
+    command = ("echo ran >> ledger; test $(wc -l < ledger) = 1 || { while ! test -s engine; do sleep 0.05; done; "
+               "test $(wc -l < ledger) = 3 || { echo > at-work; sleep 60; }; }")
+    graph = f'''digraph {{ start [shape=Mdiamond]; x [shape=Msquare]; c [shape=diamond]; start -> t -> n -> c
+        t [shape=parallelogram, tool_command="{command}"]; n [shape=parallelogram, tool_command="wc -l < ledger"]
+        c -> t [condition="context.tool_stdout < 2"]; c -> x [condition="context.tool.output > 1"] }}'''
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(tmp_path / "run"), str(tmp_path)])
+    (tmp_path / "engine").write_text(f"{engine.pid}\n")
+    wait_for(tmp_path / "at-work")
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.wait()
+    result = run(run_dir=tmp_path / "run", resume=True)
+    assert result.status == "success"
+    assert (tmp_path / "ledger").read_text() == "ran\n" * 3

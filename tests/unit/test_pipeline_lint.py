@@ -198,7 +198,7 @@ def test_a_key_without_its_prefix_is_named_with_it(body: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("asked", "fix"), [
-    ("context.tool_stdout", "write context.tool.output"), ("context.tool.outptu", "write context.tool.output"),
+    ("context.tool_output", "write context.tool.output"), ("context.tool.outptu", "write context.tool.output"),
     ("context.human.gate.label", "a wait.human node would write it"), ("context.colour", "correct the key"),
 ])
 def test_the_right_key_is_named(asked: str, fix: str) -> None:

@@ -157,7 +157,7 @@ class Liveness:
         node = state.nodes[name]
         if node.attempt != runner.attempt or node.status not in ("active", "impl_complete", "validated"):
             return
-        if hook.phase == "impl_complete":
+        if hook.phase == "impl_complete" and not self._is_queue_locked(runner):
             yield Stage("enqueuing the branch", f"{name} of {run.id}", runner)
         if hook.phase == "validating" and node.status == "validated":
             yield Stage("cleaning up after a landing", f"{name} of {run.id}", runner)
@@ -172,7 +172,8 @@ class Liveness:
             if reader is not None:
                 yield Stage("reading the inbox", key.full, reader)
         processor = self.world.processor_lock
-        if processor is None or processor.key.run != run.id or self._at_work(processor.key) is not processor:
+        if processor is None or processor.key.run != run.id or self._at_work(processor.key) is not processor \
+                or self._is_queue_locked(processor):
             return
         queue = self.world.queue
         if queue.pause is None and not self.world.gates and any(
@@ -180,6 +181,10 @@ class Liveness:
             yield Stage("taking an entry out of the queue", run.id, processor)
         if any(entry.status == "landing" for entry in queue.entries.values()):
             yield Stage("settling a landing", run.id, processor)
+
+    def _is_queue_locked(self, by: Process) -> bool:
+        """Return whether another process has the queue's lock: it may be held up with it, and everybody waits."""
+        return self.world.queue_lock not in (None, by)
 
     # ---- a name that must live
 

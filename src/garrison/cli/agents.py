@@ -17,8 +17,9 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.signals import guardian_of, signal_by_person
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.node_status import Landing
 from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.run_state import NodeState, RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
@@ -123,7 +124,7 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     state = _replay(store, chosen)
     if target in state.held:
         raise Refused(f"{target} of run {chosen} is already parked; `garrison agents unpark {target}` lets it continue")
-    ended = ENDED.get(state.nodes[target].status) if target in state.nodes else None
+    ended = _describe_end(state.nodes[target]) if target in state.nodes else ""
     if state.over or ended:
         why = f"run {chosen} is {state.status}" if state.over else f"{target} {ended}"
         raise Refused(f"{target} cannot be parked (`garrison status {chosen}`): {why}")
@@ -229,8 +230,8 @@ def objection_to_cancel(state: RunState, node: str) -> str:
         raise NotFound(f"no guardian runs a node {node}; `garrison stop` stops an ad-hoc run")
     if state.over:
         return f"the run is {state.status}"
-    if node_state.status in ENDED:
-        return f"it {ENDED[node_state.status]}"
+    if ended := _describe_end(node_state):
+        return f"it {ended}"
     if node in state.held:
         return f"you parked it; `garrison agents unpark {node}` first"
     if node_state.status == "active":
@@ -281,3 +282,10 @@ def kill_signal(runner: Key, incarnation: int) -> Signal:
     agent = Key("orchestrator", runner.name, runner.run).full
     return signal_by_person(runner, "KILL_ORCHESTRATOR", {"incarnation": incarnation}, node=runner.name,
                             id=f"{agent}-{incarnation}-kill")
+
+
+def _describe_end(node: NodeState) -> str:
+    """Return why a node can be neither parked nor cancelled; '' if it can."""
+    if node.landing == Landing.NO_CHANGE:
+        return "has ended without a change"
+    return ENDED.get(node.status, "")

@@ -52,8 +52,8 @@ def _record(state: RunState, action: Action) -> None:
 
 
 def decide(state: RunState, merge: MergeStatus | None = None, *, is_new: bool = True, plan: RunPlan = LINE,
-           max_rework: int = 2) -> list[Action]:
-    view = GuardianView(RUN, NOW, BOOT, landing=LandingView("c0ffee", is_new, merge))
+           max_rework: int = 2, auto_approve: bool = False) -> list[Action]:
+    view = GuardianView(RUN, NOW, BOOT, landing=LandingView("c0ffee", is_new, merge), auto_approve=auto_approve)
     return policy.decide(plan, state, view, 2, POLICY, max_rework).actions
 
 
@@ -70,7 +70,7 @@ def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_lan
     assert requested.payload == REQUESTED
     _record(state, requested)
     assert ("enqueue", "integration") not in shown(decide(state, MergeStatus(1, "queued")))
-    assert shown(landing_policy.request(state, LandingView("moved on"))) == [("enqueue", "integration")]
+    assert shown(landing_policy.request(state, RUN, LandingView("moved on"))) == [("enqueue", "integration")]
     [landed] = decide(state, MergeStatus(1, "landed", commit="beef"))
     assert landed.payload == LandingChanged("landed", 1, commit="beef")
     _record(state, landed)
@@ -85,6 +85,23 @@ def test_a_run_that_changed_nothing_lands_nothing() -> None:
     _record(state, change)
     [end] = decide(state, is_new=False)
     assert (end.target, end.why) == ("done", landing_policy.NOTHING_TO_LAND)
+
+
+@pytest.mark.parametrize(("label", "decided"), [
+    ("No", "declined"), ("[N] No, thanks", "declined"), ("Reject", "declined"), ("Yes", "requested"),
+    ("Now", "requested")])
+def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str, decided: str) -> None:
+    plan = plan_run(parse(f'digraph {{ {ENDS} ask [shape=hexagon] start -> a -> ask; ask -> exit [label="{label}"] '
+                          f'ask -> a [label="Again"] }}'))
+    state = reached_exit(plan)
+    _record(state, decide(state, plan=plan)[0])
+    _record(state, decide(state, plan=plan, auto_approve=True)[0])
+    [request] = decide(state, plan=plan)
+    assert isinstance(request.payload, LandingChanged) and request.payload.status == decided
+    _record(state, request)
+    if decided == "declined":
+        [end] = decide(state, plan=plan)
+        assert (end.target, end.why.partition(",")[0]) == ("done", "ask was answered with No")
 
 
 @pytest.mark.parametrize(("merge", "told"), [

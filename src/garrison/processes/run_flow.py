@@ -14,7 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.fidelity import carryover_of, incoming_edge, session_updates, upstream_of
-from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data, node_to_return_to
+from garrison.pipeline.flow import (
+    Finished,
+    FlowState,
+    advance,
+    begin,
+    declined_at,
+    event_from_data,
+    node_to_return_to,
+)
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.run_directory import checkpoint_of
@@ -105,6 +113,10 @@ class RunFlow:
     def node_to_return_to(self) -> str:
         """Return the node that the run returns to if its landing is refused, '' if there is none."""
         return node_to_return_to(self.program, self.state)
+
+    def declined_at(self) -> str:
+        """Return the gate that was answered with No and so led to the exit, '' if there is none."""
+        return declined_at(self.program, self.state)
 
     def steps(self) -> set[str]:
         """Return the ids of the steps that the flow waits for."""

@@ -108,6 +108,7 @@ class ManagerState:
 
 
 REQUESTED, LANDED, REFUSED, NO_CHANGE, NOT_LANDED = "requested", "landed", "refused", "no change", "failed"
+DECLINED = "declined"
 """Statuses of a run's landing (`RunLanding`) after the first request."""
 
 

@@ -259,7 +259,7 @@ class ManagerCycled:
 @dataclass(frozen=True)
 class LandingChanged:
     """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `landed` (as
-    `commit`), `no change`, `refused` (`flow` sends the run back) or `failed`."""
+    `commit`), `no change`, `declined` (by the answer of a gate), `refused` (`flow` sends the run back) or `failed`."""
 
     kind: ClassVar[str] = "landing"
     status: str

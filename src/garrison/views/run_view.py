@@ -19,7 +19,7 @@ from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -348,7 +348,7 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
 
 
 _LANDING_WORDS = {REQUESTED: "queued", LANDED: "landed", NO_CHANGE: "no change", REFUSED: "rejected",
-                  NOT_LANDED: "rejected"}
+                  DECLINED: "rejected", NOT_LANDED: "rejected"}
 """Status of a run's landing → its word for people."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import dag, walk
 from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, SentBack, Suspended, TimedOut
-from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, PARALLEL, Program
+from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, HUMAN, PARALLEL, Program
 from garrison.pipeline.flow.state import (
     DONE,
     FAILED,
@@ -35,6 +35,8 @@ _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""
 _WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
 """Handlers of nodes that have agents, of their own or within them."""
+_REFUSALS = frozenset({"no", "reject", "cancel", "abort", "discard"})
+"""First words of answers by which a person declines what a gate asks."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -175,6 +177,16 @@ def node_to_return_to(program: Program, state: FlowState) -> str:
         return program.retry_targets[0]
     return next((node for node in reversed(state.completed)
                  if program.units[node].handler in _WITH_AGENTS and state.visits.get(node)), "")
+
+
+def declined_at(program: Program, state: FlowState) -> str:
+    """Return the gate that a person answered with No, and that led to an exit by this answer; '' if there is none."""
+    for node, outcome in state.outcomes.items():
+        words = str(outcome.context_updates.get("human.gate.label", "")).casefold().replace(",", " ").split()
+        leads_out = any(target in program.exits for target in outcome.suggested_next_ids)
+        if program.units[node].handler == HUMAN and leads_out and words and words[0] in _REFUSALS:
+            return node
+    return ""
 
 
 def _send_back(turn: Turn, event: SentBack) -> None:

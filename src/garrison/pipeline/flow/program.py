@@ -48,6 +48,7 @@ from garrison.pipeline.node_status import statuses_in
 from garrison.pipeline.outcome import FAIL, SUCCESS
 
 START, EXIT, CONDITIONAL, PARALLEL, FAN_IN = "start", "exit", "conditional", "parallel", "parallel.fan_in"
+HUMAN = "wait.human"
 
 AUTOMATIC = frozenset({START, EXIT, CONDITIONAL, PARALLEL, FAN_IN})
 """Handlers the engine executes itself: a run passes through them without a driver."""

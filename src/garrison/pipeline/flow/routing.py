@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from garrison.pipeline.condition import normalize_label
-from garrison.pipeline.flow.program import Route, Unit
+from garrison.pipeline.flow.program import HUMAN, Route, Unit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
 Context = Mapping[str, Any]
@@ -95,7 +95,7 @@ def _selected(routes: Sequence[Route], unit: Unit, outcome: Outcome) -> list[Rou
     wanted = normalize_label(outcome.preferred_label) if outcome.preferred_label else ""
     if wanted and any(route.label == wanted for route in routes):
         return [route for route in routes if route.label in ("", wanted)]
-    if unit.handler == "wait.human" and outcome.suggested_next_ids:
+    if unit.handler == HUMAN and outcome.suggested_next_ids:
         named = [route for route in routes if route.target in outcome.suggested_next_ids]
         return named or list(routes)
     return list(routes)

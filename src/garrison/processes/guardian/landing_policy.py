@@ -5,6 +5,8 @@ from the journaled `RunLanding` and the entry of the run's branch in the target'
 that a guardian may die between any two records:
 
     landing                    entry                  action
+    not requested, refused     -                      CHANGE_LANDING: declined, if a gate was answered with No and so
+                                                      led to the exit; the run is done
     not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
     requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
     requested                  landed                 CHANGE_LANDING: landed; the run is done
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from garrison.pipeline.flow import SentBack, event_to_data
 from garrison.processes.actions import Action, ActionKind
-from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
 from garrison.records.events import FlowAdvanced, LandingChanged
 from garrison.records.names import INTEGRATION, integration_branch
 
@@ -34,12 +36,17 @@ _REFUSED = ("conflict", "rejected")
 _WITHDRAWN = ("cancelled", "superseded")
 
 
-def request(state: RunState, view: LandingView) -> list[Action]:
+def request(state: RunState, run: str, view: LandingView) -> list[Action]:
     """Return the next step of a landing that the queue has not decided."""
     landing = state.landing
     if landing.status == REQUESTED:
         return [] if _entry_of(state, view) is not None else [
             Action(ActionKind.ENQUEUE, INTEGRATION, f"attempt {landing.attempt}")]
+    gate = state.flow.declined_at() if state.flow is not None else ""
+    if gate:
+        return [_change(LandingChanged(DECLINED, landing.attempt, reason=(
+            f"{gate} was answered with No, so nothing landed; the branch {integration_branch(run)} is kept: "
+            "`git merge` lands it by hand")))]
     if not view.is_new:
         return [_change(LandingChanged(NO_CHANGE, landing.attempt))]
     return [_change(LandingChanged(REQUESTED, landing.attempt + 1, oid=view.tip))]

@@ -36,7 +36,7 @@ from garrison.processes.guardian.view import (
     may_start_again,
     needs_runner,
 )
-from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
 from garrison.records.signals import (
@@ -428,9 +428,11 @@ def _land(state: RunState, view: GuardianView) -> list[Action]:
     landing = state.landing
     if landing.status in (LANDED, NO_CHANGE):
         return [_end_run("done", landing_policy.NOTHING_TO_LAND if landing.status == NO_CHANGE else "")]
+    if landing.status == DECLINED:
+        return [_end_run("done", landing.reason)]
     if landing.status == NOT_LANDED:
         return [_end_run("failed", landing.reason)]
-    return landing_policy.request(state, view.landing)
+    return landing_policy.request(state, view.run, view.landing)
 
 
 def _end_run(status: str, why: str = "") -> Action:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import Landing, shown
-from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
+from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
     MACHINE,
     ChildDied,
@@ -153,7 +153,8 @@ def _flow(event: FlowAdvanced) -> str:
 
 def _landing(event: LandingChanged) -> str:
     words = {REQUESTED: "queued, to land together", LANDED: f"landed ({event.commit[:10]})",
-             NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land"}
+             NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
+             DECLINED: "declined, nothing lands"}
     if event.flow is not None:
         return f"{_shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
     return f"the run: {words[event.status]}"

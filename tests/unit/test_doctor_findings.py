@@ -167,7 +167,8 @@ LAUNCH = Launch("r", "p", "/repo", "main", AT, "/trees")
     (RunStatus("r", "corrupt"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
     (RunStatus("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True)), True, ""),
-    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), was_registered=False), False, "--resume"),
+    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), was_registered=False), False, "garrison up"),
+    (RunStatus("r", "interrupted", replace(LAUNCH, adhoc=True)), False, "garrison up"),
     (RunStatus("r", "new", replace(LAUNCH, adhoc=True), waiting=("a-1",)), False, "merge-queue")])
 def test_only_a_run_that_is_over_may_be_removed(status: RunStatus, over: bool, objection: str) -> None:
     assert status.over is over

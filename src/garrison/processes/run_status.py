@@ -192,7 +192,9 @@ class RunStatus:
         """Return whether none of its processes is alive and nothing more will happen to it."""
         if self.living or self.waiting:
             return False
-        return self.was_registered if self.adhoc else self.status in FINAL and not self.resumable
+        if self.adhoc:  # `garrison up` continues an interrupted one
+            return self.was_registered and self.status != Status.INTERRUPTED
+        return self.status in FINAL and not self.resumable
 
     @property
     def objection(self) -> str:
@@ -207,7 +209,8 @@ class RunStatus:
         if self.status == Status.CORRUPT:
             return f"run {self.run} cannot be read; `garrison doctor` says why"
         why = " with parked nodes, or to land," if self.resumable else ""
-        return f"run {self.run} is {self.status}{why} and can continue; `garrison launch --resume {self.run}`"
+        how = "garrison up" if self.adhoc else f"garrison launch --resume {self.run}"
+        return f"run {self.run} is {self.status}{why} and can continue; `{how}`"
 
 
 def run_statuses(runtime: Runtime) -> dict[str, RunStatus]:

@@ -385,7 +385,7 @@ def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable:
     if status == Status.STOPPED:
         return f"stopped; {resume} continues it"
     if resumable:
-        return f"failed with parked nodes, or to land; once the cause is fixed, {resume} continues it"
+        return f"failed with parked nodes or without having landed; once the cause is fixed, {resume} continues it"
     if status == Status.PARKED:
         return f"fix the cause, then {resume} continues it"
     launchers = [process for process in processes if process.role == "launch"]

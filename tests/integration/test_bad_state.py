@@ -114,6 +114,10 @@ def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
     code, out, err = call("launch", graph, "--target-dir", place.repo, "--no-gate", "--dry-run")
     assert (code, "pre-flight passed" in out) == (0, True), err
     assert f"run r1 is skipped: corrupt record {path}" in err
+    for lose in (lambda: None, path.unlink):
+        lose()
+        code, _, err = call("status")
+        assert (code, f"{path} is damaged or gone; `garrison launch --resume r1` restores it" in err) == (0, True), err
     path.write_bytes(good)
 
 

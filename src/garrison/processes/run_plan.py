@@ -1,7 +1,7 @@
 """Plan of a run, read from the graph that the run keeps, and the task of each attempt.
 
 A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
-once per attempt. A run that has begun but whose journal is empty is refused: it must not begin again.
+once per attempt. A run that has begun but whose journal is empty is damaged: it must not begin again.
 """
 
 from __future__ import annotations
@@ -103,5 +103,5 @@ def check_journal_present(store: Store, launch: Launch, state: RunState, journal
         return
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
     if hook is not None and hook.phase != "planning":
-        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); restore "
-                          "it from a copy, or start another run with --new")
+        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
+                          f"`garrison launch --resume {launch.run_id}` rebuilds it")

@@ -212,7 +212,8 @@ class RunReader:
         followed = self._follow(launch)
         followed.refresh(guardian_only=not details and not launch.adhoc)
         model = followed.model
-        corrupt = self._corrupt(followed, launch)
+        corrupt = self._corrupt(followed, launch) if saved is not None else (
+            f"{files.launch} is damaged or gone; `garrison launch --resume {run}` restores it")
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
@@ -223,8 +224,6 @@ class RunReader:
             counts[place] = counts.get(place, 0) + 1
         nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
         asking, reviews = nodes.open_questions(), nodes.awaiting_approval()
-        if saved is None:
-            corrupt = corrupt or f"{files.launch} cannot be read"
         status, reason = decide_status(model.state, processes, adhoc=launch.adhoc,
                                        failure="; ".join(model.failures.values()), corrupt=corrupt,
                                        waits_for=waits_for(model, asking))

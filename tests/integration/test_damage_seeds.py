@@ -13,6 +13,7 @@ DAMAGES = {
     "lost journal": [("runs/r1/journal.jsonl", "deleted"), ("identities/guardian-crew@r1.json", "zeros")],
     "graph": [("runs/r1/graph.dot", "deleted"), ("runs/r1/launch.json", "truncated")],
     "queue": [("merge-queue/*/*/journal.jsonl", "empty"), ("identities/launch@r1.json", "empty")],
+    "lost queue": [("merge-queue/*/*/journal.jsonl", "deleted")],
     "identities": [("identities/*@r1.json", "zeros")],
     "hooks": [("hooks/*@r1.json", "empty")],
     "lost hooks": [("hooks/*@r1.json", "deleted"), ("identities/runner-*@r1.json", "deleted")],

@@ -54,6 +54,7 @@ from garrison.system.git import GitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from garrison.merge.queue import MergeQueue
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
@@ -266,9 +267,19 @@ def _repair_queues(runtime: Runtime, launch: Launch) -> Iterator[str]:
     queues = run_branch.node_queue(runtime, launch, "repair"), run_branch.landing_queue(runtime, launch, "repair")
     for queue in queues:
         with suppress(Refused, GitError):  # a queue that is in use is rebuilt by its processor
-            if queue is not None and not queue.is_processor_running() and (why := recovery.find_damage(queue)):
+            if queue is None or queue.is_processor_running():
+                continue
+            # What landed has no pin; but every launch records a gate before its run begins.
+            is_lost = runtime.files(launch.run_id).journal.exists() and _has_no_gate(queue)
+            if why := recovery.find_damage(queue) or ("it is gone, or was started again" if is_lost else ""):
                 recovery.rebuild(queue)
                 yield f"{queue.path}: {why}; rebuilt with {len(queue.state.entries)} entries"
+
+
+def _has_no_gate(queue: MergeQueue) -> bool:
+    with suppress(RecordError):
+        return queue.state.config is None
+    return False
 
 
 # ---- the run's journal -----------------------------------------------------------------------------------------------

@@ -81,16 +81,23 @@ class QueueWorker:
             self.merge.recover()
             self.has_queue = True
         self.merge.heartbeat()
+        if self._is_lost() and self._restore():
+            return True
         has_more = self._work()
         self._report()
         return has_more
 
-    def _restore_gate(self) -> bool:
-        """Record the run's gate again in a queue whose journal was lost, and rebuild that first; return whether there
-        is a gate now."""
+    def _is_lost(self) -> bool:
+        """Return whether the journal is gone, or was started again: the launch had recorded a gate in it."""
+        launch = self.processor.launch
+        has_gate = bool(launch.gate or launch.no_gate) or self.queue.target != launch.base
+        return has_gate and (not self.queue.path.exists() or self.queue.state.config is None)
+
+    def _restore(self) -> bool:
+        """Rebuild a queue whose journal was lost, and record the run's gate in it again; return whether there is a
+        gate now."""
         runtime, launch = self.processor.runtime, self.processor.launch
-        if why := recovery.find_damage(self.queue):
-            self._rebuild(RecordCorrupt(self.queue.path, why))
+        self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
         if self.queue.state.config is None and self.queue.target != launch.base:
             run_branch.configure(self.queue, launch, runtime.timing.gate_timeout)
         elif self.queue.state.config is None and (launch.gate or launch.no_gate):
@@ -117,8 +124,6 @@ class QueueWorker:
                 return False
             if isinstance(step, Wait):
                 self.wait = step
-                if step.kind == "no_gate" and self._restore_gate():
-                    return True
                 if step.reason and step.reason != self._logged:
                     log_line(f"{step.kind}: {step.reason}")
                     self._logged = step.reason

@@ -96,7 +96,8 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     if verdict is not None and identity is not None and verdict.living:
         return ResumeResult(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
     if state.status == "failed":
-        return ResumeResult(run, "failed", f"it failed with parked nodes or without having landed; fix the cause, then {resume}")
+        return ResumeResult(run, "failed",
+                            f"it failed with parked nodes or without having landed; fix the cause, then {resume}")
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
         return ResumeResult(run, "stopped", f"it was stopped{why}; {resume} continues it")

@@ -8,11 +8,12 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.errors import Refused
-from garrison.merge import commands
+from garrison.merge import commands, recovery
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Wait
 from garrison.merge.records import LandingStarted, StatusChanged
+from garrison.records.run import RunFiles
 
 
 @pytest.fixture
@@ -207,3 +208,34 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
     world.branch("four", {"four.txt": "x\n"})
     with pytest.raises(Refused, match="needs no approval"):
         commands.approve(world.queue, world.enqueue("four").id)
+
+
+def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
+    """Neither a release, nor a retry, nor an enqueue by hand stands for what a person has not seen and approved."""
+    world.open.touch()
+    one = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(approval=True))
+    with pytest.raises(Refused, match="waits for approval; `garrison review one --run r` shows it"):
+        commands.release(world.queue, one.id)
+    by_hand = world.queue.enqueue("r", "one", 2, "one")
+    assert (by_hand.awaits_approval, by_hand.reason) == (True, "waiting for approval")
+    commands.reject(world.queue, by_hand.id, "not like this")
+    again = commands.retry(world.queue, by_hand.id)
+    assert (again.attempt, again.awaits_approval) == (3, True)
+    commands.cancel(world.queue, again.id, "withdrawn")
+    assert world.queue.enqueue_by_hand("one", "one", run="r").awaits_approval
+    world.drain()
+    assert states(world) == {"one": "held"}
+    commands.approve(world.queue, world.queue.entries()[-1].id)
+    world.drain()
+    assert states(world) == {"one": "landed"}
+
+
+def test_work_whose_task_is_lost_with_the_queues_journal_has_to_be_approved(world):
+    """Nothing is left that says whether it has to be: it must not land unseen."""
+    attempt = RunFiles(world.queue.home, "r").attempt("one", 1)
+    attempt.mkdir(parents=True)
+    (attempt / "task.json").write_text("damaged")
+    world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(approval=True))
+    world.queue.path.unlink()
+    recovery.rebuild(world.queue)
+    assert [(entry.status, entry.awaits_approval) for entry in world.queue.entries()] == [("held", True)]

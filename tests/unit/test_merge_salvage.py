@@ -61,6 +61,28 @@ def test_a_pinned_entry_of_work_that_a_person_has_to_approve_is_held_again():
     assert states == {("docs", 1): ("superseded", False), ("docs", 2): ("held", True), ("code", 1): ("queued", False)}
 
 
+def test_rejected_work_that_is_known_by_its_signal_has_to_be_approved_when_it_is_retried():
+    rejected = MergeEntry(trace("docs", 1, "a" * 40, "r1").entry, "r1", "docs", 1, "docs", "a" * 40, "main",
+                          status="rejected", reason="rejected in review: no")
+    found = salvage([], Traces("/q", "/r", "main", ["r1"], signalled=[rejected], approvals={("r1", "docs", 1)}))
+    assert found.state.entries[rejected.id].approval
+
+
+@pytest.mark.parametrize("status", ["landed", "rejected", "queued"])
+def test_an_earlier_attempt_that_is_known_by_its_pin_does_not_take_the_place_of_a_later_one(status):
+    """Its pin stays when it fails: with its end forgotten it would land after, or instead of, what followed it."""
+    pins, landed, signalled = [trace("docs", 9, "a" * 40, "r1")], [], []
+    later = trace("docs", 10, "b" * 40, "r1", commit="c" * 40)
+    if status == "landed":
+        landed = [later]
+    elif status == "queued":
+        pins = [later, *pins]  # git has packed the pins: their order says nothing
+    else:
+        signalled = [MergeEntry(later.entry, "r1", "docs", 10, "docs", later.oid, "main", status=status)]
+    found = salvage([], Traces("/q", "/r", "main", ["r1"], pins, landed, signalled))
+    assert {entry.attempt: entry.status for entry in found.state.entries.values()} == {10: status}
+
+
 def test_the_history_shows_what_landed_and_the_signals_what_failed():
     known, unknown = trace("a", 1, "1" * 40, commit="x" * 40), trace("b", 1, "2" * 40, commit="y" * 40)
     records = [record for record in RECORDS if record.kind in ("config", "lease")]

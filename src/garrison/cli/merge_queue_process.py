@@ -233,7 +233,7 @@ class ManualProcessing:
         if held and not self._held_reported:
             self._held_reported = True
             self.report(f"note: held entries were skipped: {', '.join(held)}; `garrison merge-queue release` "
-                        "releases one")
+                        "releases one, `garrison review NODE --approve` one that waits for approval")
 
     def _new_outcome(self) -> Outcome | None:
         return next((outcome for outcome in self.queue.state.outcomes if outcome.seq > self._returned

@@ -21,6 +21,9 @@ from garrison.merge.state import MANUAL, Pause
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
 
+_AWAITS_APPROVAL = ("waits for approval; `garrison review {node} --run {run}` shows it, `--approve` lets it be tested "
+                    "and land")
+
 
 def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
     """Keep an entry from being judged until it is released; its gate run is ended."""
@@ -34,12 +37,14 @@ def hold(queue: MergeQueue, entry_id: str, reason: str = "") -> MergeEntry:
 
 
 def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
-    """Release a held entry: it waits for its turn again, at its old place."""
+    """Release a held entry: it waits for its turn again, at its old place. Refused if it has to be approved."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
         if entry.is_final:
             raise Refused(f"{entry_id} is {entry.status}, nothing holds it; `garrison merge-queue retry {entry_id}` "
                           "retries a failed one")
+        if entry.awaits_approval:
+            raise Refused(f"{entry_id} {_AWAITS_APPROVAL.format(node=entry.node, run=entry.run)}")
         if entry.status == "held":
             queue.append(StatusChanged((entry_id,), "queued"), sync=True)
         return queue.entry(entry_id)
@@ -106,6 +111,8 @@ def explain_no_retry(entry: MergeEntry) -> str | None:
         return f"{entry.id} was replaced ({entry.reason}); retry or enqueue that one"
     if entry.status == "landed":
         return f"{entry.id} has landed; enqueue the branch's new commit"
+    if entry.awaits_approval:
+        return f"{entry.id} {_AWAITS_APPROVAL.format(node=entry.node, run=entry.run)}"
     if entry.status == "held":
         return f"{entry.id} is held; `garrison merge-queue release {entry.id}` releases it"
     return f"{entry.id} is {entry.status}, not failed; only a failed entry can be retried"

@@ -144,7 +144,7 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 @dataclass(frozen=True)
 class EntryOptions:
     """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
-    new entry until a person approves it."""
+    new entry until a person approves it; also held is one whose predecessor had to be approved."""
 
     priority: int | None = None
     depends_on: tuple[str, ...] | None = None

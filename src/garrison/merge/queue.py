@@ -257,11 +257,12 @@ class MergeQueue:
                        if not entry.is_final and entry.status != "landing"]
             default = state.config.strategy if state.config else STRATEGIES[0]
             resolved = resolve_options(state, options, run, node, default)
+            approval = options.approval or needs_approval(state, run, node)
             record = EntryEnqueued(
                 name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
                 resolved.depends_on, resolved.strategy,
-                "held" if options.approval or any(entry.status == "held" for entry in waiting) else "queued",
-                tuple(entry.id for entry in waiting), options.approval)
+                "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
+                tuple(entry.id for entry in waiting), approval)
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)
@@ -336,6 +337,12 @@ def resolve_options(state: QueueState, options: EntryOptions, run: str, node: st
     old = earlier[-1] if earlier and earlier[-1].status != "landed" else None
     before = ResolvedOptions(old.priority, old.depends_on, old.strategy) if old else ResolvedOptions(strategy=default)
     return apply_options(state, options, before, run, node)
+
+
+def needs_approval(state: QueueState, run: str, node: str) -> bool:
+    """Return whether a new entry of (run, node) has to be approved since its predecessor had to, and did not land."""
+    earlier = state.entries_of(run, node)
+    return bool(earlier) and earlier[-1].approval and earlier[-1].status != "landed"
 
 
 def apply_options(state: QueueState, options: EntryOptions, before: ResolvedOptions, run: str, node: str,

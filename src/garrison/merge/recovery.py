@@ -287,17 +287,26 @@ def _traces(queue: MergeQueue) -> Traces:
 
 
 def _find_approvals(home: Path, pins: Iterable[Trace], identity: Traces) -> set[tuple[str, str, int]]:
-    """Return which of the pinned entries a person has to approve, as their tasks say."""
-    found = set()
-    for trace in pins:
-        entry = recognize(trace, identity)
-        if entry is not None and entry.run:
-            path = RunFiles(home, entry.run).attempt(entry.node, entry.attempt) / "task.json"
-            with suppress(GarrisonError):  # an unreadable task says nothing
-                task = load(Task, path)
-                if task is not None and task.approve:
-                    found.add((entry.run, entry.node, entry.attempt))
-    return found
+    """Return which of the pinned entries a person has to approve, as the tasks of their nodes say."""
+    entries = (recognize(trace, identity) for trace in pins)
+    return {(entry.run, entry.node, entry.attempt) for entry in entries
+            if entry is not None and entry.run and _needs_approval(RunFiles(home, entry.run), entry)}
+
+
+def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
+    """Return whether a task of the node says so, or that of the entry's attempt is lost: it must not land unseen.
+
+    An entry that a person enqueued again has an attempt of its own, without a task.
+    """
+    own = files.attempt(entry.node, entry.attempt)
+    is_lost = own.is_dir()
+    for path in own.parent.glob("*/task.json"):
+        with suppress(GarrisonError):
+            task = load(Task, path)
+            if task is not None and task.approve:
+                return True
+            is_lost &= task is None or path.parent != own
+    return is_lost
 
 
 def _queue_identity(queue: MergeQueue) -> Traces:
@@ -366,7 +375,7 @@ def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
     for entry in traces.signalled:
         existing = state.entries.get(entry.id)
         if existing is None:
-            _add(state, entry)
+            _add(state, replace(entry, approval=_key(entry) in traces.approvals))
         elif not existing.is_final:
             state.entries[entry.id] = replace(existing, status=entry.status, reason=entry.reason, files=entry.files,
                                               commit=entry.commit or existing.commit, log=entry.log,
@@ -447,11 +456,17 @@ def _salvage_pinned(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
     entry = None if trace.entry in salvaged.state.entries else recognize(trace, traces)
     if entry is None:
         return
-    if (entry.run, entry.node, entry.attempt) in traces.approvals:  # it must not land unseen
+    if any(other.attempt > entry.attempt for other in salvaged.state.entries_of(*entry.key)):
+        return  # that was enqueued only because this one had failed
+    if _key(entry) in traces.approvals:  # it must not land unseen
         entry = replace(entry, approval=True, status="held", reason=WAITING_FOR_APPROVAL)
     _add(salvaged.state, entry)
     salvaged.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): whether it "
                           "was judged, and its options, are not known; it waits")
+
+
+def _key(entry: MergeEntry) -> tuple[str, str, int]:
+    return entry.run, entry.node, entry.attempt
 
 
 def _requeue_open(salvaged: Salvaged) -> None:

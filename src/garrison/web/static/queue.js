@@ -55,7 +55,7 @@ export function queuePanel(choose, act) {
       },
     }, label);
     const cancel = does("Cancel", "cancel", `Cancel the merge entry of ${entry.node}?`);
-    if (entry.state === "held") return [does("Release", "unhold"), cancel];
+    if (entry.state === "held") return entry.word === "waiting for approval" ? [cancel] : [does("Release", "unhold"), cancel];
     return entry.state === "landing" ? [] : [does("Hold", "hold"), cancel];
   }
 

@@ -13,7 +13,9 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Wait
 from garrison.merge.records import LandingStarted, StatusChanged
+from garrison.processes.runtime import Runtime
 from garrison.records.run import RunFiles
+from garrison.views.review import read_review
 
 
 @pytest.fixture
@@ -239,3 +241,27 @@ def test_work_whose_task_is_lost_with_the_queues_journal_has_to_be_approved(worl
     world.queue.path.unlink()
     recovery.rebuild(world.queue)
     assert [(entry.status, entry.awaits_approval) for entry in world.queue.entries()] == [("held", True)]
+
+
+def test_a_review_shows_what_the_work_itself_changes_before_and_after_it_has_landed(world):
+    world.open.touch()
+    world.enqueue("two")
+    world.drain()
+    one = world.enqueue("one")
+
+    def shown() -> list[str]:
+        review = read_review(Runtime.real(world.queue.home), world.queue, world.queue.entry(one.id))
+        return [line for line in review.diff.splitlines() if line.startswith(("+", "-"))]
+
+    before = shown()
+    assert before == ["--- /dev/null", "+++ b/one.txt", "+x"]
+    world.drain()
+    assert (states(world)["one"], shown()) == ("landed", before)
+
+
+def test_a_review_spells_out_what_a_terminal_would_hide(world):
+    """A command within an escape sequence is run by a shell, and would be removed as part of the sequence."""
+    world.branch("one", {"run.sh": "echo a \x1b]0;; rm -r data;\x07\r\n# \x7f\rb\n"})
+    review = read_review(Runtime.real(world.queue.home), world.queue, world.enqueue("one"))
+    assert "echo a ‹U+001B›]0;; rm -r data;‹U+0007›" in review.diff
+    assert "# ‹U+007F›‹U+000D›b" in review.diff

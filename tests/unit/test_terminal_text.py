@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system.terminal_text import clean, clean_lines, fit, pad, width, wrap
+from garrison.system.terminal_text import clean, clean_lines, fit, pad, spell_hidden, width, wrap
 
 HOSTILE = [
     ("\x1b[31mred\x1b[0m", "red"),
@@ -35,6 +35,15 @@ def test_clean_removes_escape_sequences_and_controls(text: str, words: str) -> N
 def test_no_control_character_passes(text: str) -> None:
     for line in (clean(text), *clean_lines(text)):
         assert all(letter >= " " and not "\x7f" <= letter <= "\x9f" for letter in line.replace("\t", " ")), line
+
+
+@pytest.mark.parametrize(("text", "spelled"), [
+    ("\tplain \u00e9 \u6f22\r\n\n", "\tplain \u00e9 \u6f22\r\n\n"),
+    ("\x1b]0;; rm -r x;\x07", "‹U+001B›]0;; rm -r x;‹U+0007›"),
+    ("a\rb", "a‹U+000D›b"), ("\u202e\u200b\U000e0041", "‹U+202E›‹U+200B›‹U+E0041›")])
+def test_what_a_terminal_hides_is_spelled_out(text: str, spelled: str) -> None:
+    assert spell_hidden(text) == spelled
+    assert clean_lines(spelled) == spelled.replace("\r", "").rstrip("\n").split("\n")
 
 
 def test_lines_keep_their_indentation() -> None:

@@ -17,6 +17,8 @@ _SEQUENCES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]?")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+                     "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
 
@@ -38,6 +40,14 @@ def clean_lines(text: str) -> list[str]:
     while lines and not lines[-1].strip():
         lines.pop()
     return lines
+
+
+def spell_hidden(text: str) -> str:
+    """Return `text` with each character that a terminal would act upon or hide spelled out, as `‹U+001B›`.
+
+    For what a person is to judge: `clean` removes an escape sequence, and what was written within it.
+    """
+    return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
 
 
 def width(text: str) -> int:

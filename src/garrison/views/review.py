@@ -10,12 +10,14 @@ from garrison.errors import NotFound
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
 from garrison.records.run import Task, read_result
+from garrison.system.terminal_text import spell_hidden
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Result
+    from garrison.system.git import Git
 
 TAIL_LINES = 20
 """Lines of an agent's output that count as evidence."""
@@ -35,6 +37,7 @@ class Review:
     """Its commits that the target does not have, oldest first: `oid subject`."""
     stat: str
     diff: str
+    """What it changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
     evidence: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,17 +58,20 @@ def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Revie
     """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
     git, files = queue.git, runtime.files(entry.run)
     folder = files.attempt(entry.node, entry.attempt)
-    tip = git.branch_tip(entry.target) or entry.oid
-    base = git.run("merge-base", tip, entry.oid, check=False).out.strip() or tip
-    if base == entry.oid:  # it has landed: what it changed is behind its own first commit
-        base = entry.base or base
+    base = _merge_base(git, git.branch_tip(entry.target) or entry.oid, entry.oid)
+    if base == entry.oid and entry.base:  # it has landed: what it changed is what the target had not before
+        base = _merge_base(git, entry.base, entry.oid)
     result, _ = read_result(folder / "result.json", entry.run, entry.node, entry.attempt)
     return Review(
         entry.run, entry.node, entry.attempt, entry.id, entry.status, entry.target,
-        git.log_oneline(f"{base}..{entry.oid}", 50)[::-1],
+        [spell_hidden(line) for line in git.log_oneline(f"{base}..{entry.oid}", 50)[::-1]],
         git.run("diff", "--stat=100", base, entry.oid, "--").out.rstrip(),
-        git.run("diff", "--no-color", "--no-ext-diff", base, entry.oid, "--").out,
+        spell_hidden(git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, entry.oid, "--").out),
         _evidence(run_records.load(Task, folder / "task.json"), result, folder))
+
+
+def _merge_base(git: Git, tip: str, oid: str) -> str:
+    return git.run("merge-base", tip, oid, check=False).out.strip() or tip
 
 
 def _evidence(task: Task | None, result: Result | None, folder: Path) -> list[str]:

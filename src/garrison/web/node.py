@@ -77,7 +77,10 @@ def _review(home: Path, run: str, node: str) -> dict[str, Any] | None:
         found = read_review(runtime, queue, entry) if entry.awaits_approval else None
     except (GarrisonError, OSError):
         return None
-    return {**found.to_json(), "diff": found.diff[:DIFF_CHARACTERS]} if found is not None else None
+    if found is None:
+        return None
+    cut = f"\n… cut here; `garrison review {node} --run {run}` shows all of it" * (len(found.diff) > DIFF_CHARACTERS)
+    return {**found.to_json(), "diff": found.diff[:DIFF_CHARACTERS] + cut}
 
 
 def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:

@@ -64,6 +64,18 @@ def test_a_missing_command_is_not_retried(command: str, attempts: int, tmp_path:
     assert (result.status, (tmp_path / "tried").read_text()) == ("fail", "x\n" * attempts)
 
 
+@pytest.mark.parametrize("code", [147, 255])
+def test_an_exit_code_that_names_no_deadly_signal_is_reported(code: int, tmp_path: Path) -> None:
+    result = tool(f'timeout=20s, tool_command="exit {code}"', tmp_path)
+    assert (result.status, result.context["tool.exit_code"]) == ("fail", code)
+
+
+def test_a_tool_that_reports_on_stderr_is_not_silent(tmp_path: Path) -> None:
+    command = "import sys,time; [(time.sleep(0.2), print('.', file=sys.stderr, flush=True)) for _ in range(14)]"
+    run = tool(f'silence=1, tool_command="exec python3 -c \\"{command}\\""', tmp_path)
+    assert run.status == "success", run.reason
+
+
 def test_a_tool_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
     run = tool('tool_command="kill -STOP $$"', tmp_path)

@@ -206,7 +206,7 @@ class GateRun:
             return None
         if self._watch is None or self._watch.root != self.child.id:
             self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout,
-                                   log=self.setup_log if stage == "setup" else self.log)
+                                   logs=[self.setup_log if stage == "setup" else self.log])
         return self._watch.inspect(now)
 
     def _end_hung(self, stage: str, hang: Hang) -> Verdict:

@@ -7,12 +7,14 @@ in which the owner itself was suspended does not count.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, Hang, WatchClock, find_job_hang
 from garrison.system import processes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from garrison.system.processes import ProcessId
@@ -27,12 +29,12 @@ class JobWatch:
     Args:
         timeout: seconds without any movement after which a job with a stopped process hangs.
         silence: seconds of silence after which any job hangs; None: only its own timeout bounds it.
-        log: file that the job's output goes to.
+        logs: files that the job's output goes to.
     """
 
     def __init__(self, root: ProcessId, marker: str, timeout: float, *, silence: float | None = None,
-                 log: Path | None = None) -> None:
-        self.root, self.marker, self.timeout, self.silence, self.log = root, marker, timeout, silence, log
+                 logs: Sequence[Path] = ()) -> None:
+        self.root, self.marker, self.timeout, self.silence, self.logs = root, marker, timeout, silence, logs
         self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout) / 20)
         self._clock = WatchClock(min(max(2 * self.interval, 2.0), timeout / 4))
         self._times = EvidenceTimes(0.0)
@@ -61,7 +63,8 @@ class JobWatch:
         return find_job_hang(evidence, self.timeout, self.silence) if self._scans > 1 else None
 
     def _output_size(self) -> int:
-        try:
-            return os.stat(self.log).st_size if self.log is not None else 0  # noqa: PTH116
-        except OSError:
-            return 0
+        size = 0
+        for log in self.logs:
+            with suppress(OSError):
+                size += os.stat(log).st_size  # noqa: PTH116
+        return size

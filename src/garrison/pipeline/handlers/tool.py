@@ -45,13 +45,13 @@ _SHELL = """\
 exec 2>/dev/null
 /bin/sh -c "$1" 2>"$2"
 code=$?
-if [ "$code" -gt 128 ]; then kill -"$((code - 128))" $$; fi
+if [ "$code" -gt 128 ] && [ "$code" -ne 147 ]; then kill -"$((code - 128))" $$; fi
 printf '%s %s %s\\n' "$3" "$code" "$4" >"$5"
 exit "$code"
 """
 """Runs the command ($1) with stderr in a file ($2), so that stdout alone is its output, and records how it ended ($3:
 the attempt, $4: the place, $5: the file): an engine that is killed before it has journaled the result finds it there. A
-signal that ended the command ends the shell, too, and is no result."""
+signal that ended the command ends the shell, too, and is no result; 147 would be SIGSTOP, which ends nothing."""
 
 
 async def tool(call: Call) -> Outcome:
@@ -88,7 +88,8 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     except GarrisonError as error:
         return str(error)
     return await wait_for(job, JobWatch(ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
-                                        silence=seconds(call.attrs, "silence"), log=folder / "output.log"))
+                                        silence=seconds(call.attrs, "silence"),
+                                        logs=[folder / "output.log", folder / "stderr.log"]))
 
 
 def recorded_exit_code(folder: Path, place: Place) -> int | None:

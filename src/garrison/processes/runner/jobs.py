@@ -130,7 +130,7 @@ class RunnerJobs:
         if self._watch is None or self._watch.root != root:
             log = job.log if isinstance(job, ValidatorJob) else self._log(self.name)
             self._watch = JobWatch(root, self.incarnation.marker, self.runtime.timing.beat_timeout,
-                                   silence=self.task.silence_s, log=log)
+                                   silence=self.task.silence_s, logs=[log])
         if not self._hung and (hang := self._watch.inspect(now)) is not None:
             self._hung = f"hung: {hang.why}"
             job.kill(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import operator
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,20 @@ def test_a_handler_reads_what_earlier_ones_wrote_and_cannot_write_it() -> None:
         return Outcome("success", context_updates={"path": [*call.context.get("path", []), call.node.id]})
 
     assert run(LINE, handlers={"work": reader}).context["path"] == ["a", "b"]
+
+
+def test_a_handler_can_copy_and_store_what_it_may_not_change() -> None:
+    def storing(call: Call) -> Outcome:
+        assert json.loads(json.dumps([call.context, call.attrs]))[1]["type"] == "work"
+        assert asdict(call.node) == asdict(copy.deepcopy(call.node))
+        mine = copy.deepcopy(call.attrs)
+        mine["x_mine"] = "1"  # type: ignore[index]
+        for change in (lambda: call.attrs.update(mine), call.context.clear):  # type: ignore[attr-defined]
+            with pytest.raises(TypeError):
+                change()
+        return Outcome("success")
+
+    assert run(LINE, handlers={"work": storing}).status == "success"
 
 
 def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:

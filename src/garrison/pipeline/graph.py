@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from types import MappingProxyType
-from typing import TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
 
@@ -127,6 +126,20 @@ class Edge:
         return f"{self.source} -> {self.target}"
 
 
+class ReadOnly(dict[str, T]):
+    """Mapping that cannot be changed, for code that is not garrison's. Unlike a proxy it can be written as JSON, and a
+    copy or pickle of it is a plain dict."""
+
+    def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
+        raise TypeError("this belongs to the run and cannot be changed; change a copy: dict(...)")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[dict[str, T]], tuple[dict[str, T]]]:
+        """Return how it is copied and pickled."""
+        return dict, (dict(self),)
+
+
 @dataclass(frozen=True)
 class Graph:
     """A pipeline: `nodes` in the order of their first mention, `edges` in the order of the text."""
@@ -139,9 +152,9 @@ class Graph:
 
     def read_only(self) -> Graph:
         """Return the graph with mappings that cannot be changed, for code that is not garrison's."""
-        nodes = {name: replace(node, attrs=MappingProxyType(node.attrs)) for name, node in self.nodes.items()}
-        edges = tuple(replace(edge, attrs=MappingProxyType(edge.attrs)) for edge in self.edges)
-        return replace(self, attrs=MappingProxyType(self.attrs), nodes=MappingProxyType(nodes), edges=edges)
+        nodes = {name: replace(node, attrs=ReadOnly(node.attrs)) for name, node in self.nodes.items()}
+        edges = tuple(replace(edge, attrs=ReadOnly(edge.attrs)) for edge in self.edges)
+        return replace(self, attrs=ReadOnly(self.attrs), nodes=ReadOnly(nodes), edges=edges)
 
     def nodes_of(self, *handlers: str) -> tuple[Node, ...]:
         """Return the nodes with one of `handlers`, in file order."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from garrison.errors import GarrisonError
@@ -21,7 +20,7 @@ from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_e
 from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.flow.state import copy_json
-from garrison.pipeline.graph import seconds
+from garrison.pipeline.graph import ReadOnly, seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
 from garrison.pipeline.handlers.tool import recorded_exit_code
@@ -73,7 +72,7 @@ class Invoker:
         self.inherited.discard(place.id)
         keep = is_inherited and (kind in RESUMABLE_TYPES or self._has_finished(place))
         # A copy: a handler that changes a list in it must not change the run, since a resumed run would not know of it.
-        context = MappingProxyType(copy_json(dict(self.state.context(place.branch))))
+        context = ReadOnly(copy_json(dict(self.state.context(place.branch))))
         call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
                     tell=(lambda: self._carryover(place)) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),

@@ -89,7 +89,7 @@ def test_a_run_that_changed_nothing_lands_nothing() -> None:
 
 @pytest.mark.parametrize(("label", "decided"), [
     ("No", "declined"), ("[N] No, thanks", "declined"), ("Reject", "declined"), ("Yes", "requested"),
-    ("Now", "requested")])
+    ("Now", "requested"), ("No thanks", "declined"), ("No changes needed", "requested")])
 def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str, decided: str) -> None:
     plan = plan_run(parse(f'digraph {{ {ENDS} ask [shape=hexagon] start -> a -> ask; ask -> exit [label="{label}"] '
                           f'ask -> a [label="Again"] }}'))

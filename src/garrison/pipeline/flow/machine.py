@@ -6,6 +6,7 @@ all that is left is in flight or the run has ended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -35,8 +36,8 @@ _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 """Statuses in the graph for which a node is not run."""
 _WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
 """Handlers of nodes that have agents, of their own or within them."""
-_REFUSALS = frozenset({"no", "reject", "cancel", "abort", "discard"})
-"""First words of answers by which a person declines what a gate asks."""
+_REFUSAL = re.compile(r"(?:reject|cancel|abort|discard)\b|no(?:\s*(?:[^\w\s]|$)|\s+thank)", re.IGNORECASE)
+"""Beginning of an answer by which a person declines what a gate asks; `No changes needed` is none."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -182,9 +183,9 @@ def node_to_return_to(program: Program, state: FlowState) -> str:
 def declined_at(program: Program, state: FlowState) -> str:
     """Return the gate that a person answered with No, and that led to an exit by this answer; '' if there is none."""
     for node, outcome in state.outcomes.items():
-        words = str(outcome.context_updates.get("human.gate.label", "")).casefold().replace(",", " ").split()
+        label = str(outcome.context_updates.get("human.gate.label", "")).strip()
         leads_out = any(target in program.exits for target in outcome.suggested_next_ids)
-        if program.units[node].handler == HUMAN and leads_out and words and words[0] in _REFUSALS:
+        if program.units[node].handler == HUMAN and leads_out and _REFUSAL.match(label):
             return node
     return ""
 

@@ -72,6 +72,10 @@ def test_a_word_that_no_edge_asks_for_is_a_failure_however_it_is_written(word: s
         assert found.node_outcomes["work"].failure_class == "unknown_outcome"
     report = parse_report({"status": word}, frozenset())
     assert (report["status"], report["failure_reason"][:15]) == ("fail", "unknown outcome")
+    told = {"status": word, "failure_reason": "no password", "failure_class": "deterministic"}
+    read, report = from_status_file(told, frozenset()), parse_report(told, frozenset())
+    assert report["failure_reason"].endswith(": no password")
+    assert (report["failure_reason"], report["failure_class"]) == (read.failure_reason, read.failure_class)
 
 
 def test_a_word_that_an_edge_asks_for_is_routed_and_never_satisfies_a_goal_gate(tmp_path: Path) -> None:

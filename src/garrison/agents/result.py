@@ -60,7 +60,9 @@ def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
         report |= {"status": reading.status, "word": reading.word,
                    "preferred_label": report.get("preferred_label") or reading.word}
         if reading.problem:
-            report |= {"failure_reason": reading.problem, "failure_class": UNKNOWN_OUTCOME}
+            told = report.get("failure_reason")
+            report |= {"failure_reason": f"{reading.problem}: {told}" if told else reading.problem,
+                       "failure_class": report.get("failure_class") or UNKNOWN_OUTCOME}
     return cast("AgentReport", {name: value for name, value in report.items() if value})
 
 

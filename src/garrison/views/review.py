@@ -77,8 +77,8 @@ def _merge_base(git: Git, tip: str, oid: str) -> str:
 def _evidence(task: Task | None, result: Result | None, folder: Path) -> list[str]:
     """Return what speaks for the work: how its agent ended, what was checked, the end of its output. Pure."""
     lines = []
-    if task is not None and task.rework_reason:
-        lines.append(f"this attempt answers: {task.rework_reason.strip().splitlines()[0]}")
+    if task is not None and (asked := task.rework_reason.strip()):
+        lines.append(f"this attempt answers: {asked.splitlines()[0]}")
     if result is not None:
         exit_code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
         lines.append(f"its agent reported {result.status}{exit_code}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
-from garrison.pipeline.node_status import SHOWN
+from garrison.pipeline.node_status import shown
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -90,7 +90,7 @@ def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> di
     changes = [change for change in map(_status_change, events) if change and change["attempt"] == number]
     started = next((change["at"] for change in changes if change["status"] == "active"), "")
     ended = next((change["at"] for change in changes if change["status"] in ("validated", "failed")), "")
-    return {"attempt": number, "status": SHOWN[changes[-1]["status"]] if changes else "",
+    return {"attempt": number, "status": shown(changes[-1]["status"], changes[-1]["landing"]) if changes else "",
             "reason": changes[-1]["reason"] if changes else "", "why_again": task.rework_reason if task else "",
             "branch": f"garrison/{files.run}/{node}", "commit": (result.head or "") if result else "",
             "result": result.status if result else "", "tail": result.tail if result else "",
@@ -104,7 +104,7 @@ def _status_change(event: Event) -> dict[str, Any] | None:
     if event.journal != GUARDIAN or not data:
         return None
     return {"at": event.at, "status": data["status"], "attempt": data.get("attempt", 1),
-            "reason": data.get("reason", "")}
+            "reason": data.get("reason", ""), "landing": data.get("landing", "")}
 
 
 def incarnations(events: list[Event], attempt: int) -> list[dict[str, Any]]:

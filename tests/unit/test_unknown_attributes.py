@@ -33,6 +33,11 @@ def findings(body: str) -> list[Finding]:
     return [one for one in lint(graph) if one.rule in RULES]
 
 
+@pytest.mark.parametrize("word", ["args", "done", "hint", "lane"])
+def test_an_ordinary_word_keeps_no_graph_from_running(word: str) -> None:
+    assert [found.severity for found in findings(f"a [{word}=1]")] == ["warning"]
+
+
 @pytest.mark.parametrize(("body", "message"), [
     ('a [acceptanc="make test"]', "a: acceptanc is not an attribute of nodes; did you mean acceptance?"),
     ("a [timout=5m]", "a: timout is not an attribute of nodes; did you mean timeout?"),

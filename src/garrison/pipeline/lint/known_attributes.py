@@ -136,10 +136,10 @@ NAMESPACES = frozenset({"x", "var", "param"})
 for tools of other engines. A graph declares more of them in `namespaces`."""
 
 ORDINARY_WORDS = frozenset({
-    "case", "code", "cost", "data", "date", "desc", "description", "file", "lang", "level", "line", "link", "log",
-    "module", "name", "note", "notes", "output", "owner", "page", "parent", "path", "phase", "priority", "rate",
-    "report", "role", "rule", "scope", "sprint", "stage", "state", "step", "tags", "task", "team", "text", "time",
-    "title", "total", "url", "user", "version"})
+    "args", "case", "code", "cost", "data", "date", "desc", "description", "done", "file", "hint", "lane", "lang",
+    "level", "line", "link", "log", "module", "name", "note", "notes", "output", "owner", "page", "parent", "path",
+    "phase", "priority", "rate", "report", "role", "rule", "scope", "sprint", "stage", "state", "step", "tags",
+    "task", "team", "text", "time", "title", "total", "url", "user", "version"})
 """Words with which people describe nodes, and which are no misspellings of a known attribute however near they are."""
 
 DRAWING = frozenset("""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from e2e.test_flows import dot, node, subjects
 from support import Node, Place, git, wait_for
 
@@ -69,6 +71,22 @@ def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log(place):
     assert [one["status"] for one in landings(place)] == ["requested", "refused", "requested", "landed"]
     assert {name: one["attempt"] for name, one in place.nodes().items()} == {"first": 1, "second": 2}
     assert git(place.repo, "show", "main:state.txt") == "fine" and len(subjects(place)) == 1
+
+
+@pytest.mark.parametrize("lost", ["its last record", "all"])
+def test_a_run_whose_end_was_lost_after_its_landing_is_done(place, lost):
+    """Killed between the archiving of its branch and the record of its end, or with a damaged journal."""
+    graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
+    tip = git(place.repo, "rev-parse", "main")
+    journal = place.home / "runs" / "r1" / "journal.jsonl"
+    records = journal.read_text().splitlines(keepends=True)
+    done = next(number for number, line in enumerate(records) if '"status":"done"' in line and '"kind":"run"' in line)
+    journal.write_text("".join(records[:done]) if lost != "all" else "damaged\n")
+    again = place.begin("launch", "--resume", "r1", "--terminal", place.terminal)
+    assert place.finish(again) == 0, place.logs()
+    assert git(place.repo, "rev-parse", "main") == tip
+    assert f"together as {tip[:10]} on main" in place.command("status", "r1").stdout
 
 
 def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):

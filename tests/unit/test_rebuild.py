@@ -13,7 +13,8 @@ from garrison.processes.guardian.rebuild import (
     is_behind,
     salvage_state,
 )
-from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
+from garrison.processes.run_state import LANDED, RunState, from_snapshot, to_snapshot
+from garrison.records.events import LandingChanged
 from garrison.records.journal import Entry
 from garrison.records.run import Result
 from garrison.records.signals import RunnerExited
@@ -109,6 +110,16 @@ def test_records_apply_though_one_before_them_is_missing() -> None:
 @pytest.mark.parametrize("ended", ["stopped", "failed"])
 def test_a_run_that_a_guardian_ended_is_not_begun_again(ended: str) -> None:
     assert caught_up(TWO, RunEvidence(ended=ended)).status == ended
+
+
+@pytest.mark.parametrize(("attempts", "status"), [
+    ({"a": [AttemptEvidence(1, landed="c1")], "b": [AttemptEvidence(1, landed="c2")]}, "running"), ({}, "done")])
+def test_a_run_that_has_landed_as_a_whole_does_not_land_again(attempts: dict[str, list[AttemptEvidence]],
+                                                              status: str) -> None:
+    """Its branch may be archived: its guardian ends it, or, if the way to its exit is lost, there is nothing to do."""
+    state = caught_up(TWO, RunEvidence(attempts, landed=LandingChanged(LANDED, 2, "tip", "commit")))
+    assert (state.status, state.landing.status, state.landing.attempt) == (status, LANDED, 2)
+    assert (state.landing.oid, state.landing.commit) == ("tip", "commit")
 
 
 def test_a_journal_is_behind_if_it_lacks_a_begun_attempt() -> None:

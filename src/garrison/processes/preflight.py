@@ -31,7 +31,7 @@ from garrison.processes.launcher.policy import EXIT
 from garrison.processes.loop import log_line
 from garrison.processes.repair import repair_run
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import NOT_LANDED, replay_run
+from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runner.jobs import VALIDATOR, validator_agent
 from garrison.records import run as run_records
@@ -350,7 +350,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     tip = git.rev(f"refs/heads/{launch.base}")
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
-    if launch.onto != launch.base and state.status != "new" and not state.over and not git.branch_exists(launch.onto):
+    needs_branch = launch.onto != launch.base and state.status != "new" and not state.over
+    if needs_branch and state.landing.status not in (LANDED, NO_CHANGE) and not git.branch_exists(launch.onto):
         raise Refused(f"{launch.repo} has no branch {launch.onto} any more, on which run {run} keeps its work; restore "
                       f"it (`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then --resume {run}")
     if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):

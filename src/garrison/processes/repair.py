@@ -37,16 +37,16 @@ from garrison.processes.guardian import rebuild
 from garrison.processes.guardian.rebuild import AttemptEvidence, RunEvidence
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import copy_launch, graph_hash, latest_attempts, read_plan
-from garrison.processes.run_state import ENDED, replay_run, to_snapshot
+from garrison.processes.run_state import ENDED, LANDED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
-from garrison.records.events import LaunchRecorded, NoteWritten, decode, encode
+from garrison.records.events import LandingChanged, LaunchRecorded, NoteWritten, decode, encode
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, is_held
-from garrison.records.names import Key, launcher_key
+from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
-from garrison.records.run import Launch, Task
+from garrison.records.run import LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.supervise.incarnation import rebuild_identity
 from garrison.system.git import GitError
@@ -349,8 +349,11 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
                if isinstance(payload := signals.parse(signal), RunnerExited)}
     unchanged = {(str(signal.node_id), signal.attempt) for signal in received
                  if isinstance(payload := signals.parse(signal), NodeComplete) and payload.landing}
-    landed = {(entry.node, entry.attempt): entry.commit or "" for queue in list_queues(runtime.home, lambda _: None)
-              for entry in queue.state.entries.values() if entry.run == run and entry.status == "landed"}
+    entries = [entry for queue in list_queues(runtime.home, lambda _: None)
+               for entry in queue.state.entries.values() if entry.run == run and entry.status == "landed"]
+    landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
+    whole = [LandingChanged(LANDED, entry.attempt, entry.oid, entry.commit) for entry in entries
+             if entry.node == INTEGRATION and launch.land == LAND_RUN]
     found = []
     for name in plan.tasks:
         for attempt in range(1, files.latest_attempt(name) + 1):
@@ -363,7 +366,7 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     keys = [*(Key("runner", name, run) for name in plan.tasks), Key("processor", launch.pipeline_id, run)]
     return RunEvidence(rebuild.group_attempts(found), answers, frozenset(signal.id for signal in received),
                        {key.full: number for key in keys if (number := _incarnation(runtime, key))},
-                       _end_of_guardian(runtime, guardian))
+                       _end_of_guardian(runtime, guardian), whole[-1] if whole else None)
 
 
 def _received(runtime: Runtime, key: Key) -> Iterator[signals.Signal]:

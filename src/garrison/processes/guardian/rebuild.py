@@ -19,7 +19,7 @@ from garrison.pipeline.plan import first_status
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.view import GuardianView
 from garrison.processes.run_flow import step_id
-from garrison.processes.run_state import NodeState, RunState, replay_run
+from garrison.processes.run_state import LANDED, NodeState, RunState, replay_run
 from garrison.records.events import GuardianSignal, NodeChanged, RunChanged, decode
 from garrison.system.clock import from_iso
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from garrison.pipeline.flow import Place
     from garrison.pipeline.plan import RunPlan
-    from garrison.records.events import Event
+    from garrison.records.events import Event, LandingChanged
     from garrison.records.journal import Entry
     from garrison.records.run import Result
     from garrison.records.signals import RunnerExited
@@ -77,6 +77,8 @@ class RunEvidence:
     """Full name of a runner or the processor → its latest incarnation."""
     ended: str = ""
     """Status with which the last guardian ended; '' if it did not end gracefully."""
+    landed: LandingChanged | None = None
+    """The landing of the whole run, as the target's queue shows it."""
 
 
 def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
@@ -130,6 +132,10 @@ def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, ma
     for _ in range(_MOST_STEPS):
         if not _take_step(plan, state, evidence, now, max_rework):
             break
+    if evidence.landed is not None and state.landing.status != LANDED:
+        state.apply_event(evidence.landed, now)
+        if state.status == "running" and (state.flow is None or state.flow.over != "done"):
+            state.apply_event(RunChanged("done", "it has landed; its journal was rebuilt"), now)
     if evidence.ended in ("stopped", "failed") and state.status == "running":
         state.apply_event(RunChanged(evidence.ended, "its journal was rebuilt; why it ended is not known"), now)
 

@@ -55,6 +55,16 @@ POLL_WITH_OUTPUT = 0.25
 """Seconds between two turns while there is output for a person to follow."""
 
 
+def lacked_room(outcome: Outcome, output: str, lack: str) -> bool:
+    """Return whether the machine lacked room for an agent that failed: its last output says so. Pure.
+
+    `lack` is what the machine lacks now, '' for nothing. Without it an agent that reports its failure is believed: its
+    output may be about such a lack, as in a test of descriptors.
+    """
+    is_told = outcome.status != "success" and shortage.reports_shortage(output)
+    return is_told and (bool(lack) or not outcome.report.get("status"))
+
+
 class Orchestrator:
     """One incarnation of a node's orchestrator."""
 
@@ -248,10 +258,10 @@ class Orchestrator:
             self._end("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
             self._end(f"no space left on the disk of its worktree; {outcome.reason}")
-        elif not self._worktree_gone and outcome.status != "success" and shortage.reports_shortage(self._output_tail()):
+        elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := shortage.find_shortage()):
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
             self._end(f"its agent had no room for its processes on this machine; {outcome.reason}",
-                      SHORTAGE if shortage.find_shortage() else MEMORY)
+                      SHORTAGE if lack else MEMORY)
         else:
             self._finish(outcome)
 

@@ -130,10 +130,16 @@ class RunnerJobs:
         if self._watch is None or self._watch.root != root:
             log = job.log if isinstance(job, ValidatorJob) else self._log(self.name)
             self._watch = JobWatch(root, self.incarnation.marker, self.runtime.timing.beat_timeout,
-                                   silence=self.task.silence_s, logs=[log])
+                                   silence=self._silence, logs=[log])
         if not self._hung and (hang := self._watch.inspect(now)) is not None:
             self._hung = f"hung: {hang.why}"
             job.kill(now)
+
+    @property
+    def _silence(self) -> float | None:
+        """Return the seconds of silence after which the job under way hangs. A validator's session ends its own silence
+        (`stale`), and knows which tools are at work in it."""
+        return None if isinstance(self._job, ValidatorJob) else self.task.silence_s
 
     def _why_inconclusive(self, name: str, result: JobResult) -> str:
         """Return why the job's end proves nothing about the work, '' if it does."""

@@ -272,7 +272,7 @@ def _repair_queues(runtime: Runtime, launch: Launch) -> Iterator[str]:
             # What landed has no pin; but every launch records a gate before its run begins.
             is_lost = runtime.files(launch.run_id).journal.exists() and _has_no_gate(queue)
             if why := recovery.find_damage(queue) or ("it is gone, or was started again" if is_lost else ""):
-                recovery.rebuild(queue)
+                run_branch.rebuild_queue(queue, launch, runtime.timing.gate_timeout)
                 yield f"{queue.path}: {why}; rebuilt with {len(queue.state.entries)} entries"
 
 

@@ -69,6 +69,23 @@ def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
                                 tuple(launch.lock_files)))
 
 
+def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
+    """Rebuild a queue whose journal is damaged or lost, and record the run's gate in it again; Refused while a
+    processor works it.
+
+    Without the gate the new journal would look like one that was lost and started again.
+    """
+    from garrison.merge import recovery  # rarely needed, and every guardian loads this module
+
+    recovery.rebuild(queue)
+    if queue.state.config is not None:
+        return
+    if queue.target != launch.base:
+        configure(queue, launch, gate_timeout)
+    elif launch.gate or launch.no_gate:
+        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, gate_timeout, tuple(launch.lock_files)))
+
+
 def has_own_commits(git: Git, launch: Launch, tip: str) -> bool:
     """Return whether the run's branch has anything that the target did not have at the launch."""
     return not git.is_ancestor(tip, launch.base_oid)

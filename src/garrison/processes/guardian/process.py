@@ -245,10 +245,8 @@ class Guardian:
                       if queue is not None and error.path == str(queue.path)), None)
         if queue is None or queue.is_processor_running():
             return
-        from garrison.merge import recovery
-
         with contextlib.suppress(GarrisonError):
-            recovery.rebuild(queue)
+            run_branch.rebuild_queue(queue, self.launch, self.runtime.timing.gate_timeout)
             self._record(NoteWritten("merge queue", f"its journal was damaged ({error.why}) and is rebuilt"))
 
     def _note(self, who: str, text: str) -> None:

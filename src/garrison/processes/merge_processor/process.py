@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError
-from garrison.merge import recovery
-from garrison.merge.config import QueueConfig
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.processes import run_branch
@@ -81,7 +79,8 @@ class QueueWorker:
             self.merge.recover()
             self.has_queue = True
         self.merge.heartbeat()
-        if self._is_lost() and self._restore():
+        if self._is_lost():
+            self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
             return True
         has_more = self._work()
         self._report()
@@ -93,25 +92,14 @@ class QueueWorker:
         has_gate = bool(launch.gate or launch.no_gate) or self.queue.target != launch.base
         return has_gate and (not self.queue.path.exists() or self.queue.state.config is None)
 
-    def _restore(self) -> bool:
-        """Rebuild a queue whose journal was lost, and record the run's gate in it again; return whether there is a
-        gate now."""
-        runtime, launch = self.processor.runtime, self.processor.launch
-        self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
-        if self.queue.state.config is None and self.queue.target != launch.base:
-            run_branch.configure(self.queue, launch, runtime.timing.gate_timeout)
-        elif self.queue.state.config is None and (launch.gate or launch.no_gate):
-            self.queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout,
-                                             tuple(launch.lock_files)))
-        return self.queue.state.config is not None
-
     def _rebuild(self, error: RecordCorrupt) -> None:
         """Rebuild the queue's damaged journal, and take the queue again: what was under way is judged again."""
         if error.path != str(self.queue.path):
             raise error
         self.merge.close()
         self.has_queue = False
-        recovery.rebuild(self.queue)
+        processor = self.processor
+        run_branch.rebuild_queue(self.queue, processor.launch, processor.runtime.timing.gate_timeout)
         log_line(f"{error.path} was damaged ({error.why}) and is rebuilt")
 
     def _work(self) -> bool:

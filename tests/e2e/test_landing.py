@@ -89,6 +89,15 @@ def test_a_run_whose_end_was_lost_after_its_landing_is_done(place, lost):
     assert f"together as {tip[:10]} on main" in place.command("status", "r1").stdout
 
 
+def test_the_branch_of_another_run_with_the_same_id_is_not_built_upon(place):
+    """One of another home, or whose home was removed: what is on it would land with this run."""
+    git(place.repo, "branch", BRANCH, git(place.repo, "commit-tree", "-p", "main", "-m", "old", "main^{tree}"))
+    graph = dot(place, node("work", "echo work > work.txt"), "start -> work -> exit;")
+    refused = place.command(*place.launch_arguments(graph, "r1"))
+    assert refused.returncode == 1 and f"has the branch {BRANCH} of an earlier run" in refused.stderr, refused.stderr
+    assert not (place.home / "runs" / "r1").exists()
+
+
 def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
     graph = dot(place, node("work", "echo $GARRISON_ATTEMPT > work.txt"), "start -> work -> exit;")
     green = place.root / "green"

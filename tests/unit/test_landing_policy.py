@@ -14,6 +14,7 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Action
 from garrison.processes.guardian import landing_policy, policy
 from garrison.processes.guardian.view import GuardianView, LandingView
+from garrison.processes.launcher.progress import describe_event
 from garrison.processes.merge_client import MergeStatus
 from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_state import RunLanding, RunState, from_snapshot, replay_run, to_snapshot
@@ -77,6 +78,13 @@ def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_lan
     assert shown(decide(state, MergeStatus(1, "landed", commit="beef"))) == [("run", "done")]
     words = describe_landed(state, "run", "main", "garrison/r1/integration", 2)
     assert words == "2 of 2 landed, together as beef on main"
+
+
+def test_a_run_whose_branch_somebody_merged_has_landed_as_no_commit_of_its_own() -> None:
+    event = LandingChanged("landed", 1)
+    words = describe_landed(reached_exit(LINE, event), "run", "main", "garrison/r1/integration", 2)
+    assert words == "2 of 2 landed, all of it already on main"
+    assert describe_event(event) == "the run: landed, all of it was there already"
 
 
 def test_a_run_that_changed_nothing_lands_nothing() -> None:

@@ -130,6 +130,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
     _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now
+    if request.run and launch.onto != launch.base and git.branch_exists(launch.onto):
+        raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
+                      f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 

@@ -34,7 +34,8 @@ def describe_landed(state: RunState, land: str, base: str, branch: str, total: i
     if land == LAND_NODE:
         return nodes
     if state.landing.status == LANDED:
-        return f"{nodes}, together as {state.landing.commit[:10]} on {base}"
+        commit = state.landing.commit[:10]
+        return f"{nodes}, together as {commit} on {base}" if commit else f"{nodes}, all of it already on {base}"
     return f"{nodes} on {branch}" + (f", nothing on {base}" if land == LAND_RUN else "")
 
 
@@ -54,11 +55,15 @@ def target_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None =
 
 
 def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
-    """Create the branch of a new run, and configure its queue; repeating it changes nothing."""
+    """Create the branch of a new run, and configure its queue; repeating it changes nothing.
+
+    GarrisonError for a branch of that name with other commits: they would land with this run.
+    """
     if launch.land == LAND_NODE:
         return
     ref, git = f"refs/heads/{launch.onto}", queue.git
-    if git.rev(ref) is None and not git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: begin the run"):
+    git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: begin the run")
+    if git.rev(ref) != launch.base_oid:
         raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove what is in its way")
     configure(queue, launch, gate_timeout)
 

@@ -152,7 +152,8 @@ def _flow(event: FlowAdvanced) -> str:
 
 
 def _landing(event: LandingChanged) -> str:
-    words = {REQUESTED: "queued, to land together", LANDED: f"landed ({event.commit[:10]})",
+    landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was there already"
+    words = {REQUESTED: "queued, to land together", LANDED: landed,
              NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
              DECLINED: "declined, nothing lands"}
     if event.flow is not None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from garrison.processes.launcher.progress import Progress, describe_event
+from garrison.processes.loop import log_line
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.events import (
     ChildDied,
@@ -104,3 +105,9 @@ def test_a_reader_that_went_away_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sys, "stdout", Closed())
     Progress().show(entry("active"))
+
+
+def test_a_line_of_the_log_passes_no_escape_sequence_to_the_terminal(capsys) -> None:
+    """The reason of an escalation is an agent's own words, and the launcher's log is a person's terminal."""
+    log_line("a is parked: \x1b]0;title\x07gone\x1b[2J\n    of two lines")
+    assert capsys.readouterr().err == "a is parked: gone\n    of two lines\n"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.system import disk_space, shortage
 from garrison.system.event_loop import EventLoop
+from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -258,9 +259,12 @@ def exit_gracefully(incarnation: Incarnation, reason: str, code: int = 0, death_
 
 
 def log_line(text: str) -> None:
-    """Write a line to the process's log; without space or a terminal the line is lost."""
+    """Write a line to the process's log; without space or a terminal the line is lost.
+
+    A reason in it may be an agent's words, and the launcher's log a person's terminal.
+    """
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(clean_lines(text)), file=sys.stderr, flush=True)
 
 
 # ---- fingerprints ----------------------------------------------------------------------------------------------------

@@ -140,5 +140,5 @@ def test_only_a_nodes_own_command_may_change_nothing_unless_the_graph_says_other
 
 def test_a_graph_sets_allow_empty_for_its_nodes_and_a_node_overrides_it() -> None:
     plan = plan_run(parse("digraph { allow_empty=true; start [shape=Mdiamond]; exit [shape=Msquare]; a; "
-                          "b [allow_empty=false]; start -> a -> b -> exit }"))
-    assert [task.allow_empty for task in plan.tasks.values()] == [True, False]
+                          "b [allow_empty=false]; c [allow_empty=\"\"]; start -> a -> b -> c -> exit }"))
+    assert [task.allow_empty for task in plan.tasks.values()] == [True, False, True]

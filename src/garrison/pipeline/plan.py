@@ -192,7 +192,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         setup=text(attrs, "setup"),
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
-        allow_empty=next((flag(each, "allow_empty") for each in (attrs, graph_attrs) if "allow_empty" in each), None),
+        allow_empty=next((flag(own, "allow_empty") for own in (attrs, graph_attrs) if text(own, "allow_empty")), None),
         attrs=attrs,
         next_steps=steps,
     )

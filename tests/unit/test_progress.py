@@ -12,12 +12,15 @@ from garrison.processes.launcher.progress import Progress, describe_event
 from garrison.processes.loop import log_line
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.events import (
+    MACHINE,
+    REPAIR,
     ChildDied,
     ChildParked,
     ChildSpawned,
     Event,
     GuardianSignal,
     NodeChanged,
+    NoteWritten,
     ProcessOpened,
     RunChanged,
 )
@@ -111,3 +114,9 @@ def test_a_line_of_the_log_passes_no_escape_sequence_to_the_terminal(capsys) -> 
     """The reason of an escalation is an agent's own words, and the launcher's log is a person's terminal."""
     log_line("a is parked: \x1b]0;title\x07gone\x1b[2J\n    of two lines")
     assert capsys.readouterr().err == "a is parked: gone\n    of two lines\n"
+
+
+@pytest.mark.parametrize(("who", "line"), [
+    ("target", "target waits for you: it is gone"), (MACHINE, "it is gone"), (REPAIR, "it is gone")])
+def test_only_a_note_that_needs_a_person_says_so(who: str, line: str) -> None:
+    assert describe_event(NoteWritten(who, "it is gone")) == line

@@ -40,7 +40,7 @@ from garrison.processes.run_plan import copy_launch, graph_hash, latest_attempts
 from garrison.processes.run_state import ENDED, LANDED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records
-from garrison.records.events import LandingChanged, LaunchRecorded, NoteWritten, decode, encode
+from garrison.records.events import REPAIR, LandingChanged, LaunchRecorded, NoteWritten, decode, encode
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock, is_held
@@ -296,7 +296,7 @@ def repair_journal(runtime: Runtime, launch: Launch, plan: RunPlan) -> list[str]
     now = runtime.clock.utc()
     rebuild.catch_up(plan, state, _gather_evidence(runtime, launch, plan), now, launch.max_rework)
     note = f"{files.journal}: {why}; rebuilt: {state.landed} of {len(state.nodes)} nodes have landed"
-    _write_journal(runtime, files, stored, [copy_launch(files, launch), NoteWritten("journal", note)],
+    _write_journal(runtime, files, stored, [copy_launch(files, launch), NoteWritten(REPAIR, note)],
                    to_snapshot(state), now)
     return [note]
 

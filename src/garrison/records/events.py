@@ -307,6 +307,8 @@ class NodeCancelled:
 
 MACHINE = "machine"
 """`NoteWritten.who` of a note about the machine, which waits for no person."""
+REPAIR = "repair"
+"""`NoteWritten.who` of a note about a journal that was rebuilt, which waits for no person either."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.events import (
     MACHINE,
+    REPAIR,
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
@@ -247,7 +248,7 @@ class Guardian:
             return
         with contextlib.suppress(GarrisonError):
             run_branch.rebuild_queue(queue, self.launch, self.runtime.timing.gate_timeout)
-            self._record(NoteWritten("merge queue", f"its journal was damaged ({error.why}) and is rebuilt"))
+            self._record(NoteWritten(REPAIR, f"{error.path} was damaged ({error.why}) and is rebuilt"))
 
     def _note(self, who: str, text: str) -> None:
         """Journal a note about something that waits for a person, once until the text changes."""

@@ -18,6 +18,7 @@ from garrison.pipeline.node_status import Landing, shown
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, RESUMED
 from garrison.records.events import (
     MACHINE,
+    REPAIR,
     ChildDied,
     ChildParked,
     ChildSpawned,
@@ -189,7 +190,7 @@ def shorten(line: str) -> str:
 
 
 def _note(event: NoteWritten) -> str:
-    if event.who == MACHINE:
+    if event.who in (MACHINE, REPAIR):
         return event.text
     command = f"  (garrison review {event.who})" if event.text == WAITING_FOR_APPROVAL else ""
     return f"{event.who} waits for you: {event.text}{command}"

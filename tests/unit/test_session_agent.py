@@ -11,7 +11,8 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.base import Function
-from garrison.agents.session_agent import ORDER, SessionAgent, SessionOptions
+from garrison.agents.session_agent import ORDER, SessionAgent
+from garrison.agents.session_options import SessionOptions
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import (
     REPORT_REQUEST,

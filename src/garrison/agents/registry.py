@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import session_agent
 from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
-from garrison.agents.session_agent import SessionAgent, SessionOptions
+from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, read_config, string_list
 from garrison.errors import Refused, UsageError
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Agent
+    from garrison.agents.session_agent import SessionAgent
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ Profile = CommandProfile | ClaudeProfile | SessionProfile
 
 def profiles(home: Path) -> dict[str, Profile]:
     """Return the agents of a home by name; UsageError if config.toml is malformed."""
-    from garrison.agents.scripted import SCRIPTED
+    from garrison.agents import scripted
 
-    by_name: dict[str, Profile] = {"command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
+    by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": ClaudeProfile("claude")}
     for config in read_config(home).agents():
         by_name[config.name] = _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
     return by_name
@@ -83,7 +83,7 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
     """
     profile = find_profile(name, home)
     if role == WORKER and (
-            isinstance(profile, SessionProfile) or session_agent.is_session(attributes or {}, f"agent {name}")):
+            isinstance(profile, SessionProfile) or is_session(attributes or {}, f"agent {name}")):
         return _session_agent(profile, home)
     if isinstance(profile, ClaudeProfile):
         from garrison.agents.claude.attempt import ClaudeAgent
@@ -97,9 +97,9 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
 def session_options(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionOptions | None:
     """Return the session options of a node's agent, None if it is not a session; UsageError for invalid ones."""
     profile = find_profile(name, home)
-    if not isinstance(profile, SessionProfile) and not session_agent.is_session(attributes, f"node {node}"):
+    if not isinstance(profile, SessionProfile) and not is_session(attributes, f"node {node}"):
         return None
-    return session_agent.read_options(f"node {node}", attributes, _session_agent(profile, home).defaults)
+    return read_options(f"node {node}", attributes, _session_agent(profile, home).defaults)
 
 
 def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
@@ -143,11 +143,13 @@ def check_program(name: str, home: Path, path: str) -> None:
 
 def _session_agent(profile: Profile, home: Path) -> SessionAgent:
     """Return the agent as a session; UsageError if its model cannot be called turn by turn."""
+    from garrison.agents.session_agent import SessionAgent
+
     model = _model_profile(profile, home)
     defaults = profile.options if isinstance(profile, SessionProfile) else SessionOptions()
     if isinstance(model, ClaudeProfile):
         return SessionAgent(profile.name, model.settings, defaults)
-    if model.name == session_agent.SCRIPTED:
+    if model.name == SCRIPTED:
         return SessionAgent(profile.name, None, defaults)
     raise UsageError(f"agent {model.name} cannot run as a session; a Claude agent can, and `scripted`")
 
@@ -188,7 +190,7 @@ def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str
     of = values.pop("of", "claude")
     if not isinstance(of, str) or of == name:
         raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
-    return SessionProfile(name, of, session_agent.read_options(where, values))
+    return SessionProfile(name, of, read_options(where, values))
 
 
 _READERS: Mapping[str, Callable[[str, str, dict[str, Any], tuple[str, ...]], Profile]] = {

@@ -7,7 +7,7 @@
     of = "claude"                        # the model behind it: a claude agent, or `scripted`
     initiative = 20
 
-Attributes of nodes and profiles are read here, and invalid ones refused, before a run begins. The program
+Their options are read and checked before a run begins (`session_options`). The program
 (`processes.orchestrator.session_attempt`) gets everything in one file. When it has to wait, it ends in the middle of a
 turn and records why (`claude.policy.Ending`). The session has no process while it waits; the next one resumes the turn
 at the interrupted node. A program that ends without such a record ends the attempt.
@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.claude import prompts
 from garrison.agents.claude import settings as claude_settings
@@ -29,6 +28,7 @@ from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent, CommandProfile
 from garrison.agents.json_io import write_json
+from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,43 +38,6 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-P", "-m", "garrison.processes.orchestrator.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
 """File beside the prompt that holds everything else the program needs."""
-SCRIPTED = "scripted"
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """Options of a session agent."""
-
-    tier: str = "trusted"
-    turn_graph: str | None = None
-    """Path in the node's worktree; None: the shipped graph."""
-    heartbeat_graph: str | None = None
-    initiative: int = 0
-    """Model calls that its heartbeat turns may make; 0: it never acts on its own."""
-
-
-def is_session(attributes: Mapping[str, Any], where: str) -> bool:
-    """Return whether a node has `session=true`; UsageError for anything but true or false."""
-    value = str(attributes.get("session", "false")).strip().lower()
-    if value not in ("true", "false"):
-        raise UsageError(f"{where}: session={value!r:.40} should be true or false")
-    return value == "true"
-
-
-def read_options(where: str, values: Mapping[str, Any], defaults: SessionOptions | None = None) -> SessionOptions:
-    """Return the session options of a profile or node over `defaults`; UsageError for an invalid one."""
-    read: dict[str, Any] = {}
-    for name in ("tier", "turn_graph", "heartbeat_graph"):
-        if name in values:
-            if not isinstance(values[name], str) or not values[name].strip():
-                raise UsageError(f"{where}: {name} should be a non-empty string")
-            read[name] = str(values[name])
-    if "initiative" in values:
-        text = str(values["initiative"]).strip()
-        if not text.isdecimal():
-            raise UsageError(f"{where}: initiative={text!r:.40} should be a number of model calls, 0 or more")
-        read["initiative"] = int(text)
-    return replace(defaults or SessionOptions(), **read)
 
 
 class SessionAgent(CommandAgent):

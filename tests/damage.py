@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,7 +156,7 @@ class Trial:
 
         wait_for("the run gets so far", is_due, SECONDS)
         if not is_living:
-            kill_all(place)
+            place.kill_all()
         watched.look()
         self._damage(watched, 1 if is_living else 2)
         if is_living:
@@ -233,19 +230,6 @@ def nodes(place: Place) -> dict[str, dict[str, Any]]:
     return found | place.nodes(RUN)
 
 
-def kill_all(place: Place) -> None:
-    """Kill every process of the place, as a power cut does."""
-    for child in place.started:
-        child.poll()
-    end = time.monotonic() + 60
-    while (living := place.living_processes()) and time.monotonic() < end:
-        for process in living:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-        for child in place.started:
-            child.poll()
-
-
 def examine(seed: int, *, keep: bool = False) -> str:
     """Run one seed in a directory of its own; return what was wrong, '' for nothing."""
     root = Path(tempfile.mkdtemp(prefix=f"garrison-damage-{seed}-"))
@@ -256,7 +240,7 @@ def examine(seed: int, *, keep: bool = False) -> str:
     except AssertionError as error:
         wrong = str(error) or "an assertion failed"
     finally:
-        kill_all(trial.place)
+        trial.place.kill_all()
     print(f"seed {seed}: {'; '.join(trial.did)}: {'wrong' if wrong else 'well'}", flush=True)
     if wrong or keep:
         (root / "wrong").write_text(wrong)

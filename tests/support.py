@@ -450,6 +450,11 @@ class Place:
             time.sleep(0.05)
         for process in found:
             left.append(f"{process.pid} {process.argv} {process.environ.get('GARRISON_LIFE', '')}")
+        self.kill_all()
+        return left
+
+    def kill_all(self) -> None:
+        """Kill every process of the place at once, as a power cut does."""
         end = time.monotonic() + 60
         while (found := self.living_processes()) and time.monotonic() < end:
             for process in found:
@@ -458,7 +463,6 @@ class Place:
             for child in self.started:
                 child.poll()
             time.sleep(0.05)
-        return left
 
 
 def work(node: Node) -> str:

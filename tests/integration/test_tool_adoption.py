@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.pipeline import run
+from garrison.pipeline import RunResult, run
 
 ENGINE = """import sys
 from garrison.pipeline import run
@@ -26,6 +26,16 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+def resume_after_kill(folder: Path, graph: str, moment: Path) -> RunResult:
+    """Run a graph, kill its engine once the file `moment` is written, and resume it here."""
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(folder / "run"), str(folder)])
+    (folder / "engine").write_text(f"{engine.pid}\n")
+    wait_for(moment)
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.wait()
+    return run(run_dir=folder / "run", resume=True)
+
+
 @pytest.mark.parametrize(("code", "status"), [(0, "success"), (3, "fail")])
 def test_a_tool_that_ended_is_adopted_and_not_repeated(code: int, status: str, tmp_path: Path) -> None:
     """The engine is held while its tool ends, and then killed: it has seen nothing of the end."""
@@ -33,12 +43,7 @@ def test_a_tool_that_ended_is_adopted_and_not_repeated(code: int, status: str, t
                f"kill -STOP $(cat engine); exit {code}")
     graph = f'''digraph {{ start [shape=Mdiamond]; x [shape=Msquare]; start -> t -> x
         t [shape=parallelogram, script="{command}", side_effecting=true, on_resume=fail] }}'''
-    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(tmp_path / "run"), str(tmp_path)])
-    (tmp_path / "engine").write_text(f"{engine.pid}\n")
-    wait_for(tmp_path / "run/t/exit")
-    os.kill(engine.pid, signal.SIGKILL)
-    engine.wait()
-    result = run(run_dir=tmp_path / "run", resume=True)
+    result = resume_after_kill(tmp_path, graph, tmp_path / "run/t/exit")
     assert (result.status, result.context["tool.exit_code"], result.context["tool.last_line"]) == (status, code, "last")
     assert (tmp_path / "ledger").read_text() == "ran\n"
 
@@ -50,11 +55,6 @@ def test_the_exit_code_of_an_earlier_visit_is_not_adopted(tmp_path: Path) -> Non
     graph = f'''digraph {{ start [shape=Mdiamond]; x [shape=Msquare]; c [shape=diamond]; start -> t -> n -> c
         t [shape=parallelogram, tool_command="{command}"]; n [shape=parallelogram, tool_command="wc -l < ledger"]
         c -> t [condition="context.tool_stdout < 2"]; c -> x [condition="context.tool.output > 1"] }}'''
-    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(tmp_path / "run"), str(tmp_path)])
-    (tmp_path / "engine").write_text(f"{engine.pid}\n")
-    wait_for(tmp_path / "at-work")
-    os.kill(engine.pid, signal.SIGKILL)
-    engine.wait()
-    result = run(run_dir=tmp_path / "run", resume=True)
+    result = resume_after_kill(tmp_path, graph, tmp_path / "at-work")
     assert result.status == "success"
     assert (tmp_path / "ledger").read_text() == "ran\n" * 3

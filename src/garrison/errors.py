@@ -31,7 +31,7 @@ class Refused(GarrisonError):
 
 
 class Shortage(GarrisonError):
-    """The machine lacks processes, memory or descriptors for a start; it passes, and says nothing about the work."""
+    """Lack of processes, memory or descriptors for a start. It is temporary, and no failure of the work."""
 
 
 class NotFound(GarrisonError):

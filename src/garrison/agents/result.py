@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from garrison.agents.base import AgentReport
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
-from garrison.pipeline.status_report import UNKNOWN_OUTCOME, read_word
+from garrison.pipeline.status_report import read_word
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -59,10 +59,8 @@ def parse_report(body: Any, asked: Container[str] | None = ()) -> AgentReport:
         reading = read_word(word, asked)
         report |= {"status": reading.status, "word": reading.word,
                    "preferred_label": report.get("preferred_label") or reading.word}
-        if reading.problem:
-            told = report.get("failure_reason")
-            report |= {"failure_reason": f"{reading.problem}: {told}" if told else reading.problem,
-                       "failure_class": report.get("failure_class") or UNKNOWN_OUTCOME}
+        reason, failure_class = reading.failure(report.get("failure_reason") or "", report.get("failure_class") or "")
+        report |= {"failure_reason": reason, "failure_class": failure_class}
     return cast("AgentReport", {name: value for name, value in report.items() if value})
 
 

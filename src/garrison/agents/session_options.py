@@ -13,7 +13,7 @@ from typing import Any
 from garrison.errors import UsageError
 
 SCRIPTED = "scripted"
-"""The only agent besides Claude whose model can be called turn by turn."""
+"""Name of the agent, besides those of Claude, whose model can be called turn by turn."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ OPTION_GROUPS = {
 
 
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays"}
-"""What lands, and when → what the first line of a launch adds."""
+"""Word of `land` → its note in the first line of a launch."""
 
 
 @click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={

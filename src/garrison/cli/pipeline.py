@@ -58,7 +58,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path, allow_das
 
 
 class Use(StrEnum):
-    """What a graph is for."""
+    """Use of a graph: the command, or the session, that runs it."""
 
     LAUNCH = "launch"
     RUN = "run"
@@ -66,7 +66,7 @@ class Use(StrEnum):
 
     @property
     def command(self) -> str:
-        """Return the command, or whoever else runs the graph."""
+        """Return the name of what runs the graph, for messages."""
         return {Use.LAUNCH: "garrison launch", Use.RUN: "garrison pipeline run", Use.SESSION: "a session"}[self]
 
     @property

@@ -25,9 +25,7 @@ SYMBOLS: Mapping[str, str] = {
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
                              "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
-                             "done": "good", "queued": "due", "testing": "due",
-                             "waiting for approval": "due", "rejected": "bad", "starting": "busy",
-                             "alive": "good"}
+                             "done": "good", "starting": "busy", "alive": "good"}
 """State → its style."""
 KEYS: Sequence[tuple[str, str]] = (
     ("↑↓", "move"), ("⏎", "info"), ("a", "attach"), ("l", "logs"), ("w", "why"), ("r", "respawn"), ("p", "park"),

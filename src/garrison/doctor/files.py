@@ -15,7 +15,7 @@ from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
-from garrison.merge.queue import MergeQueue
+from garrison.processes.run_branch import target_queue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from garrison.doctor.fixes import Fix
+    from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.run import RunFiles
 
@@ -109,8 +110,7 @@ def _queues_of_runs(runtime: Runtime) -> dict[Path, MergeQueue]:
     queues = {}
     for run in run_records.list_runs(runtime.home):
         with suppress(GarrisonError):
-            launch = runtime.launch(run)
-            queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="doctor")
+            queue = target_queue(runtime, runtime.launch(run), "doctor")
             queues[queue.path] = queue
     return queues
 

@@ -97,7 +97,7 @@ class CandidateBuilder:
                 built.append(candidate)
             elif not chosen:  # behind others it waits: with them landed, the target may have it already
                 return self._record_unbuildable(entry, tip, candidate)
-        if built and self._has_damage(tip, str(built[-1].commit), chosen):
+        if built and self._drop_damage(tip, str(built[-1].commit), chosen):
             return Progress("built again", chosen[0].id)
         self._chain = CandidateChain(tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
                                      (tip, *(str(each.commit) for each in built)))
@@ -146,7 +146,7 @@ class CandidateBuilder:
             self._chain = self._chain.prefix(batch)
             return self._chain
         built_again = self._build_chain(tip, batch)
-        while built_again is not None and self._has_damage(tip, built_again[1][-1], batch):
+        while built_again is not None and self._drop_damage(tip, built_again[1][-1], batch):
             built_again = self._build_chain(tip, batch)
         if built_again is None:
             return None
@@ -166,7 +166,7 @@ class CandidateBuilder:
             commits.append(candidate.commit)
         return trees, commits
 
-    def _has_damage(self, tip: str, commit: str, batch: Sequence[MergeEntry]) -> bool:
+    def _drop_damage(self, tip: str, commit: str, batch: Sequence[MergeEntry]) -> bool:
         """Set aside the objects of a chain that a power cut damaged after a dead processor had written them; return
         whether there were any.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition, UsageError
+from garrison.pipeline.node_status import Landing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,16 +37,16 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 
 FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 """Statuses that nothing follows."""
-WAITING_FOR_APPROVAL = "waiting for approval"
+WAITING_FOR_APPROVAL = Landing.WAITING_FOR_APPROVAL.value
 """Reason of an entry that a person has to approve."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
 """Final statuses of an entry whose node has not landed."""
 SHOWN: Mapping[str, str] = {
-    "queued": "queued", "landing_blocked": "queued", "held": "queued",
-    "candidate": "testing", "testing": "testing", "landing": "testing",
-    "landed": "landed",
-    "conflict": "rejected", "rejected": "rejected",
-    "cancelled": "withdrawn", "superseded": "withdrawn",
+    **dict.fromkeys(("queued", "landing_blocked", "held"), Landing.QUEUED.value),
+    **dict.fromkeys(("candidate", "testing", "landing"), Landing.TESTING.value),
+    "landed": Landing.LANDED.value,
+    **dict.fromkeys(("conflict", "rejected"), Landing.REJECTED.value),
+    **dict.fromkeys(("cancelled", "superseded"), Landing.WITHDRAWN.value),
 }
 """Status → the word for the landing of its node, unless it waits for approval."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)

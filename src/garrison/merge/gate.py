@@ -57,8 +57,8 @@ printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 read -r left 2>/dev/null < "/proc/$$/task/$$/children"
 [ -z "$left" ] || exec sleep 86400
 """
-"""Orphans of the command become children of the wrapper, a subreaper, however they hide. If any are left it stays their
-parent, so that whoever reads the verdict finds and ends them."""
+"""Shell that runs the command and records its verdict. As a subreaper it becomes the parent of the command's orphans,
+however they hide. If any are left it stays, so that the reader of the verdict finds and ends them."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 _PID_TIMEOUT = 2.0

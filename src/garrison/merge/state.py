@@ -252,7 +252,7 @@ def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
 
 
 def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
-    # A target that had it all already did not move: its tip is a commit of somebody else.
+    # If the target had all of it already, it did not move, and its tip is a commit of other work.
     commit = "" if record.commit == record.old else record.commit
     return replace(entry, status="landed", commit=commit, reason=record.reason, files=())
 

@@ -30,6 +30,7 @@ class Landing(StrEnum):
     WAITING_FOR_APPROVAL = "waiting for approval"
     LANDED = "landed"
     REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
     NO_CHANGE = "no change"
     """It succeeded and changed nothing: there was nothing to land."""
 
@@ -58,9 +59,12 @@ SHOWN: Mapping[str, str] = {
 
 def shown(status: str, landing: str = "") -> str:
     """Return the word of a status for people; `landing` is `no change` if there was nothing to land."""
-    is_unchanged = status == VALIDATED and landing == Landing.NO_CHANGE
-    return Landing.NO_CHANGE.value if is_unchanged else SHOWN.get(status, status)
+    return Landing.NO_CHANGE.value if is_unchanged(status, landing) else SHOWN.get(status, status)
 
+
+def is_unchanged(status: str, landing: str) -> bool:
+    """Return whether a node succeeded without a change."""
+    return status == VALIDATED and landing == Landing.NO_CHANGE
 
 
 TRANSITIONS: Mapping[str, frozenset[str]] = {

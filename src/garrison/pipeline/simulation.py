@@ -25,7 +25,7 @@ from garrison.pipeline.questions import AutoApprove, Prepared
 from garrison.pipeline.status_report import from_status_file
 
 Report = str | Mapping[str, Any]
-"""What a simulated attempt reports: a status word, or the fields of a status report."""
+"""Report of a simulated attempt: a status word, or the fields of a status report."""
 SimulatedOutcomes = Mapping[str, tuple[Report, int | None]]
 
 

@@ -30,6 +30,12 @@ class Reading(NamedTuple):
     word: str = ""
     problem: str = ""
 
+    def failure(self, reason: str, failure_class: str) -> tuple[str, str]:
+        """Return reason and class of a failure, with the problem of an unknown word before what its reporter said."""
+        if not self.problem:
+            return reason, failure_class
+        return f"{self.problem}: {reason}" if reason else self.problem, failure_class or UNKNOWN_OUTCOME
+
 
 def read_word(word: str, asked: Container[str] | None) -> Reading:
     """Return what a status word means; `asked` are the words that edges ask for, as `Unit.words`.
@@ -67,10 +73,7 @@ def from_status_file(data: Mapping[str, Any], asked: Container[str] | None) -> O
     if not isinstance(updates, (dict, Mapping)):
         raise UsageError("context_updates must be an object of keys and values")
     reading = read_word(word, asked)
-    reason, failure_class = _text(data, "failure_reason"), _text(data, "failure_class")
-    if reading.problem:
-        reason = f"{reading.problem}: {reason}" if reason else reading.problem
-        failure_class = failure_class or UNKNOWN_OUTCOME
+    reason, failure_class = reading.failure(_text(data, "failure_reason"), _text(data, "failure_class"))
     context = {str(key): value for key, value in updates.items()}
     return Outcome(reading.status, label or reading.word, tuple(ids), context, _text(data, "notes"), reason,
                    failure_class, reading.word)

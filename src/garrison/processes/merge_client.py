@@ -46,8 +46,7 @@ class MergeStatus:
     @classmethod
     def of(cls, entry: MergeEntry) -> MergeStatus:
         """Return the status of an entry."""
-        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "",
-                   entry.target)
+        return cls(entry.attempt, entry.status, entry.reason or "", entry.commit or "", entry.target)
 
 
 class MergeClient:

@@ -18,7 +18,6 @@ from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
-from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
 from garrison.pipeline.open_run import graph_digest
@@ -271,7 +270,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
         launch = replace(launch, gate=request.gate or plan.gate)
         _check_node_gate(runtime, launch, git, request, report)
         return launch
-    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
+    queue = run_branch.target_queue(runtime, launch, "launch", git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
     setup = launch.setup
@@ -304,7 +303,7 @@ def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: Launch
     """Refuse a gate of the run's own branch that does not pass where the branch begins."""
     if launch.land == LAND_NODE or launch.node_gate in (None, launch.gate):
         return
-    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
+    queue = run_branch.target_queue(runtime, launch, "launch", git)
     config = QueueConfig(launch.node_gate, launch.setup, timeout=runtime.timing.gate_timeout,
                          lock_files=tuple(launch.lock_files))
     try:
@@ -404,10 +403,7 @@ def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:
 
 def _restore_gate(runtime: Runtime, launch: Launch, git: Git) -> None:
     """Configure a queue whose journal was damaged and moved away, with the options that the run was launched with."""
-    if launch.onto != launch.base:
-        branch_queue = run_branch.node_queue(runtime, launch, "launch", git)
-        if branch_queue.state.config is None:
-            run_branch.configure(branch_queue, launch, runtime.timing.gate_timeout)
-    queue = MergeQueue(runtime.home, Path(launch.repo), launch.base, clock=runtime.clock, token="launch", git=git)
-    if launch.land != LAND_NONE and queue.state.config is None and (launch.gate or launch.no_gate):
-        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, runtime.timing.gate_timeout))
+    queues = run_branch.node_queue(runtime, launch, "launch", git), run_branch.landing_queue(
+        runtime, launch, "launch", git)
+    for queue in filter(None, queues):
+        run_branch.restore_gate(queue, launch, runtime.timing.gate_timeout)

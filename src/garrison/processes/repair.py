@@ -324,9 +324,7 @@ def _write_journal(runtime: Runtime, files: RunFiles, stored: list[Entry], event
     seq = max((each.seq for each in stored), default=0) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
     if path.exists():
-        folder = atomic.make_directory(runtime.home / "quarantine")
-        atomic.write(folder / f"{now.translate({ord(char): None for char in '-:.'})}-{files.run}-journal.jsonl",
-                     atomic.read(path) or b"")
+        quarantine(runtime.home, path, now, replaced=True)
     atomic.make_directory(path.parent)
     lines = [journal.Entry(seq + number, epoch, token, now, event.kind, encode(event))
              for number, event in enumerate(events, 1)]

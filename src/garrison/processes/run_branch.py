@@ -83,6 +83,11 @@ def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> Non
     from garrison.merge import recovery  # rarely needed, and every guardian loads this module
 
     recovery.rebuild(queue)
+    restore_gate(queue, launch, gate_timeout)
+
+
+def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
+    """Record the gate of a run in a queue of its own that has lost it."""
     if queue.state.config is not None:
         return
     if queue.target != launch.base:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import VALIDATED, Landing, check_transition
+from garrison.pipeline.node_status import VALIDATED, check_transition, is_unchanged
 from garrison.processes.run_flow import RunFlow
 from garrison.records.events import (
     ChildDied,
@@ -90,9 +90,14 @@ class NodeState:
     landing: str = ""
 
     @property
+    def is_unchanged(self) -> bool:
+        """Return whether it succeeded without a change."""
+        return is_unchanged(self.status, self.landing)
+
+    @property
     def has_landed(self) -> bool:
         """Return whether its work landed; one that changed nothing succeeded without landing."""
-        return self.status == VALIDATED and self.landing != Landing.NO_CHANGE
+        return self.status == VALIDATED and not self.is_unchanged
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class RunState:
     @property
     def unchanged(self) -> int:
         """Return the number of nodes that succeeded without a change."""
-        return sum(node.landing == Landing.NO_CHANGE and node.status == VALIDATED for node in self.nodes.values())
+        return sum(node.is_unchanged for node in self.nodes.values())
 
     @property
     def statuses(self) -> dict[str, str]:

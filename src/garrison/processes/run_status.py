@@ -54,7 +54,7 @@ UNFINISHED = frozenset({Status.NEW, Status.RUNNING, Status.WAITING, Status.PARKE
 
 
 class ProcessFacts(Protocol):
-    """What the status of a run depends on, of one of its processes."""
+    """Facts about one process on which the status of its run depends."""
 
     @property
     def role(self) -> str:

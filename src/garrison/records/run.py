@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LAND_NODE, LAND_RUN, LAND_NONE = "node", "run", "none"
 LANDS = (LAND_NODE, LAND_RUN, LAND_NONE)
-"""What lands on the target: each finished node; the whole run, once, at its exit; nothing, the run's branch stays."""
+"""Words of `Launch.land`: each finished node lands; the whole run lands once, at its exit; nothing lands."""
 
 
 @dataclass(frozen=True)

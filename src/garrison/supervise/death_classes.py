@@ -15,10 +15,10 @@ class Ruling:
 
     counts: bool
     follows: str
-    weight: float = 1.0
-    """Part of a death for which one of this class counts."""
     """backoff · at once · pause (a while, longer each time) · reset (wait until a rate limit resets) · person (park
     until a person acts) · resume (when the person who stopped it resumes it) · never (its work is done)."""
+    weight: float = 1.0
+    """Part of a death for which one of this class counts."""
 
     @property
     def restarts(self) -> bool:

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
-from garrison.records.hook import Hook, continue_hook
+from garrison.records.hook import Hook, advance_phase, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import format_marker
@@ -287,6 +287,8 @@ class Incarnation:
         self._path = str(store.path(Identity, self.key))
         self._stamp: tuple[int, int, int] | None = None
         self.token = f"{self.key.full}#{self.number}"
+        self.phase = "planning"
+        """Phase to which `advance_hook` has brought its hook."""
 
     @property
     def marker(self) -> str:
@@ -345,6 +347,13 @@ class Incarnation:
             self.store.rebuild(Hook, self.key, self._known_hook, self.clock.utc())
             self._last_hook = self.store.update(Hook, self.key, existing, incarnation=self.number)
         return self._last_hook
+
+    def advance_hook(self, phase: str) -> None:
+        """Move its own hook forward to `phase`, unless this incarnation has done so."""
+        if phase != self.phase:
+            now = self.clock.utc()
+            self.hook(lambda old: advance_phase(old, phase, now))
+            self.phase = phase
 
     def read_hook(self) -> Hook:
         """Return its own hook, rebuilt if it was damaged."""

@@ -9,7 +9,6 @@ A child of `spawn` is collected by `reap` or `exit_code` and by nothing else; it
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal as signals
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Shortage
+from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -355,7 +355,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
             start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds),
             preexec_fn=_subreaper_setter() if subreaper else None)  # noqa: PLW1509  # one system call, no lock
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        if is_shortage(error):
             raise Shortage(f"no room to start {argv[0]}: {error.strerror}; it is tried again") from error
         raise GarrisonError(f"cannot start {argv[0]} in {cwd}: {error.strerror}; check the program and the "
                             "directory") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.guardian.parking import find_parked
@@ -376,8 +376,7 @@ def place_of(state: RunState, name: str) -> str:
 
 def place_of_status(status: str, landing: str) -> str:
     """Return the place of a node with this status that is not parked."""
-    is_unchanged = status == "validated" and landing == Landing.NO_CHANGE
-    return Landing.NO_CHANGE.value if is_unchanged else PLACE_BY_STATUS[status]
+    return Landing.NO_CHANGE.value if is_unchanged(status, landing) else PLACE_BY_STATUS[status]
 
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,

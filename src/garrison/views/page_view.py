@@ -15,7 +15,7 @@ from typing import Any
 
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
@@ -411,7 +411,7 @@ def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:
 
 
 def _node_kind(record: NodeChanged) -> str:
-    if record.status == "validated" and record.landing == Landing.NO_CHANGE:
+    if is_unchanged(record.status, record.landing):
         return "unchanged"
     retry = "attempt" if record.attempt > 1 else ""
     return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")

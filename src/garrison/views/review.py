@@ -37,7 +37,7 @@ class Review:
     """Its commits that the target does not have, oldest first: `oid subject`."""
     stat: str
     diff: str
-    """What it changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
+    """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
     evidence: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Revie
 
 
 def _merge_base(git: Git, tip: str, oid: str) -> str:
-    return git.run("merge-base", tip, oid, check=False).out.strip() or tip
+    return git.merge_base(tip, oid) or tip
 
 
 def _evidence(task: Task | None, result: Result | None, folder: Path) -> list[str]:

@@ -26,5 +26,5 @@ from garrison.pipeline.flow.state import DONE, FAILED, ROOT, RUNNING, WAITING, C
 __all__ = [
     "DONE", "FAILED", "ROOT", "RUNNING", "WAITING", "Aborted", "Change", "Event", "Finished", "FlowState", "Place",
     "Restarted", "Resumed", "SentBack", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
-    "declined_at",    "event_from_data", "event_to_data", "node_to_return_to", "start",
+    "declined_at", "event_from_data", "event_to_data", "node_to_return_to", "start",
 ]

@@ -59,7 +59,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """What a run reached its exit with was refused; it returns to the node `to` (see `machine.node_to_return_to`)."""
+    """Refusal of the landing of a run at its exit; the run returns to the node `to` (`machine.node_to_return_to`)."""
 
     to: str
     reason: str = ""

@@ -23,7 +23,7 @@ LANDS = ("node", "run", "none", "pr")
 
 
 class Level(StrEnum):
-    """What an attribute belongs to."""
+    """Part of a graph that an attribute belongs to."""
 
     GRAPH = "graph"
     NODE = "node"

@@ -34,7 +34,6 @@ from garrison.processes.run_state import (
 )
 from garrison.processes.spawn import spawn_process, spawn_runner
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
-from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.events import (
@@ -121,7 +120,6 @@ class Guardian:
         self._decision = Decision([])
         self._agent_limit = AgentLimit.full(launch.max_agents)
         self._is_short = False
-        self._phase = "planning"
         self._since_snapshot = len(journal.entries)
         self._heartbeats: dict[Key, str] = {}
         """Life files of the living children; strings, since up to a hundred of them are checked every second."""
@@ -276,11 +274,11 @@ class Guardian:
         self._heartbeats = {child.identity.key: str(self.runtime.store.life_path(child.identity.key))
                             for child in self._view.children.values() if child.living and child.identity is not None}
         self._decision = policy.decide(self.plan, self.state, self._view, self._agents_allowed(self._view),
-                                       self.policy,
-                                       self.launch.max_rework)
+                                       self.policy, self.launch.max_rework)
         for action in self._decision.actions:
             perform(self, action, self._view)
-        self._move_hook()
+        if self.exit_code is None:
+            self.incarnation.advance_hook(self.state.phase)
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
             self._record(copy_launch(self.files, self.launch))
@@ -507,21 +505,12 @@ class Guardian:
     def _terminate(self, action: Action, view: GuardianView) -> None:
         self.supervisor.terminate(self._child(action.target, view))
 
-    # ---- the end, and the guardian's own hook
+    # ---- the end
 
     def _end(self, action: Action, view: GuardianView) -> None:
-        self._move_hook()
+        self.incarnation.advance_hook(self.state.phase)
         self.exit_code = exit_gracefully(self.incarnation, self.state.status)
         self.supervisor.journal.close()
-
-    def _move_hook(self) -> None:
-        """Bring the guardian's own hook to the phase that the nodes imply."""
-        wanted = self.state.phase
-        if wanted == self._phase or self.exit_code is not None:
-            return
-        now = self.runtime.clock.utc()
-        self.incarnation.hook(lambda old: hooks.advance_phase(old, wanted, now))
-        self._phase = wanted
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Guardian, Action, GuardianView], None]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,

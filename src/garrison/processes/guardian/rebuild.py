@@ -40,7 +40,7 @@ _MOST_STEPS = 10_000
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """What is left of one attempt at a node; `step` is '' in runs of older releases."""
+    """Evidence of one attempt at a node; `step` is '' in runs of older releases."""
 
     attempt: int
     step: str = ""
@@ -65,7 +65,7 @@ class AttemptEvidence:
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """What is left of a run beside its journal."""
+    """Evidence of a run beside its journal."""
 
     attempts: Mapping[str, Sequence[AttemptEvidence]] = field(default_factory=dict)
     """Node → its attempts, in order."""

@@ -32,7 +32,6 @@ from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, Run
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.processes.temp_files import remove_temp_files
-from garrison.records import hook as hooks
 from garrison.records import signals
 from garrison.records.events import (
     GuardianUnparked,
@@ -107,7 +106,6 @@ class Launcher:
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._is_ready = self._is_disk_full = self._is_short = False
-        self._phase = "planning"
         self._heartbeat = str(runtime.store.life_path(self.guardian_key))
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, self.guardian_key), signals.inbox_path(runtime.home, incarnation.key),
@@ -183,17 +181,9 @@ class Launcher:
         for action in self._decision.actions:
             perform(self, action, self._view)
         self._notify()
-        self._move_hook()
+        if self.exit_code is None:
+            self.incarnation.advance_hook(self.state.phase)
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
-
-    def _move_hook(self) -> None:
-        """Bring the launcher's own hook to the phase that the nodes imply."""
-        wanted = self.state.phase
-        if wanted == self._phase or self.exit_code is not None:
-            return
-        now = self.runtime.clock.utc()
-        self.incarnation.hook(lambda old: hooks.advance_phase(old, wanted, now))
-        self._phase = wanted
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the guardian's record, the inbox, the run's journal and full disks, while the
@@ -358,7 +348,7 @@ class Launcher:
         for entry in self._new_records():
             self.state.apply(entry)
             self.progress.show(entry)
-        self._move_hook()
+        self.incarnation.advance_hook(self.state.phase)
         reason = action.why or self.state.reason
         launch = self.launch
         self.progress.end(status, reason, self.state, describe_landed(

@@ -19,7 +19,6 @@ from garrison.processes import run_branch
 from garrison.processes.loop import exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
-from garrison.records import hook as hooks
 from garrison.records import signals
 from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
@@ -156,7 +155,6 @@ class Processor:
         self.supervisor.record(ProcessOpened(incarnation.number, incarnation.identity.pid))
         self.exit_code: int | None = None
         self.stopping = False
-        self._phase = "planning"
 
     def turn(self) -> bool:
         """Take each queue if it is free, work on it until it must wait, report the outcomes."""
@@ -165,8 +163,8 @@ class Processor:
         if self.stopping or self._is_orphaned():
             self._end("stopped" if self.stopping else "orphaned")
             return False
-        if self._phase == "planning" and self._has_entries():
-            self._move_hook("executing")
+        if self.incarnation.phase == "planning" and self._has_entries():
+            self.incarnation.advance_hook("executing")
         has_more = False
         for worker in self.workers:
             has_more |= worker.turn()
@@ -177,12 +175,6 @@ class Processor:
             return any(entry.run == self.launch.run_id
                        for worker in self.workers for entry in worker.queue.state.entries.values())
         return False
-
-    def _move_hook(self, phase: str) -> None:
-        """Move its own hook: executing from its run's first entry on, merged once the run is done."""
-        now = self.runtime.clock.utc()
-        self.incarnation.hook(lambda old: hooks.advance_phase(old, phase, now))
-        self._phase = phase
 
     def _is_orphaned(self) -> bool:
         """Return whether it is idle, and neither guardian nor launcher is alive to end it when the run is over."""
@@ -234,6 +226,6 @@ class Processor:
             worker.merge.close(end_gate=True)
         with contextlib.suppress(GarrisonError):  # a journal that cannot be read says nothing of the end
             if read_run_state(self.runtime, self.launch.run_id).status == Status.DONE:
-                self._move_hook("merged")
+                self.incarnation.advance_hook("merged")
         self.exit_code = exit_gracefully(self.incarnation, reason)
         self.supervisor.journal.close()

@@ -82,7 +82,7 @@ class RunnerJobs:
         disk_space.require_space(self.worktree)
         shortage.require_room(shortage.MIN_FOR_WORK)
         if now < self._retry_at:
-            raise Shortage("the last try had no room for its processes on this machine")
+            raise Shortage(f"the last try {NO_ROOM}")
 
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""

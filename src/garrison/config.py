@@ -1,7 +1,7 @@
 """Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
 This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has two tables:
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has three tables:
 
     [agents.aider]                                  # a profile: how an agent of that name is run
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -11,6 +11,9 @@ This is the only module that reads garrison's environment variables for itself. 
     command = ["notify-send", "garrison {run}", "{text}"]
     on = ["escalate", "question", "failed"]
     timeout = 10
+
+    [sandbox]                                       # what confined processes may do: see `sandbox.rights`
+    mode = "auto"
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify")
+TABLES = ("agents", "notify", "sandbox")
 """Tables of config.toml."""
+PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide")
+"""Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
+SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
+"""Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "on", "timeout")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name."""
@@ -244,7 +251,8 @@ def _parse_agent(where: str, name: str, table: Any) -> AgentConfig:
     kind = kind_of(name, table)
     if kind not in AGENT_KINDS:
         raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(AGENT_KINDS)}")
-    settings = {key: value for key, value in table.items() if key not in ("kind", "env") and not key.startswith("x_")}
+    settings = {key: value for key, value in table.items()
+                if key not in ("kind", "env", *PROFILE_RIGHTS) and not key.startswith("x_")}
     return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings)
 
 

@@ -25,6 +25,10 @@ AIDER = '[agents.aider]\nargv = ["aider"]\n'
     ("[agents.big]\nkind = 'claude'\nmodle = 'x'\n", 3, "modle is not a setting of [agents.big]; did you mean model?"),
     ("[agents.big]\nkind = 'claude'\nowner = 'x'\n", 3, "owner is not a setting of [agents.big]; there are kind, env,"),
     ("[agents.talk]\nkind = 'session'\nteir = 'x'\n", 3, "teir is not a setting of [agents.talk]; did you mean tier?"),
+    (AIDER + "netwrok = 'none'\n", 3, "netwrok is not a setting of [agents.aider]; did you mean network?"),
+    ("[sandbox]\nmod = 'none'\n", 2, "mod is not a setting of [sandbox]; did you mean mode?"),
+    ("[sandbox.gaet]\nmode = 'none'\n", 1, "gaet is not a setting of [sandbox]; did you mean gate?"),
+    ("[sandbox.gate]\nhidden = []\n", 2, "hidden is not a setting of [sandbox.gate]; did you mean hide?"),
     ('agents.aider = {argv = ["aider"], sucess = "x"}\n', 1, "sucess is not a setting of [agents.aider]; did you mean"),
 ])
 def test_a_misspelt_key_is_named_with_its_line(text: str, line: int, message: str, tmp_path: Path) -> None:
@@ -43,10 +47,10 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
     check_configuration(tmp_path, notes.append)
     path = tmp_path / "config.toml"
     assert notes == [
-        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify; a key of your own begins "
-        "with x_",
-        f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, argv, success; a key of your "
-        "own begins with x_"]
+        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify, sandbox; a key of your "
+        "own begins with x_",
+        f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, argv, success, "
+        "sandbox, network, hosts, read, write, hide; a key of your own begins with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
 
 

@@ -2,7 +2,7 @@
 
 A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
 A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude` and `session`, and of `[notify]`, are closed: there every unknown key is an error.
+of kinds `claude` and `session`, of `[notify]` and of `[sandbox]`, are closed: there every unknown key is an error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents.claude.settings import READERS
 from garrison.agents.registry import SESSION_SETTINGS
-from garrison.config import AGENT_KINDS, NOTIFY_KEYS, TABLES, ConfigFile, kind_of, read_config
+from garrison.config import (
+    AGENT_KINDS,
+    NOTIFY_KEYS,
+    PROFILE_RIGHTS,
+    SANDBOX_KEYS,
+    TABLES,
+    ConfigFile,
+    kind_of,
+    read_config,
+)
 from garrison.errors import UsageError
+from garrison.sandbox.rights import ROLE_TABLES, check_rights
 from garrison.spelling import nearest
 
 if TYPE_CHECKING:
@@ -38,12 +48,13 @@ def check_config(home: Path) -> list[ConfigProblem]:
 
 
 def check_configuration(home: Path, report: Callable[[str], None]) -> None:
-    """Refuse a config.toml with invalid notifications or misspelt keys; report what nothing reads."""
+    """Refuse a config.toml with misspelt keys, invalid notifications or rights; report what nothing reads."""
     for problem in check_config(home):
         if problem.is_error:
             raise UsageError(problem.text)
         report(f"note: {problem.text}")
     read_config(home).notify()
+    check_rights(read_config(home))
 
 
 def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
@@ -52,11 +63,18 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
     for name, table in agents.items() if isinstance(agents, dict) else ():
         if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
             continue
-        known = ("kind", "env", *SETTINGS[kind])
+        known = ("kind", "env", *SETTINGS[kind], *PROFILE_RIGHTS)
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
     notify = config.tables.get("notify")
     if isinstance(notify, dict):
         yield from _unknown(config, ("notify",), notify, NOTIFY_KEYS, is_closed=True)
+    sandbox = config.tables.get("sandbox")
+    if isinstance(sandbox, dict):
+        yield from _unknown(config, ("sandbox",), sandbox, (*SANDBOX_KEYS, *ROLE_TABLES), is_closed=True)
+        for role in ROLE_TABLES:
+            table = sandbox.get(role)
+            if isinstance(table, dict):
+                yield from _unknown(config, ("sandbox", role), table, SANDBOX_KEYS, is_closed=True)
 
 
 def _unknown(config: ConfigFile, where: tuple[str, ...], table: Mapping[str, object], known: Collection[str], *,

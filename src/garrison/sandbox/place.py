@@ -1,0 +1,84 @@
+"""Places: everything that one confined process tree is given. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Role(StrEnum):
+    """Kind of process tree; the kinds have rights of their own."""
+
+    AGENT = "agent"
+    VALIDATOR = "validator"
+    SETUP = "setup"
+    ACCEPTANCE = "acceptance"
+    GATE = "gate"
+    TOOL = "tool"
+
+
+class Mode(StrEnum):
+    """Mechanism that holds the confinement."""
+
+    AUTO = "auto"
+    """Bubblewrap, else Landlock, else refuse."""
+    BUBBLEWRAP = "bubblewrap"
+    LANDLOCK = "landlock"
+    NONE = "none"
+
+
+class Network(StrEnum):
+    """Network of a confined tree."""
+
+    NONE = "none"
+    """Its own loopback device only."""
+    ALLOW = "allow"
+    """Its own loopback device, and garrison's proxy to the allowed hosts."""
+    OPEN = "open"
+    """The machine's network."""
+
+
+DEFAULT_MODE = Mode.NONE
+DEFAULT_NETWORK = Network.OPEN
+DEFAULT_HOSTS = "default"
+"""Word in `hosts` that stands for the hosts that are allowed without a setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Rights of a confined tree, as config.toml states them."""
+
+    mode: Mode = DEFAULT_MODE
+    network: Network = DEFAULT_NETWORK
+    hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
+    """Hosts that `Network.ALLOW` admits."""
+    read: tuple[Path, ...] = ()
+    """Paths that are shown in addition, read-only."""
+    write: tuple[Path, ...] = ()
+    """Paths that are shown in addition, writable."""
+    hide: tuple[Path, ...] = ()
+    """Paths that are not shown although something above them is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the machine that is shown inside at `target`."""
+
+    source: Path
+    target: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """All that one confined process tree is given."""
+
+    role: Role
+    rights: Rights
+    worktree: Path
+    private: Path
+    """garrison's folder for this tree; it holds the tree's `tmp/` and `home/`."""
+    mounts: tuple[Mount, ...] = field(default=())
+    """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
+    worktree_writable: bool = True

@@ -1,0 +1,72 @@
+"""Rights of confined processes, as config.toml and GARRISON_SANDBOX state them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.config_check import check_configuration
+from garrison.errors import UsageError
+from garrison.sandbox.place import DEFAULT_MODE, Mode, Network, Rights, Role
+from garrison.sandbox.rights import read_rights
+
+TEXT = """
+[sandbox]
+mode = "bubblewrap"
+network = "allow"
+hosts = ["default", "example.org"]
+hide = ["~/.config/company"]
+
+[sandbox.gate]
+network = "none"
+
+[agents.aider]
+argv = ["aider"]
+sandbox = "landlock"
+write = ["~/.cache/uv", "/srv/cache/"]
+"""
+ENVIRON = {"HOME": "/home/ada"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text(TEXT)
+    return tmp_path
+
+
+def test_a_home_without_configuration_has_the_defaults(tmp_path: Path) -> None:
+    assert read_rights(tmp_path, Role.AGENT, "command", ENVIRON) == Rights(mode=DEFAULT_MODE)
+
+
+def test_a_more_specific_table_replaces_keys_of_a_more_general_one(home: Path) -> None:
+    general = Rights(Mode.BUBBLEWRAP, Network.ALLOW, ("default", "example.org"),
+                     hide=(Path("/home/ada/.config/company"),))
+    assert read_rights(home, Role.AGENT, "command", ENVIRON) == general
+    assert read_rights(home, Role.SETUP, "", ENVIRON) == general
+    gate = read_rights(home, Role.GATE, "", ENVIRON)
+    assert (gate.mode, gate.network, gate.hide) == (Mode.BUBBLEWRAP, Network.NONE, general.hide)
+    agent = read_rights(home, Role.AGENT, "aider", ENVIRON)
+    assert (agent.mode, agent.network) == (Mode.LANDLOCK, Network.ALLOW)
+    assert agent.write == (Path("/home/ada/.cache/uv"), Path("/srv/cache"))
+
+
+def test_the_variable_replaces_every_mode(home: Path) -> None:
+    for role, agent in ((Role.AGENT, "aider"), (Role.GATE, "")):
+        assert read_rights(home, role, agent, {**ENVIRON, "GARRISON_SANDBOX": "none"}).mode is Mode.NONE
+    with pytest.raises(UsageError, match="GARRISON_SANDBOX='non' should be one of auto, bubblewrap, landlock, none"):
+        read_rights(home, Role.GATE, "", {"GARRISON_SANDBOX": "non"})
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[sandbox]\nmode = 'bublewrap'\n", r":2: mode of \[sandbox\] is 'bublewrap'; use one of auto, bubblewrap, "),
+    ("[sandbox.gate]\nnetwork = true\n", r":2: network of \[sandbox.gate\] is True; use one of none, allow, open"),
+    ("[agents.a]\nargv = ['a']\nwrite = ['cache']\n", r":3: write of \[agents.a\] names 'cache'; a path should be abs"),
+    ("[sandbox]\nhosts = 'a'\n", r":2: hosts of \[sandbox\]: hosts should be a list of strings"),
+    ("sandbox = 'none'\n", r":1: sandbox should be a table with mode, network, hosts, read, write, hide"),
+    ("[sandbox]\ngate = 'none'\n", r":2: sandbox.gate should be a table with mode, network, "),
+])
+def test_an_invalid_value_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        check_configuration(tmp_path, print)

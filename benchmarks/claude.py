@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.json_io import read_json
+from garrison.records.json_io import read_json
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use

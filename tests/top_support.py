@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from garrison.agents.claude import budget
 from garrison.cli.resolve import observer_of
 from garrison.merge.config import QueueConfig
-from garrison.records import journal
+from garrison.records import costs, journal
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -74,7 +73,7 @@ class HomeBuilder:
         """Record what a session of a node has cost today."""
         folder = RunFiles(self.home, run).attempt(node, 1) / "claude"
         folder.mkdir(parents=True, exist_ok=True)
-        budget.append_usage(folder / "usage.jsonl", budget.UsageRecord("result", f"s-{node}", self.now(), usd, "opus"))
+        costs.append_usage(folder / "usage.jsonl", costs.UsageRecord("result", f"s-{node}", self.now(), usd, "opus"))
 
     def queue_record(self, kind: str, data: dict[str, object], *, queue: str = "repo-1") -> None:
         """Append a record to the journal of a merge queue."""

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.json_io import append_line
 from garrison.records.journal import Writer, read_all
+from garrison.records.json_io import append_line
 from garrison.records.run import RunFiles
 from garrison.views.page_view import Observation, apply_patch
 from garrison.views.run_view import RunReader

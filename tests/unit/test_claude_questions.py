@@ -11,7 +11,7 @@ from garrison.agents.claude import cli_process, prompts, takeover, tools
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Prompt
-from garrison.agents.json_io import append_line, read_json, read_lines, write_json
+from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import Task
 from support import DEADLINE, wait_for

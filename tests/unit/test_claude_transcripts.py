@@ -9,8 +9,8 @@ import pytest
 
 from garrison.agents.claude import transcripts
 from garrison.agents.claude.transcripts import Mirror, TranscriptStore
-from garrison.agents.json_io import append_line, append_lines, read_lines
 from garrison.errors import Refused
+from garrison.records.json_io import append_line, append_lines, read_lines
 
 KEY = {"project_key": "-tree", "session_id": "s"}
 SUB = {**KEY, "subpath": "subagents/agent-1"}

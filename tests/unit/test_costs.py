@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude import budget
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.budget import Limits
 from garrison.agents.session_agent import ORDER
+from garrison.records import costs
+from garrison.records.costs import Limits
 from garrison.records.run import RunFiles
 from garrison.views import usage
 
@@ -21,7 +21,7 @@ def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> Atte
     """An answer of a node's session; where its files are."""
     files = AttemptFiles(RunFiles(home, run).attempt(node, attempt))
     files.folder.mkdir(parents=True, exist_ok=True)
-    budget.append_usage(files.usage, budget.call_record(f"{node}{attempt}", f"{DAY}T10:00:00Z", f"m{tokens}", "haiku",
+    costs.append_usage(files.usage, costs.call_record(f"{node}{attempt}", f"{DAY}T10:00:00Z", f"m{tokens}", "haiku",
                                            {"input_tokens": tokens, "output_tokens": 10}))
     return files
 
@@ -34,15 +34,15 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
     spoken = call(tmp_path, "r1", "b", 200)
     (spoken.folder.parent / ORDER).write_text(json.dumps({"settings": {"budget_run": 5.0}}))
     call(tmp_path, "r2", "a", 1_000_000)
-    costs = usage.CostReader(tmp_path)
-    found = costs.read(DAY).of_run("r1").to_json()
+    reader = usage.CostReader(tmp_path)
+    found = reader.read(DAY).of_run("r1").to_json()
     assert found["tokens"] == {"all": [1_000_300, 30], "nodes": {"a": [1_000_100, 20], "b": [200, 10]}}
     assert found["limits"] == {"run": 5.0, "day": 20, "nodes": {"a": 3.0}}
     assert (found["usd"], found["today"]) == (pytest.approx(1.0005, abs=1e-4), pytest.approx(2.0005, abs=1e-3))
     again.order.write_text(json.dumps({"settings": {"budget": 4.0}}))  # it was raised, and the session asked again
     call(tmp_path, "r1", "a", 300, attempt=2)
-    assert costs.read(DAY).of_run("r1").to_json()["limits"] == {"run": 5.0, "day": None, "nodes": {"a": 4.0}}
-    assert costs.read(DAY).of_run("r3").to_json() == {
+    assert reader.read(DAY).of_run("r1").to_json()["limits"] == {"run": 5.0, "day": None, "nodes": {"a": 4.0}}
+    assert reader.read(DAY).of_run("r3").to_json() == {
         "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None,
         "limits": {"run": None, "day": None, "nodes": {}}}
 

@@ -14,7 +14,6 @@ import pytest
 from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
-from garrison.agents.json_io import extract_object
 from garrison.delegation import context
 from garrison.delegation import prompts as classify
 from garrison.delegation.butler import AgentOrchestrator
@@ -34,6 +33,7 @@ from garrison.delegation.models import (
 from garrison.delegation.specialists import Crew, read_crew
 from garrison.delegation.time_phrases import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
+from garrison.records.json_io import extract_object
 from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, delegations, summarize
 
 # ---- 2.3.1, 2.3.2: who works

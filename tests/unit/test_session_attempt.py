@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from garrison.agents.base import Assignment, Outcome
-from garrison.agents.claude import budget, failures, policy, prompts, questions
+from garrison.agents.claude import failures, policy, prompts, questions
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.json_io import append_line, read_json
 from garrison.agents.session_agent import ORDER, SessionAttempt
 from garrison.processes.orchestrator.session_attempt import SessionProgram
+from garrison.records import costs
+from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import Task
 from garrison.session.adapters import ToolDispatcher, plain_adapters
@@ -259,7 +260,7 @@ def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path
     usage = tmp_path / "runs/r/nodes/a/attempts/1/claude/usage.jsonl"
     usage.parent.mkdir(parents=True)
     if ending == failures.BUDGET:
-        budget.append_usage(usage, budget.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 2.0))
+        costs.append_usage(usage, costs.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 2.0))
     assert life(prompt, ran, plays) is None
     assert files.read_endings()[-1].kind == ending
     before = list(ran)

@@ -24,10 +24,10 @@ from typing import Any
 import click
 
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.json_io import read_json, read_lines
 from garrison.cli.output import INTERRUPTED, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import Refused
+from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key
 from garrison_demo.report import (
     Rework,

@@ -27,9 +27,9 @@ from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent, CommandProfile
-from garrison.agents.json_io import write_json
 from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
+from garrison.records.json_io import write_json
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from garrison.agents.json_io import extract_object
 from garrison.delegation.models import AgentResult, Classification, DelegationContext, Turn
 from garrison.delegation.specialists import Crew
+from garrison.records.json_io import extract_object
 
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FENCED = re.compile(r"```json\s*(\{.*?\})\s*```\s*\Z", re.DOTALL)

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.json_io import extract_object
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
+from garrison.records.json_io import extract_object
 from garrison.session.adapters import DATA_ADAPTERS, Adapters, call_adapter
 from garrison.session.trust import Tier
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.json_io import append_line
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
+from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
 from garrison.session import adapters as adapting
 from garrison.session import state as states

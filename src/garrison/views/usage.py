@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import budget
-from garrison.agents.json_io import read_json
 from garrison.agents.session_agent import ORDER
+from garrison.records import costs
+from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
 from garrison.system import resource_usage
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
@@ -71,8 +71,8 @@ def next_pause(interval: float, cost: float) -> float:
 class RunCosts:
     """Costs of one run's sessions by node, and the limits on them."""
 
-    nodes: Mapping[str, budget.Spent]
-    limits: Mapping[str, budget.Limits]
+    nodes: Mapping[str, costs.Spent]
+    limits: Mapping[str, costs.Limits]
     today: float
     """US dollars of the whole home today."""
 
@@ -103,8 +103,8 @@ class RunCosts:
 class Costs:
     """Costs of a home's sessions and the limits on them, by (run, node)."""
 
-    nodes: Mapping[tuple[str, str], budget.Spent] = field(default_factory=dict)
-    limits: Mapping[tuple[str, str], budget.Limits] = field(default_factory=dict)
+    nodes: Mapping[tuple[str, str], costs.Spent] = field(default_factory=dict)
+    limits: Mapping[tuple[str, str], costs.Limits] = field(default_factory=dict)
     today: float = 0.0
     """US dollars, of the whole home."""
 
@@ -118,25 +118,25 @@ class CostReader:
     """Reads the costs of a home's sessions, every few seconds at most."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self._usage, self._due, self._costs = home, budget.UsageCache(), 0.0, Costs()
-        self._limits: dict[Path, tuple[int, budget.Limits]] = {}
+        self.home, self._usage, self._due, self._costs = home, costs.UsageCache(), 0.0, Costs()
+        self._limits: dict[Path, tuple[int, costs.Limits]] = {}
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + COST_INTERVAL
-            nodes: dict[tuple[str, str], budget.Spent] = {}
-            limits: dict[tuple[str, str], budget.Limits] = {}
+            nodes: dict[tuple[str, str], costs.Spent] = {}
+            limits: dict[tuple[str, str], costs.Limits] = {}
             today = 0.0
-            for run, node, path in budget.usage_files(self.home):
+            for run, node, path in costs.usage_files(self.home):
                 calls = self._usage.read(path)
-                nodes[run, node] = add_up([nodes.get((run, node), budget.Spent()), budget.total(calls)])
+                nodes[run, node] = add_up([nodes.get((run, node), costs.Spent()), costs.total(calls)])
                 limits[run, node] = self._limits_beside(path)  # the latest attempt comes last, and its limits apply
-                today += budget.total_of_day(calls, day)
+                today += costs.total_of_day(calls, day)
             self._costs = Costs(nodes, limits, today)
         return self._costs
 
-    def _limits_beside(self, usage_file: Path) -> budget.Limits:
+    def _limits_beside(self, usage_file: Path) -> costs.Limits:
         """Return the limits in the job of the session beside a usage file; read again only when that file has grown."""
         size = usage_file.stat().st_size
         read = self._limits.get(usage_file)
@@ -146,19 +146,19 @@ class CostReader:
         return read[1]
 
 
-def limits_of(job: object) -> budget.Limits:
+def limits_of(job: object) -> costs.Limits:
     """Return the limits in the job of a session; no limits if `job` is not one."""
     settings = job.get("settings") if isinstance(job, dict) else None
     limits = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
               if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)}
-    return budget.Limits(**limits)
+    return costs.Limits(**limits)
 
 
-def add_up(parts: Iterable[budget.Spent]) -> budget.Spent:
+def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:
     """Return the sum of some costs."""
-    costs = list(parts)
-    return budget.Spent(sum(part.usd for part in costs), sum(part.calls for part in costs),
-                        sum(part.input for part in costs), sum(part.output for part in costs))
+    spent = list(parts)
+    return costs.Spent(sum(part.usd for part in spent), sum(part.calls for part in spent),
+                        sum(part.input for part in spent), sum(part.output for part in spent))
 
 
 def rounded(usd: float | None) -> float | None:
@@ -172,18 +172,18 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
     """Return what sessions have cost, one row per node, run, day or model: `of, calls, input, output, usd`."""
-    groups: dict[str, list[budget.Spent]] = {}
-    for name, node, path in budget.usage_files(home, run):
-        for key, part in _split(budget.read_usage(path), by, name, node):
+    groups: dict[str, list[costs.Spent]] = {}
+    for name, node, path in costs.usage_files(home, run):
+        for key, part in _split(costs.read_usage(path), by, name, node):
             groups.setdefault(key, []).append(part)
     sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
     return [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
             for key, spent in sums.items()]
 
 
-def _split(calls: list[budget.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
+def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, costs.Spent]]:
     """Split the content of one usage file into (key, part)."""
-    whole = budget.total(calls)
+    whole = costs.total(calls)
     if by == "node":
         return [(f"{run}/{node}", whole)]
     if by == "run":
@@ -191,13 +191,13 @@ def _split(calls: list[budget.UsageRecord], by: str, run: str, node: str) -> lis
     if by == "day":
         return [(day, _of_day(calls, day)) for day in sorted({call.at[:10] for call in calls})]
     models = sorted({call.model for call in calls if call.model})
-    estimates = {model: budget.total(call for call in calls if call.model == model) for model in models}
+    estimates = {model: costs.total(call for call in calls if call.model == model) for model in models}
     estimated = sum(part.usd for part in estimates.values())
     share = whole.usd / estimated if estimated else 0.0  # divide what the CLI billed in proportion to the estimates
-    return [(model, budget.Spent(part.usd * share, part.calls, part.input, part.output))
+    return [(model, costs.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
 
 
-def _of_day(calls: list[budget.UsageRecord], day: str) -> budget.Spent:
-    part = budget.total(call for call in calls if call.kind == "call" and call.at[:10] == day)
-    return budget.Spent(budget.total_of_day(calls, day), part.calls, part.input, part.output)
+def _of_day(calls: list[costs.UsageRecord], day: str) -> costs.Spent:
+    part = costs.total(call for call in calls if call.kind == "call" and call.at[:10] == day)
+    return costs.Spent(costs.total_of_day(calls, day), part.calls, part.input, part.output)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from garrison.agents.json_io import extract_object
 from garrison.errors import GarrisonError
+from garrison.records.json_io import extract_object
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.models import Workflow
 from garrison.workflow.validation import validate

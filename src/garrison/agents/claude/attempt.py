@@ -22,8 +22,8 @@ from garrison.agents.claude.attempt_files import VALIDATOR, WORKER, AttemptFiles
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.claude.tools import to_agent_report
-from garrison.agents.json_io import read_json, write_json
 from garrison.records import atomic
+from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
 
 CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")

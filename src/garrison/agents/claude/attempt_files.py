@@ -32,8 +32,8 @@ from typing import Any
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.agents.json_io import append_line, read_json, read_lines
 from garrison.records import atomic
+from garrison.records.json_io import append_line, read_json, read_lines
 
 
 class AttemptFiles:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.json_io import read_json, write_json
+from garrison.records.json_io import read_json, write_json
 from garrison.system import processes
 
 if TYPE_CHECKING:

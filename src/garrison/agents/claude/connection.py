@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import budget, cli_process, failures, policy, questions, tools, transcripts
+from garrison.agents.claude import cli_process, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
     ClaudeClient,
@@ -33,9 +33,9 @@ from garrison.agents.claude.client import (
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
-from garrison.agents.json_io import append_line, read_json
 from garrison.agents.result import LANDING
-from garrison.records import atomic
+from garrison.records import atomic, costs
+from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
 from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
@@ -58,11 +58,11 @@ class Connection:
     def __init__(self, job: ConnectionJob) -> None:
         self.job, self.settings = job, job.settings
         self.files = AttemptFiles(job.attempt_folder)
-        self._meter = budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
+        self._meter = costs.Meter(Path(job.home), job.run, job.node, costs.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
         self._stderr: list[str] = []
         self._client = ClaudeClient(options_of(job, self.files, self._stderr.append), stale=self.settings.stale)
-        self._usage_log = budget.UsageLog(self.files.usage, job.session)
+        self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._resets_at: float | None = None
         self._stop = asyncio.Event()
         self._lock: LifeLock | None = None

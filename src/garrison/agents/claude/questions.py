@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.base import Question
 from garrison.agents.claude.policy import Decision, Step
-from garrison.agents.json_io import read_json, write_json
 from garrison.records import atomic
+from garrison.records.json_io import read_json, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents.claude import cli_process, policy, prompts, transcripts
 from garrison.agents.claude.policy import Ending
-from garrison.agents.json_io import encode, read_json
 from garrison.errors import NotFound, Refused
+from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.base import AgentReport, Function
 from garrison.agents.claude import questions
 from garrison.agents.claude.attempt_files import VALIDATOR
-from garrison.agents.json_io import write_json
 from garrison.agents.result import parse_report
 from garrison.errors import UsageError
 from garrison.records import atomic
+from garrison.records.json_io import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from garrison.agents.json_io import append_lines, encode, read_lines
 from garrison.errors import Refused
 from garrison.records import atomic
+from garrison.records.json_io import append_lines, encode, read_lines
 
 MESSAGES = frozenset({"user", "assistant"})
 """Kinds of entries without which there is nothing to resume."""

@@ -32,16 +32,16 @@ from typing import Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import budget, cli_process, failures, policy, prompts, questions, settings, tools
+from garrison.agents.claude import cli_process, failures, policy, prompts, questions, settings, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.json_io import read_json, write_json
 from garrison.agents.result import LANDING
 from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError
-from garrison.records import atomic
+from garrison.records import atomic, costs
+from garrison.records.json_io import read_json, write_json
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
@@ -109,7 +109,7 @@ class SessionProgram:
         tier = require_working_tier(self.order["tier"], read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
-        self._usage_log = budget.UsageLog(self.files.usage, uuid.uuid4().hex)
+        self._usage_log = costs.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.Ending]
         self._answered = False
 
@@ -209,8 +209,8 @@ class SessionProgram:
         """Wrap the model: suspend at a limit on costs, and at an error that is transient or that a person can
         resolve."""
         assert self.settings is not None
-        limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
-        meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
+        limits = costs.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
+        meter = costs.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
         endings = self.files.read_endings()
         after_person = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.json_io import append_line, read_lines
+from garrison.records.json_io import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
 """US dollars per million tokens, input and output, by a word of the model's name: estimates until the CLI's total."""

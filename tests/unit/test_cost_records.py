@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from garrison.agents.claude import budget
-from garrison.agents.claude.budget import Limits, Meter, UsageRecord
+from garrison.records import costs
+from garrison.records.costs import Limits, Meter, UsageRecord
 
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000}
 
@@ -22,31 +22,31 @@ def result(usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> 
 
 
 def test_tokens_are_priced_by_the_models_name_and_highest_for_an_unknown_one():
-    assert budget.estimate("claude-haiku-4", USAGE) == pytest.approx(1.5)
-    assert budget.estimate("claude-sonnet-9", USAGE) == pytest.approx(4.5)
-    assert budget.estimate("something new", USAGE) > budget.estimate("claude-opus-5", USAGE)
+    assert costs.estimate("claude-haiku-4", USAGE) == pytest.approx(1.5)
+    assert costs.estimate("claude-sonnet-9", USAGE) == pytest.approx(4.5)
+    assert costs.estimate("something new", USAGE) > costs.estimate("claude-opus-5", USAGE)
     cached = {"cache_read_input_tokens": 1_000_000}
-    assert budget.estimate("claude-haiku-4", cached) == pytest.approx(0.1)
+    assert costs.estimate("claude-haiku-4", cached) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("count", [None, -5, "many", [1], float("nan"), float("inf"), {}])
 def test_invalid_token_counts_cost_nothing_and_refund_nothing(count):
     told = {"input_tokens": count, "output_tokens": 100_000, "cache_read_input_tokens": count}
-    assert budget.estimate("claude-haiku-4", told) == pytest.approx(0.5)
-    made = budget.call_record("s", "now", "m", "claude-haiku-4", told)
+    assert costs.estimate("claude-haiku-4", told) == pytest.approx(0.5)
+    made = costs.call_record("s", "now", "m", "claude-haiku-4", told)
     assert (made.input, made.output, made.cache_read) == (0, 100_000, 0)
 
 
 def test_a_response_billed_twice_counts_once_and_the_clis_total_wins():
-    assert budget.total([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
-    told = budget.total([call("a", 9.0), result(0.5), call("b", 0.25)])
+    assert costs.total([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
+    told = costs.total([call("a", 9.0), result(0.5), call("b", 0.25)])
     assert told.usd == 0.75, "what the CLI has billed, and what came after"
     assert (told.calls, told.input, told.output) == (2, 20, 10)
 
 
 def test_the_clis_total_counts_over_resumes_and_not_over_sessions():
-    assert budget.total([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
-    assert budget.total([result(1.0), result(2.0, session="other")]).usd == 3.0
+    assert costs.total([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
+    assert costs.total([result(1.0), result(2.0, session="other")]).usd == 3.0
 
 
 def of(stretch: str, *lines: UsageRecord) -> list[UsageRecord]:
@@ -56,29 +56,29 @@ def of(stretch: str, *lines: UsageRecord) -> list[UsageRecord]:
 def test_calls_that_a_killed_cli_had_not_reported_stay_on_the_bill():
     """Its total is inherited by the next stretch only if it could end in order; a kill takes the rest with it."""
     killed = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(1.5))]
-    assert budget.total(killed).usd == 3.5
+    assert costs.total(killed).usd == 3.5
     stopped = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(3.5))]
-    assert budget.total(stopped).usd == 3.5
+    assert costs.total(stopped).usd == 3.5
     twice = [*of("1", call("a", 1.0)), *of("2", call("b", 1.0)), *of("3", call("c", 1.0), result(1.0))]
-    assert budget.total(twice).usd == 3.0
-    assert budget.total(twice[:2]).usd == 2.0
+    assert costs.total(twice).usd == 3.0
+    assert costs.total(twice[:2]).usd == 2.0
 
 
 def test_the_total_of_a_day():
     calls = [result(1.0, at="2026-01-01T23:00:00Z"), call("b", 0.5), result(1.25), call("c", 0.5, at="2026-01-03T01Z")]
-    assert budget.total_of_day(calls, "2026-01-01") == 1.0
-    assert budget.total_of_day(calls, "2026-01-02") == 0.25
-    assert budget.total_of_day(calls, "2026-01-03") == 0.5
+    assert costs.total_of_day(calls, "2026-01-01") == 1.0
+    assert costs.total_of_day(calls, "2026-01-02") == 0.25
+    assert costs.total_of_day(calls, "2026-01-03") == 0.5
 
 
 def test_a_torn_line_is_skipped_and_the_next_one_counts(tmp_path):
     path = tmp_path / "usage.jsonl"
-    budget.append_usage(path, call("a", 1.0))
+    costs.append_usage(path, call("a", 1.0))
     with path.open("a") as file:
         file.write('{"kind": "ca')
-    assert budget.total(budget.read_usage(path)).usd == 1.0
-    budget.append_usage(path, call("b", 2.0))
-    assert budget.total(budget.read_usage(path)).usd == 3.0, "a successor's line begins anew"
+    assert costs.total(costs.read_usage(path)).usd == 1.0
+    costs.append_usage(path, call("b", 2.0))
+    assert costs.total(costs.read_usage(path)).usd == 3.0, "a successor's line begins anew"
 
 
 @pytest.mark.parametrize(("limits", "which"), [
@@ -88,12 +88,12 @@ def test_each_limit_counts_its_own_sessions(tmp_path, limits, which):
     for run, node, attempt in (("r1", "a", 1), ("r1", "a", 2), ("r1", "b", 1), ("r2", "a", 1)):
         folder = tmp_path / "runs" / run / "nodes" / node / str(attempt) / "claude"
         folder.mkdir(parents=True)
-        budget.append_usage(folder / "usage.jsonl", call("m", 0.5 if run == "r1" else 1.0))
+        costs.append_usage(folder / "usage.jsonl", call("m", 0.5 if run == "r1" else 1.0))
     meter = Meter(tmp_path, "r1", "a", limits)
     path = tmp_path / "runs/r1/nodes/a/2/claude/usage.jsonl"
     over = meter.exceeded("2026-01-02")
     assert bool(over) == (which == "node"), over
-    budget.append_usage(path, call("n", 0.5))
+    costs.append_usage(path, call("n", 0.5))
     assert meter.exceeded("2026-01-02"), "a file that grew is read again"
     assert which in meter.exceeded("2026-01-02")
 
@@ -103,7 +103,7 @@ def test_without_a_limit_nothing_is_read(tmp_path):
 
 
 def test_a_usage_line_has_the_keys_of_version_0_1(tmp_path):
-    budget.append_usage(tmp_path / "usage.jsonl", call("a", 1.0))
+    costs.append_usage(tmp_path / "usage.jsonl", call("a", 1.0))
     line = json.loads((tmp_path / "usage.jsonl").read_text())
     assert set(line) == {"kind", "session", "at", "usd", "model", "message", "input", "output", "cache_read",
                          "cache_write", "stretch"}

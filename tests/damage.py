@@ -1,12 +1,14 @@
 """Damage test: kill a run half-way, damage two of its youngest files, resume it, and check what landed.
 
-    python -m tests.damage [--seeds 200 | --seed 17] [--keep]
+    python -m tests.damage [--seeds 200 | --seed 17] [--jobs 2] [--keep]
 
 A power cut or a full disk damages what was written last. From the seed follow the moment at which all is killed, which
 two of the `YOUNGEST` files are damaged (records, hooks, signals, journals, launch.json, results, the queue, loose
 objects of candidates) and in which of `WAYS`. Then `launch --resume` or `garrison up` must end the run: each node
 landed once, with its own work, on a tree that the gate passed; nothing is left over. A quarter of the seeds damage one
-file under the living run instead, and resume it only if it does not end by itself.
+file under the living run instead, and resume it only if it does not end by itself. In two of five the run lands as a
+whole (land=run: two queues, and a landing of its own in the journal); in two of five a person has to approve two nodes,
+and no work of theirs may land that was not approved.
 Exit code 0: that was so for all seeds.
 """
 
@@ -19,12 +21,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from garrison.merge.entry import MergeEntry
+from garrison.merge.queue import list_queues
 from support import Node, Place, git, make_repository, wait_for
 
 YOUNGEST = 12
@@ -34,6 +41,11 @@ ROUNDS = 3
 SECONDS = 120.0
 """Seconds after which a run that has not ended stands still."""
 RUN = "r1"
+BRANCH = f"garrison/{RUN}/integration"
+REVIEWED = ("b", "d")
+"""Nodes that have to be approved, if any have."""
+REVIEW_SECONDS = 0.3
+"""Seconds between two looks of the person who approves."""
 TIMING = {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.5", "GARRISON_RESTART_WINDOW": "3",
           "GARRISON_PROBE_AFTER": "1", "GARRISON_SPAWN_DEADLINE": "20"}
 
@@ -131,14 +143,42 @@ NODES = (Node("a", then="sleep 0.3"),
 GATE = 'sleep 0.4; git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
 
 
-class Trial:
-    """One seed; `damages` are (pattern in the home, way), instead of those that follow from it."""
+@dataclass(frozen=True)
+class Landing:
+    """How the work of a trial lands."""
 
-    def __init__(self, root: Path, seed: int, damages: Sequence[tuple[str, str]] = ()) -> None:
+    is_whole: bool = False
+    """The run lands as a whole (land=run)."""
+    is_reviewed: bool = False
+    """Two nodes have to be approved."""
+    is_late: bool = False
+    """They are approved only after the damage."""
+
+    @staticmethod
+    def draw(seed: int) -> Landing:
+        """Return that of a seed."""
+        dice = random.Random(f"landing of {seed}")
+        return Landing(dice.random() < 0.4, dice.random() < 0.4, dice.random() < 0.5)
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the graph."""
+        return [replace(node, attributes=", ".join(filter(None, (node.attributes, "approve=true"))))
+                if self.is_reviewed and node.name in REVIEWED else node for node in NODES]
+
+
+class Trial:
+    """One seed; `damages` are (pattern in the home, way), instead of those that follow from it, as is `landing`."""
+
+    def __init__(self, root: Path, seed: int, damages: Sequence[tuple[str, str]] = (),
+                 landing: Landing | None = None) -> None:
         self.dice, self.seed, self.damages = random.Random(seed), seed, damages
+        self.landing = landing or (Landing() if damages else Landing.draw(seed))
         make_repository(root / "repo")
         self.place = Place(root, env=dict(TIMING))
-        self.did: list[str] = []
+        self.did = [name for name, has in (("land=run", self.landing.is_whole), ("approve", self.landing.is_reviewed))
+                    if has]
+        self.approved: set[str] = set()
+        self._next_look = 0.0
 
     def run(self) -> None:
         """Run, kill, damage, resume, check; AssertionError says what was wrong."""
@@ -146,13 +186,14 @@ class Trial:
         is_living = dice.random() < 0.25 and not self.damages
         records_wanted = dice.randrange(2, 42) if not self.damages else 16
         watched = Watched(place)
-        child = place.launch(place.graph(*NODES), RUN, "--max-agents", "3", gate=GATE)
+        graph = place.graph(*self.landing.nodes(), attributes="land=run;" if self.landing.is_whole else "")
+        child = place.launch(graph, RUN, "--max-agents", "3", gate=GATE)
 
         def is_due() -> bool:
             watched.look()
             path = place.home / "runs" / RUN / "journal.jsonl"
             count = path.read_bytes().count(b"\n") if path.exists() else 0
-            return count >= records_wanted or child.poll() is not None
+            return count >= records_wanted or child.poll() is not None or self._is_held_up()
 
         wait_for("the run gets so far", is_due, SECONDS)
         if not is_living:
@@ -160,10 +201,7 @@ class Trial:
         watched.look()
         self._damage(watched, 1 if is_living else 2)
         if is_living:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(SECONDS)
-            assert child.poll() is not None, f"the living run stands still\n{place.logs()[-6000:]}"
-            self.did.append(f"ended with {child.returncode}")
+            self.did.append(f"ended with {self._end_of(child)}")
         self._resume()
         self._check()
 
@@ -185,13 +223,49 @@ class Trial:
                 return
             if self.dice.random() < 0.5 and self.place.command("up").stdout.strip():
                 self.did.append("up")
-                wait_for("the launcher ends", lambda: not self._launcher_lives(), SECONDS)
+                self._wait_for("the launcher ends", lambda: not self._launcher_lives())
                 continue
-            child = self.place.resume(RUN)
-            try:
-                self.did.append(f"resume: {child.wait(SECONDS)}")
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"the resumed run stands still\n{self.place.logs()[-8000:]}") from None
+            self.did.append(f"resume: {self._end_of(self.place.resume(RUN))}")
+
+    def _end_of(self, child: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of a launcher; return its exit code."""
+        self._wait_for("the run ends", lambda: child.poll() is not None)
+        return int(child.returncode)
+
+    def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, and approve meanwhile what waits for it; AssertionError if the run stands still."""
+        try:
+            wait_for(what, lambda: condition() or self._approve(), SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.place.logs()[-8000:]}") from None
+
+    def _is_held_up(self) -> bool:
+        """Approve what waits for it, unless that is to come after the damage: then return whether any waits."""
+        if self.landing.is_late:
+            return bool(self._awaiting())
+        return self._approve()
+
+    def _approve(self) -> bool:
+        """Approve what waits for it, now and then; return False, as there is more to wait for."""
+        if time.monotonic() >= self._next_look:
+            for entry in self._awaiting():
+                words = ("review", entry.node, "--run", RUN, "--approve")
+                if self.place.command(*words).returncode == 0:  # else its queue is damaged, or is just being rebuilt
+                    self.approved.add(entry.id)
+            self._next_look = time.monotonic() + REVIEW_SECONDS
+        return False
+
+    def _awaiting(self) -> list[MergeEntry]:
+        if not self.landing.is_reviewed:
+            return []
+        return [entry for entry in self._entries() if entry.awaits_approval]
+
+    def _entries(self) -> list[MergeEntry]:
+        """Return the entries of all queues whose journals can be read."""
+        with contextlib.suppress(OSError):  # it is being replaced
+            return [entry for queue in list_queues(self.place.home, lambda _: None)
+                    for entry in queue.state.entries.values()]
+        return []
 
     def _launcher_lives(self) -> bool:
         return any(" launch --home" in process.argv for process in self.place.living_processes())
@@ -210,7 +284,12 @@ class Trial:
         place, names = self.place, [node.name for node in NODES]
         assert self._status() == "done", f"run {self._status()}\n{place.logs()[-8000:]}"
         assert {name: node["status"] for name, node in nodes(place).items()} == dict.fromkeys(names, "validated")
-        place.check_landed(*names, run=RUN)
+        if self.landing.is_whole:
+            self._check_landed_as_a_whole(names)
+        else:
+            place.check_landed(*names, run=RUN)
+        reviewed = {entry.id for entry in self._entries() if entry.status == "landed" and entry.node in REVIEWED}
+        assert not self.landing.is_reviewed or reviewed <= self.approved, f"landed unseen: {reviewed - self.approved}"
         left = git(place.repo, "for-each-ref", "--format=%(refname)", f"refs/heads/garrison/{RUN}/")
         assert left == "", f"left: {left}"
         assert not [path for path in place.trees.glob(f"*/{RUN}*") if path.name != "slot-1"], "worktrees are left"
@@ -219,6 +298,17 @@ class Trial:
         assert git(place.repo, "status", "--porcelain") == ""
         rest = place.kill_rest()
         assert not rest, rest
+
+    def _check_landed_as_a_whole(self, names: Sequence[str]) -> None:
+        """Check that the run landed once, tested, with the work of each node merged once into its branch."""
+        repo, start = self.place.repo, self.place.start
+        merges = git(repo, "log", "--first-parent", "--format=%s", f"{start}..main").splitlines()
+        assert merges == [f"Merge {BRANCH} into main"], merges
+        assert git(repo, "rev-parse", "main^{tree}") in self.place.witness.read_text().split(), "landed untested"
+        merges = git(repo, "log", "--first-parent", "--merges", "--format=%s", f"{start}..main^2").splitlines()
+        assert sorted(merges) == sorted(f"Merge garrison/{RUN}/{name} into {BRANCH}" for name in names), merges
+        for name in names:
+            assert git(repo, "show", f"main:{name}-{RUN}.txt") == name, f"the work of {name} is not right on main"
 
 
 def nodes(place: Place) -> dict[str, dict[str, Any]]:
@@ -256,10 +346,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, beginning at --first")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="one seed alone")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a seed that went well, too")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    failed = [seed for seed in seeds if examine(seed, keep=options.keep)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        wrong = pool.map(lambda seed: examine(seed, keep=options.keep), seeds)
+        failed = [seed for seed, what in zip(seeds, wrong, strict=True) if what]
     print(f"{len(seeds) - len(failed)} of {len(seeds)} went well" + (f"; not: {failed}" if failed else ""))
     return 1 if failed else 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from damage import Trial, kill_all
+from damage import Landing, Trial
 
 DAMAGES = {
     "journal": [("runs/r1/journal.jsonl", "empty"), ("runs/r1/launch.json", "deleted")],
@@ -22,6 +22,12 @@ DAMAGES = {
     "tasks": [("runs/r1/nodes/*/*/task.json", "truncated"), ("runs/r1/nodes/*/*/result.json", "empty")],
 }
 QUICK = ("journal", "identities")
+LANDINGS = {
+    "whole": Landing(is_whole=True),
+    "approved": Landing(is_reviewed=True),
+    "whole, approved late": Landing(is_whole=True, is_reviewed=True, is_late=True),
+}
+LOST = [("runs/r1/journal.jsonl", "empty"), ("merge-queue/*/*/journal.jsonl", "deleted")]
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.slow)
@@ -31,7 +37,18 @@ def test_a_damaged_home_is_repaired_by_a_resume(tmp_path: Path, what: str) -> No
     try:
         trial.run()
     finally:
-        kill_all(trial.place)
+        trial.place.kill_all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("landing", LANDINGS)
+def test_the_journals_of_a_run_that_lands_otherwise_are_rebuilt(tmp_path: Path, landing: str) -> None:
+    """What has to be approved is asked for again; nothing lands twice, or unseen."""
+    trial = Trial(tmp_path, 1, LOST, LANDINGS[landing])
+    try:
+        trial.run()
+    finally:
+        trial.place.kill_all()
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed == 5 else pytest.mark.slow)
@@ -41,4 +58,4 @@ def test_a_seed(tmp_path: Path, seed: int) -> None:
     try:
         trial.run()
     finally:
-        kill_all(trial.place)
+        trial.place.kill_all()

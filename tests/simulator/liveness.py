@@ -169,8 +169,8 @@ class Liveness:
     def _stages_of_inboxes(self, run: Run) -> Iterator[Stage]:
         for key, inbox in self.world.inbox.items():
             reader = self._at_work(key) if inbox and key.run == run.id else None
-            if reader is not None:
-                yield Stage("reading the inbox", key.full, reader)
+            if reader is not None and not (key.role == "runner" and self._is_queue_locked(reader)):
+                yield Stage("reading the inbox", key.full, reader)  # a runner that is to enqueue waits for the lock
         processor = self.world.processor_lock
         if processor is None or processor.key.run != run.id or self._at_work(processor.key) is not processor \
                 or self._is_queue_locked(processor):

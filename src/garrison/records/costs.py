@@ -9,7 +9,7 @@ that killed connections made, plus those of the calls after the last total.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
 """US dollars per million tokens, input and output, by a word of the model's name: estimates until the CLI's total."""
 HIGHEST_PRICE = (15.0, 75.0)
 """For an unknown model: a limit errs on the safe side."""
+PROXY_SESSION = "proxy-"
+"""Begins the session of what the proxy counts."""
 _CACHE_WRITE, _CACHE_READ = 1.25, 0.1
 """Price of a token written to or read from the cache, relative to an input token."""
 
@@ -42,6 +44,10 @@ class UsageRecord:
     cache_write: int = 0
     connection: str = ""
     """Start of the connection that wrote it; `stretch` in the file."""
+    reported: bool = False
+    """True for a call that the proxy saw and that the attempt's program reports too."""
+    estimated: bool = False
+    """True if the response did not report its tokens."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ class Limits:
     run: float | None = None
     day: float | None = None
     """Of the whole home, a calendar day in UTC."""
+
+
+NO_LIMITS = Limits()
 
 
 # ---- sums
@@ -136,24 +145,42 @@ def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
 
 # ---- files
 
+_PLACES = ("claude", "validator/claude", "network", "validator/network")
+"""Folders with a usage file, in that of an attempt: a session's, and the proxy's."""
+
 
 def usage_files(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
     """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included."""
     root = home / "runs"
-    for path in sorted(root.glob(f"{run or '*'}/nodes/{node or '*'}/**/claude/usage.jsonl")):
+    attempts = f"{run or '*'}/nodes/{node or '*'}/*"
+    # Not `**`: an attempt's folder may hold a home with all that its programs have installed.
+    found = [path for place in _PLACES for path in root.glob(f"{attempts}/{place}/usage.jsonl")]
+    for path in sorted(found):
         parts = path.relative_to(root).parts
         yield parts[0], parts[2], path
 
 
 def read_usage(path: Path) -> list[UsageRecord]:
-    """Return the records of one usage file; a torn last line is of a response whose tools had not started."""
+    """Return the records of one usage file that no other file has, too.
+
+    A torn last line is of a response whose tools had not started.
+    """
+    return [record for record in _read_all(path) if not record.reported]
+
+
+def _read_all(path: Path) -> list[UsageRecord]:
     return [UsageRecord(**{("connection" if key == "stretch" else key): value for key, value in body.items()})
             for body in read_lines(path)]
 
 
+_MARKS = frozenset({"reported", "estimated"})
+"""Fields that are left out of the file unless they are true."""
+
+
 def append_usage(path: Path, record: UsageRecord) -> None:
     """Append one record."""
-    append_line(path, {("stretch" if key == "connection" else key): value for key, value in vars(record).items()})
+    append_line(path, {("stretch" if key == "connection" else key): value for key, value in vars(record).items()
+                       if key not in _MARKS or value})
 
 
 class UsageLog:
@@ -180,11 +207,15 @@ class UsageCache:
         self._files: dict[Path, tuple[int, list[UsageRecord]]] = {}
 
     def read(self, path: Path) -> list[UsageRecord]:
-        """Return the records of one file."""
+        """Return the records of one file that no other file has, too."""
+        return [record for record in self.read_all(path) if not record.reported]
+
+    def read_all(self, path: Path) -> list[UsageRecord]:
+        """Return all records of one file."""
         size = path.stat().st_size
         cached = self._files.get(path)
         if cached is None or cached[0] != size:
-            self._files[path] = cached = (size, read_usage(path))
+            self._files[path] = cached = (size, _read_all(path))
         return cached[1]
 
 
@@ -195,20 +226,39 @@ class Meter:
         self.home, self.run, self.node, self.limits = home, run, node, limits
         self._cache = UsageCache()
 
-    def exceeded(self, day: str = "") -> str:
-        """Return in words which limit is reached; '' if none is. `day` as 2026-01-31, UTC; '' for today."""
-        if self.limits == Limits():
+    def exceeded(self, day: str = "", pending: float = 0.0) -> str:
+        """Return in words which limit is reached; '' if none is.
+
+        Args:
+            day: as 2026-01-31, UTC; '' for today.
+            pending: estimated US dollars of calls of this node that are in progress.
+        """
+        if self.limits == NO_LIMITS:
             return ""
         today = day or _now()[:10]
-        by_node, by_run, by_day = 0.0, 0.0, 0.0
+        attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
         for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
-            records = self._cache.read(path)
-            by_day += total_of_day(records, today)
+            attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
+        by_node, by_run, by_day = pending, pending, pending
+        for (run, node, _), records in attempts.items():
+            by_day += _certain(records, lambda some: total_of_day(some, today))
             if run == self.run:
-                usd = total(records).usd
+                usd = _certain(records, lambda some: total(some).usd)
                 by_run += usd
                 by_node += usd if node == self.node else 0.0
         return exceeded_limit(self.limits, by_node, by_run, by_day)
+
+
+def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:
+    """Return the amount of an attempt's records; if its program reported less than the proxy saw, the proxy's counts.
+
+    Whatever calls the API as that program, the attempt pays for.
+    """
+    seen = [record for record in records if record.reported]
+    reported = [record for record in records if not record.reported]
+    by_proxy = [record for record in reported if record.session.startswith(PROXY_SESSION)]
+    by_program = [record for record in reported if not record.session.startswith(PROXY_SESSION)]
+    return amount(by_proxy) + max(amount(by_program), amount(seen))
 
 
 def _now() -> str:

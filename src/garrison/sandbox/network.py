@@ -1,0 +1,184 @@
+"""Network of a confined tree: how it is reached, and what its programs are told of it.
+
+| network | sandbox | the tree gets |
+|---|---|---|
+| `none` | any | its own loopback device, nothing else |
+| `allow` | bubblewrap | its own loopback device, and on it the run's proxy, to allowed hosts and model APIs |
+| `allow` | Landlock, none | the machine's network; variables point to the proxy, but nothing forces a program to obey |
+| `open` | any but none | the machine's network; model APIs through the proxy, so that keys stay outside |
+| `open` | none | the machine's network and the keys, as without a sandbox |
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from garrison.errors import GarrisonError
+from garrison.records.costs import NO_LIMITS, Limits
+from garrison.sandbox import net_namespace
+from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
+from garrison.sandbox.proxy.client import ProxyClient
+from garrison.sandbox.proxy.hosts import parse_rules
+from garrison.sandbox.proxy.registration import ApiAccess, Registration
+from garrison.system.processes import ProcessId
+
+FOLDER = "network"
+"""Folder of an attempt for the proxy's records."""
+LOG_INS = ("CLAUDE_CODE_OAUTH_TOKEN",)
+"""Variables that hold a log-in: it cannot be added from outside, so it stays inside."""
+_LOCAL = "localhost,127.0.0.1,::1"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkUser:
+    """Whose network it is: the node and attempt that its calls and refused hosts are counted for."""
+
+    home: Path
+    run: str
+    node: str
+    attempt: int
+    folder: Path
+    """Folder of the attempt."""
+    limits: Limits = NO_LIMITS
+    reported_by: str = ""
+    """Beginning of the User-Agent of a program that reports its own usage; '' if there is none."""
+
+    @property
+    def run_folder(self) -> Path:
+        """Return the folder of the run."""
+        return self.home / "runs" / self.run
+
+
+@dataclass(slots=True)
+class NetworkPlace:
+    """The network prepared for one confined tree. Hold it while the tree runs, call `keep` often, then `close`."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the tree gets in place of the user's."""
+    withheld: frozenset[str] = frozenset()
+    """Variables that it does not get."""
+    entry: tuple[str, ...] = ()
+    """Words before the command that start it in the prepared namespace; none: nothing to enter."""
+    client: ProxyClient | None = None
+    namespace: net_namespace.NetNamespace | None = None
+
+    def apply(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of the tree: `env` without keys, with the variables that lead to the proxy."""
+        return {**{name: value for name, value in env.items() if name not in self.withheld}, **self.environment}
+
+    @property
+    def process(self) -> ProcessId | None:
+        """Return the proxy process, whose end should wake the loop."""
+        return self.client.proxy if self.client is not None else None
+
+    def keep(self) -> bool:
+        """Have the proxy replaced if it has died; return whether that was needed."""
+        return self.client is not None and self.client.keep()
+
+    def close(self) -> None:
+        """End the tree's network."""
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+        if self.namespace is not None:
+            self.namespace.close()
+            self.namespace = None
+
+
+def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str]) -> bool:
+    """Return whether a tree needs the run's proxy; `mode` is what holds it, `env` its variables. Pure."""
+    if rights.network is Network.ALLOW:
+        return True
+    return rights.network is Network.OPEN and mode is not Mode.NONE and bool(find_keys(env))
+
+
+def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUser) -> NetworkPlace:
+    """Prepare the network of one confined tree; Refused or UsageError with one line if that is impossible.
+
+    Args:
+        mode: what holds the tree: bubblewrap, Landlock or none.
+        env: the variables that the tree would have without a sandbox.
+    """
+    if not needs_proxy(rights, mode, env):
+        hidden = rights.network is Network.NONE and mode is not Mode.NONE
+        return NetworkPlace(withheld=frozenset(key.name for _, key, _ in find_keys(env)) if hidden else frozenset())
+    hosts = rights.hosts if rights.network is Network.ALLOW else ()
+    parse_rules(hosts)
+    is_own = rights.network is Network.ALLOW and mode is Mode.BUBBLEWRAP
+    namespace = net_namespace.create() if is_own else None
+    listener = namespace.listener if namespace is not None else _listen()
+    secret = "" if namespace is not None else secrets.token_hex(16)
+    port = listener.getsockname()[1]
+    given = Registration(user.run, user.node, user.attempt, str(user.folder / FOLDER), hosts,
+                         tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)), user.limits,
+                         user.reported_by, secret)
+    place = NetworkPlace(environment_of(given, env, port), withheld_of(env),
+                         namespace.entry() if namespace is not None else (),
+                         ProxyClient(user.home, user.run_folder, given, listener), namespace)
+    try:
+        assert place.client is not None
+        place.client.connect()
+    except GarrisonError:
+        place.close()
+        raise
+    return place
+
+
+def _listen() -> socket.socket:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(net_namespace.BACKLOG)
+    return listener
+
+
+# ---- variables
+
+
+def find_keys(env: Mapping[str, str]) -> list[tuple[Api, KeyVariable, str]]:
+    """Return the keys of model APIs in an environment, at most one for each API: the first that is set. Pure."""
+    found = []
+    for api in APIS.values():
+        for key in api.keys:
+            if value := env.get(key.name):
+                found.append((api, key, value))
+                break
+    return found
+
+
+def access_of(api: Api, key: KeyVariable, value: str, env: Mapping[str, str]) -> ApiAccess:
+    """Return the access that a key gives, to the base URL that the user has set. Pure."""
+    url = next((env[name] for name in api.url_variables if env.get(name)), api.upstream)
+    return ApiAccess(api.name, url.rstrip("/"), key.header, f"{key.scheme}{value}")
+
+
+def withheld_of(env: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of keys, base URLs and proxies that a tree must not get as they are. Pure."""
+    apis = {api.name: api for api, _, _ in find_keys(env)}.values()
+    names = {name for api in apis for name in (*(key.name for key in api.keys), *api.url_variables)}
+    return frozenset(names & env.keys())
+
+
+def environment_of(given: Registration, env: Mapping[str, str], port: int) -> dict[str, str]:
+    """Return the variables that lead a tree's programs to the proxy, with keys that are worth nothing. Pure."""
+    base = f"http://127.0.0.1:{port}"
+    variables: dict[str, str] = {}
+    for api, key, _ in find_keys(env):
+        variables[key.name] = dummy_key(key, given.secret)
+        variables |= dict.fromkeys(api.url_variables, base + api.prefix)
+    if given.hosts:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            variables |= {name: base, name.upper(): base}
+        variables |= {"no_proxy": _LOCAL, "NO_PROXY": _LOCAL, "NODE_USE_ENV_PROXY": "1"}
+        java = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={port}" for scheme in ("http", "https"))
+        variables |= {name: f"{env.get(name, '')} {java}".strip() for name in ("MAVEN_OPTS", "GRADLE_OPTS")}
+    return variables
+
+
+def dummy_key(key: KeyVariable, secret: str) -> str:
+    """Return a key of the right shape that opens nothing but the proxy."""
+    return key.dummy + (secret or "0" * 32)

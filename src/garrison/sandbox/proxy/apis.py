@@ -1,0 +1,134 @@
+"""Model APIs: their paths, keys, variables and errors, one table. Pure.
+
+A confined client finds an API at a path of the proxy (`prefix`) by the variables that its tools read. What it sends as
+its key is dropped; the proxy adds the user's. Only calls whose cost can be counted are admitted, so that a key cannot
+be used for anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ApiName(StrEnum):
+    """Name of an API, in registrations and logs."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    GOOGLE = "google"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVariable:
+    """A variable that holds a key, and the header in which the API expects it."""
+
+    name: str
+    header: str
+    scheme: str = ""
+    """Word before the key in the header, with its space."""
+    dummy: str = "sk-garrison-"
+    """Beginning of the value that the variable has inside; programs check the shape of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Calls that are admitted."""
+
+    methods: frozenset[str]
+    path: re.Pattern[str]
+    """Of the path below the API's base URL."""
+    costs: bool
+    """True if the answer reports tokens that are paid for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One model API."""
+
+    name: ApiName
+    title: str
+    prefix: str
+    """Path at the proxy that stands for the API's base URL."""
+    upstream: str
+    """Base URL unless the user has set another."""
+    url_variables: tuple[str, ...]
+    """Variables that hold the base URL; the first one that the user has set counts."""
+    keys: tuple[KeyVariable, ...]
+    routes: tuple[Route, ...]
+    encode_error: Callable[[int, str], dict[str, Any]]
+    """Error body of the API for a status and a message."""
+
+    def find_route(self, method: str, path: str) -> Route | None:
+        """Return the route that admits a call; None if none does."""
+        return next((route for route in self.routes if method in route.methods and route.path.fullmatch(path)), None)
+
+    def error_body(self, status: int, message: str) -> bytes:
+        """Return the body of a refusal, as the API's clients expect it."""
+        return json.dumps(self.encode_error(status, message)).encode()
+
+
+_GET, _POST = frozenset({"GET", "HEAD"}), frozenset({"POST"})
+_ID = r"[A-Za-z0-9_.:-]{1,128}"
+
+
+def _anthropic_error(status: int, message: str) -> dict[str, Any]:
+    kinds = {402: "billing_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+             502: "api_error", 504: "timeout_error"}
+    return {"type": "error", "error": {"type": kinds.get(status, "invalid_request_error"), "message": message}}
+
+
+def _openai_error(status: int, message: str) -> dict[str, Any]:
+    code = {402: "insufficient_quota", 404: "unknown_url"}.get(status)
+    kind = "insufficient_quota" if status == 402 else "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def _google_error(status: int, message: str) -> dict[str, Any]:
+    words = {402: "FAILED_PRECONDITION", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 502: "UNAVAILABLE",
+             504: "DEADLINE_EXCEEDED"}
+    return {"error": {"code": status, "message": message, "status": words.get(status, "INVALID_ARGUMENT")}}
+
+
+APIS: Mapping[ApiName, Api] = {
+    ApiName.ANTHROPIC: Api(
+        ApiName.ANTHROPIC, "the Anthropic API", "/anthropic", "https://api.anthropic.com", ("ANTHROPIC_BASE_URL",),
+        (KeyVariable("ANTHROPIC_API_KEY", "x-api-key", dummy="sk-ant-api03-garrison-"),
+         KeyVariable("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-garrison-")),
+        (Route(_POST, re.compile(r"/v1/messages"), True),
+         Route(_POST, re.compile(r"/v1/messages/count_tokens"), False),
+         Route(_GET, re.compile(rf"/v1/models(/{_ID})?|/?"), False)),
+        _anthropic_error),
+    ApiName.OPENAI: Api(
+        ApiName.OPENAI, "the OpenAI API", "/openai/v1", "https://api.openai.com/v1",
+        ("OPENAI_BASE_URL", "OPENAI_API_BASE"), (KeyVariable("OPENAI_API_KEY", "authorization", "Bearer "),),
+        (Route(_POST, re.compile(r"/(chat/completions|completions|responses|embeddings)"), True),
+         Route(_GET, re.compile(rf"/responses/{_ID}"), True),
+         Route(_POST, re.compile(rf"/responses/{_ID}/cancel"), True),
+         Route(_GET, re.compile(rf"/models(/[A-Za-z0-9_.:/-]{{1,128}})?|/responses/{_ID}/input_items"), False)),
+        _openai_error),
+    ApiName.GOOGLE: Api(
+        ApiName.GOOGLE, "the Gemini API", "/google", "https://generativelanguage.googleapis.com",
+        ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
+        (KeyVariable("GEMINI_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison"),
+         KeyVariable("GOOGLE_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison")),
+        (Route(_POST, re.compile(rf"/v1(beta|alpha)?/models/{_ID}:(generateContent|streamGenerateContent)"), True),
+         Route(_POST, re.compile(rf"/v1(beta|alpha)?/models/{_ID}:(countTokens|embedContent|batchEmbedContents)"),
+               False),
+         Route(_GET, re.compile(rf"/v1(beta|alpha)?/models(/{_ID})?"), False)),
+        _google_error),
+}
+KEY_HEADERS = frozenset({key.header for api in APIS.values() for key in api.keys} | {"cookie"})
+"""Headers that a client's request loses at an API's path."""
+
+
+def find_api(path: str) -> tuple[Api, str] | None:
+    """Return the API at a path of the proxy and the path below its base URL; None for any other path."""
+    for api in APIS.values():
+        if path == api.prefix or path.startswith((f"{api.prefix}/", f"{api.prefix}?")):
+            return api, path[len(api.prefix):]
+    return None

@@ -1,0 +1,109 @@
+"""Client of the proxy: keep one listener served, by whichever proxy process the run has.
+
+The listener belongs to its user. If the proxy dies, connections wait in the listener's backlog until the next one
+serves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from garrison.errors import GarrisonError, Refused
+from garrison.sandbox.proxy import registration
+from garrison.sandbox.proxy.registration import Registration
+from garrison.system import processes
+from garrison.system.environment import child_environment
+
+START_DEADLINE = 10.0
+"""Seconds for a proxy to start and to serve a listener."""
+MARKER = "proxy"
+"""Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
+
+
+@dataclass(slots=True)
+class ProxyClient:
+    """One listener, registered with the run's proxy."""
+
+    home: Path
+    run_folder: Path
+    registration: Registration
+    listener: socket.socket
+    proxy: processes.ProcessId | None = None
+    """The process that serves the listener."""
+    _control: socket.socket | None = field(default=None)
+
+    def connect(self) -> None:
+        """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
+        deadline = time.monotonic() + START_DEADLINE
+        started: processes.Child | None = None
+        while True:
+            try:
+                return self._register(deadline)
+            except (OSError, EOFError) as error:
+                self._disconnect()
+                if time.monotonic() > deadline:
+                    raise Refused(f"the proxy of run {self.registration.run} does not start ({error}); see "
+                                  f"{self._log()}") from error
+            # One that finds another proxy ends at once; if that one was about to end, the next must be started.
+            if started is None or processes.exit_code(started.pid) is not None:
+                started = start_proxy(self.home, self.run_folder, self.registration.run, self._log())
+            time.sleep(0.01)
+
+    def keep(self) -> bool:
+        """Register again if the proxy has died; return whether that was needed. Call it often."""
+        if self._control is not None and not _is_over(self._control):
+            return False
+        self._disconnect()
+        with contextlib.suppress(GarrisonError):  # tried again at the next call
+            self.connect()
+        return True
+
+    def close(self) -> None:
+        """Close the listener and everything that came through it."""
+        self._disconnect()
+        self.listener.close()
+
+    def _register(self, deadline: float) -> None:
+        self._control = registration.connect(self.run_folder)
+        self._control.settimeout(max(0.05, deadline - time.monotonic()))
+        socket.send_fds(self._control, [self.registration.encode()], [self.listener.fileno()])
+        answer = self._control.recv(32)
+        if not answer:
+            raise EOFError("it ended")
+        process = processes.probe(int(answer))
+        self.proxy = processes.ProcessId(process.pid, process.ticks) if process is not None else None
+        self._control.setblocking(False)
+
+    def _disconnect(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def _log(self) -> Path:
+        return self.run_folder / "layers" / "proxy.log"
+
+
+def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.Child:
+    """Start a proxy process for a run; it ends by itself if the run has one."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    marker = f"{home}:{run}:{MARKER}-{run}#1"
+    # -P: a module in the working directory must not shadow one of ours.
+    argv = [sys.executable, "-P", "-m", "garrison.sandbox.proxy.process", str(run_folder), str(home)]
+    child = processes.spawn(argv, env=child_environment(os.environ, (), {processes.MARKER: marker}),
+                            cwd=home, log=log)
+    child.close()
+    return child
+
+
+def _is_over(control: socket.socket) -> bool:
+    """Return whether the proxy has closed its end; it sends nothing after its first answer."""
+    poller = select.poll()
+    poller.register(control, select.POLLIN)
+    return bool(poller.poll(0))

@@ -1,0 +1,189 @@
+"""Hosts: which names, ports and addresses a confined tree may reach through the proxy. Pure.
+
+An entry of `hosts` is `NAME`, `NAME:PORT`, `NAME:*`, an address, `default` for the table below, or `*` for every public
+host. `*.NAME` stands for all names below NAME. Without a port, an entry admits 80 and 443.
+
+An admitted name must resolve to a public address. `private NAME` admits a name that resolves to one of the user's own
+network; an address in an entry is admitted as it is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from garrison.errors import UsageError
+from garrison.sandbox.place import DEFAULT_HOSTS
+
+MODEL_HOSTS = (
+    "api.anthropic.com", "platform.claude.com", "console.anthropic.com", "claude.ai",
+    "api.openai.com", "auth.openai.com", "chatgpt.com",
+    "generativelanguage.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com", "accounts.google.com",
+    "openrouter.ai", "api.mistral.ai", "api.deepseek.com", "api.groq.com", "api.x.ai",
+)
+"""Model APIs, and where their command-line programs log in."""
+REGISTRY_HOSTS = (
+    "pypi.org", "files.pythonhosted.org", "conda.anaconda.org", "repo.anaconda.com",
+    "registry.npmjs.org", "registry.yarnpkg.com", "nodejs.org", "jsr.io", "npm.jsr.io", "deno.land",
+    "crates.io", "index.crates.io", "static.crates.io", "static.rust-lang.org",
+    "proxy.golang.org", "sum.golang.org", "go.dev",
+    "repo.maven.apache.org", "repo1.maven.org", "plugins.gradle.org", "plugins-artifacts.gradle.org",
+    "services.gradle.org", "downloads.gradle.org",
+    "rubygems.org", "index.rubygems.org", "repo.packagist.org", "packagist.org", "repo.hex.pm", "hex.pm",
+    "api.nuget.org", "hackage.haskell.org", "cdn.cocoapods.org",
+    "deb.debian.org", "security.debian.org", "archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com",
+    "ports.ubuntu.com", "dl-cdn.alpinelinux.org",
+)
+"""Package registries. Code hosts are missing: whatever an agent may push to, it may leak to."""
+DEFAULT_PORTS = frozenset({80, 443})
+METADATA = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "168.63.129.16"})
+"""Addresses at which clouds give a machine its credentials; some are public ones."""
+_NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of the allow-list."""
+
+    name: str
+    """Name or address in lower case; `*.NAME` for the names below it, `*` for all."""
+    ports: frozenset[int] | None = DEFAULT_PORTS
+    """None: every port."""
+    private: bool = False
+    """True if the name may resolve to an address that is not public."""
+
+    def admits(self, host: str, port: int) -> bool:
+        """Return whether this entry names that host and port."""
+        if self.ports is not None and port not in self.ports:
+            return False
+        if self.name == "*":
+            return parse_address(host) is None
+        if self.name.startswith("*."):
+            return host.endswith(self.name[1:]) and parse_address(host) is None
+        return host == self.name
+
+
+def parse_rules(entries: Iterable[str]) -> tuple[HostRule, ...]:
+    """Return the rules of a list of entries; UsageError names one that is malformed."""
+    rules: list[HostRule] = []
+    for entry in entries:
+        if entry == DEFAULT_HOSTS:
+            rules += [HostRule(name) for name in (*MODEL_HOSTS, *REGISTRY_HOSTS)]
+        else:
+            rules.append(_parse_rule(entry))
+    return tuple(rules)
+
+
+def _parse_rule(entry: str) -> HostRule:
+    words = entry.lower().split()
+    private = len(words) == 2 and words[0] == "private"
+    text = words[-1] if private or (len(words) == 1 and words != ["private"]) else ""
+    name, ports = _split_ports(text)
+    address = parse_address(name)
+    if address is not None:
+        return HostRule(str(address), ports, private=True)
+    if name == "localhost":
+        return HostRule(name, ports, private=True)
+    if name != "*" and not is_name(name.removeprefix("*.")):
+        raise UsageError(f"hosts: {entry!r} is no host; write NAME, NAME:PORT, *.NAME, an address, or private NAME")
+    return HostRule(name, ports, private)
+
+
+def _split_ports(text: str) -> tuple[str, frozenset[int] | None]:
+    if parse_address(text) is not None:
+        return text, DEFAULT_PORTS
+    name, sign, port = text.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not sign:
+        return text, DEFAULT_PORTS
+    if port == "*":
+        return name, None
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return "", DEFAULT_PORTS
+    return name, frozenset({int(port)})
+
+
+def find_rule(rules: Sequence[HostRule], host: str, port: int) -> HostRule | None:
+    """Return the rule that admits a host and port, one for private addresses first; None if there is none."""
+    found = [rule for rule in rules if rule.admits(host, port)]
+    return next((rule for rule in found if rule.private), found[0] if found else None)
+
+
+def normalize_host(text: str) -> str:
+    """Return a host of a request in lower case, an address in its usual form; '' if it is no host."""
+    address = parse_address(text)
+    if address is not None:
+        return str(address)
+    name = text.lower().removesuffix(".")
+    return name if is_name(name) else ""
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a host name in lower case; a number is none, resolvers read it as an address."""
+    last = text.rpartition(".")[2]
+    return len(text) <= 253 and bool(_NAME.match(text)) and not last.isdigit() and not last.startswith("0x")
+
+
+def parse_address(text: str) -> Address | None:
+    """Return an address, without zone; None if the text is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return None if isinstance(address, ipaddress.IPv6Address) and address.scope_id else address
+
+
+_KINDS: Mapping[str, Callable[[Address], bool]] = {
+    "a loopback address": lambda address: address.is_loopback,
+    "a link-local address": lambda address: address.is_link_local,
+    "a multicast address": lambda address: address.is_multicast,
+    "an unspecified address": lambda address: address.is_unspecified,
+    "a private address": lambda address: address.is_private,
+    "an address that is not public": lambda address: address.is_reserved or not address.is_global,
+}
+"""Kind of address that no name may lead to → its test."""
+
+
+def forbidden_reason(text: str) -> str:
+    """Return why an address may not be reached by a name ('private' and the like); '' if it is public."""
+    address = parse_address(text)
+    if address is None:
+        return "an invalid address"
+    if text in METADATA or str(address) in METADATA:
+        return "a metadata address"
+    embedded = _embedded(address)
+    if embedded is not None:
+        return forbidden_reason(str(embedded))
+    return next((name for name, is_of_kind in _KINDS.items() if is_of_kind(address)), "")
+
+
+def _embedded(address: Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address leads to."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.ipv4_mapped or address.sixtofour
+
+
+def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tuple[list[str], str]:
+    """Return the addresses of a name that may be reached, and why not if there is none.
+
+    One forbidden address refuses the name: a name server that mixes them wants to be asked again.
+    """
+    found = list(dict.fromkeys(addresses))
+    if rule is not None and rule.private:
+        named = rule.name if parse_address(rule.name) else ""
+        found = [address for address in found if address == named or address not in METADATA]
+        return found, "" if found else "it resolves to a metadata address"
+    reasons = [reason for address in found if (reason := forbidden_reason(address))]
+    if reasons:
+        return [], f"it resolves to {reasons[0]}"
+    return found, "" if found else "it has no address"

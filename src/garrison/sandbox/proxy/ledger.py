@@ -1,0 +1,99 @@
+"""Ledger: what the calls of one listener have cost, whether another may start, and which hosts it was refused.
+
+Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
+too is marked, so that it is not counted twice, but it counts here against the budget: whoever says it reports might
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from garrison.records import costs
+from garrison.records.json_io import read_json, write_json
+from garrison.sandbox.proxy.registration import Registration
+from garrison.sandbox.proxy.token_counts import CallCounts
+
+USAGE, REFUSED = "usage.jsonl", "refused.json"
+"""Files of a registration's folder."""
+MAX_REFUSED = 100
+"""Hosts that are recorded; an agent may try any number."""
+_OUTPUT_GUESS = 1000
+"""Tokens that a running call is expected to write."""
+
+
+@dataclass(slots=True)
+class RefusedHost:
+    """A host that was refused, and how often."""
+
+    reason: str
+    first: str
+    last: str
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Accounts of one listener."""
+
+    home: Path
+    registration: Registration
+    now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    _refused: dict[str, RefusedHost] = field(default_factory=dict)
+    _running: dict[int, float] = field(default_factory=dict)
+    """Estimated cost of the calls in progress."""
+    _number: int = 0
+    _meter: costs.Meter = field(init=False)
+    _session: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = self.registration
+        self._meter = costs.Meter(self.home, given.run, given.node, given.limits)
+        self._session = f"{costs.PROXY_SESSION}{given.run}-{given.node}-{given.attempt}"
+        self._refused = {place: RefusedHost(**each) for place, each in
+                         (read_json(Path(given.folder) / REFUSED) or {}).items()}
+
+    def open_call(self, request_bytes: int) -> tuple[int, str]:
+        """Return a number for a call that may start, and in words which limit refuses it ('' for none)."""
+        if reason := self._meter.exceeded(pending=sum(self._running.values())):
+            return 0, reason
+        self._number += 1
+        if self.registration.limits != costs.NO_LIMITS:
+            self._running[self._number] = costs.estimate(
+                "", {"input_tokens": request_bytes // 4, "output_tokens": _OUTPUT_GUESS})
+        return self._number, ""
+
+    def close_call(self, number: int, counts: CallCounts | None, user_agent: str = "") -> None:
+        """Record the end of a call; without counts it cost nothing."""
+        self._running.pop(number, None)
+        if counts is None:
+            return
+        marker = self.registration.reported_by
+        record = costs.call_record(self._session, self.now(), counts.message or f"call-{self.now()}-{number}",
+                                   counts.model, counts.usage)
+        reported = bool(marker) and user_agent.startswith(marker)
+        folder = Path(self.registration.folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        costs.append_usage(folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
+
+    def refuse_host(self, place: str, reason: str) -> None:
+        """Record a refused host, for `garrison status` and `why`."""
+        known = self._refused.get(place)
+        if known is None:
+            if len(self._refused) >= MAX_REFUSED:
+                return
+            known = self._refused[place] = RefusedHost(reason, self.now(), self.now())
+        known.count, known.last = known.count + 1, self.now()
+        if known.count.bit_count() == 1:  # a client that tries for ever writes a file for ever
+            self.save()
+
+    def save(self) -> None:
+        """Write the refused hosts."""
+        if self._refused:
+            folder = Path(self.registration.folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_json(folder / REFUSED, {place: {"reason": each.reason, "first": each.first, "last": each.last,
+                                                  "count": each.count} for place, each in self._refused.items()})

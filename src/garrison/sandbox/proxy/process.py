@@ -1,0 +1,171 @@
+"""Proxy process: `python -P -m garrison.sandbox.proxy.process RUN_FOLDER HOME`, one per run.
+
+It has no state that matters: listeners, rights and keys come from its users, each over a connection to the control
+socket. Whoever uses it starts it, and starts it again and registers anew if it dies. It ends soon after its last user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from garrison.sandbox.proxy import registration
+from garrison.sandbox.proxy.hosts import parse_rules
+from garrison.sandbox.proxy.ledger import Ledger
+from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration
+from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
+from garrison.sandbox.proxy.upstream import BUFFER, Stream
+
+LINGER = 1.0
+"""Seconds without a user after which it ends."""
+_FILES = 16384
+"""Descriptors that it asks for: each connection takes two."""
+
+
+@dataclass(slots=True)
+class Proxy:
+    """The listeners of a run."""
+
+    home: Path
+    control: socket.socket
+    patience: Patience = field(default_factory=Patience)
+    users: int = 0
+    _idle_since: float = 0.0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Serve until there has been no user for a while, or a signal."""
+        loop = asyncio.get_running_loop()
+        self._idle_since = loop.time() + 10 * LINGER  # its first user is still connecting
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        self.control.setblocking(False)
+        loop.add_reader(self.control, self._accept)
+        while not stopped.is_set() and (self.users or loop.time() - self._idle_since < LINGER):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER / 4 if not self.users else LINGER):
+                    await stopped.wait()
+        loop.remove_reader(self.control)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self.control.accept()
+            self.users += 1
+            task = asyncio.ensure_future(self._serve_user(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.users -= 1
+        self._idle_since = asyncio.get_running_loop().time()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            print(f"proxy: a registration failed: {error}", flush=True)
+
+    async def _serve_user(self, connection: socket.socket) -> None:
+        """Serve the listener of one user until the user is gone."""
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        with connection:
+            await _readable(loop, connection)
+            message, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            if not message or len(descriptors) != 1:
+                return
+            listener = socket.socket(fileno=descriptors[0])
+            given = Registration.decode(message)
+            access = Access(given, parse_rules(given.hosts), Ledger(self.home, given), listener.getsockname()[1],
+                            self.patience)
+            server = await asyncio.start_server(acceptor(access), sock=listener, limit=BUFFER, backlog=256)
+            try:
+                connection.send(str(os.getpid()).encode())
+                while True:
+                    await _readable(loop, connection)
+                    if not connection.recv(16):
+                        return
+            except OSError:
+                return
+            finally:
+                server.close()
+                access.close()
+
+
+def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Return the function that serves each connection of a listener."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(access.connections) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        access.connections.add(task)
+        try:
+            await Relay(access, Stream(reader, writer)).serve()
+        except asyncio.CancelledError:
+            pass  # the listener is closed
+        except Exception as error:  # one connection must not end the others
+            print(f"proxy: {access.registration.node}: {type(error).__name__}: {error}", flush=True)
+        finally:
+            access.connections.discard(task)
+            writer.close()
+
+    return serve
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    """Wait until a socket can be read."""
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+def take_lock(folder: Path) -> int | None:
+    """Return the lock of a run's proxy; None if another process is its proxy."""
+    descriptor = os.open(folder / registration.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Be the proxy of a run; exit 0 at once if there is one."""
+    folder, home = (Path(word) for word in (sys.argv[1:] if argv is None else argv)[:2])
+    os.umask(0o077)
+    lock = take_lock(folder)
+    if lock is None:
+        return 0
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE,
+                           (_FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES), hard))
+    control = registration.bind(folder)
+    try:
+        asyncio.run(Proxy(home, control).run())
+    finally:
+        with contextlib.suppress(OSError):
+            (folder / registration.SOCKET).unlink()  # still under the lock: it is ours
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

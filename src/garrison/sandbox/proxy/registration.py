@@ -1,0 +1,108 @@
+"""Registrations: what the proxy is told of one listener, and how its user passes both to it.
+
+A registration is one message on the run's control socket, with the listener's descriptor. The connection it came
+through is its lease: the listener is closed with it. Keys are in these messages only, neither on disk nor in the
+proxy's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from garrison.records.costs import NO_LIMITS, Limits
+from garrison.sandbox.proxy.apis import ApiName
+
+MAX_MESSAGE = 128 << 10
+SOCKET, LOCK = "proxy.sock", "proxy.lock"
+"""Files of a run's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAccess:
+    """Access to one model API with the user's key."""
+
+    api: ApiName
+    url: str
+    """Base URL outside."""
+    header: str
+    key: str
+    """Value of the header, with its scheme."""
+
+    def __repr__(self) -> str:
+        return f"ApiAccess({self.api}, {self.url})"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One listener: whose connections come through it, and what they may do."""
+
+    run: str
+    node: str
+    attempt: int
+    folder: str
+    """Folder for its usage and its refused hosts."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that tunnels and forwarded requests may reach; none: model APIs only."""
+    apis: tuple[ApiAccess, ...] = ()
+    limits: Limits = NO_LIMITS
+    reported_by: str = ""
+    """Beginning of the User-Agent whose calls are in another usage file already; '' if there is none."""
+    secret: str = ""
+    """Part of the key that a client must send; '' where the listener can be reached by nobody else."""
+
+    def encode(self) -> bytes:
+        """Return the message."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Registration:
+        """Invert `encode`; ValueError if it is no registration."""
+        try:
+            body: dict[str, Any] = json.loads(data)
+            apis = tuple(ApiAccess(**{**access, "api": ApiName(access["api"])}) for access in body["apis"])
+            return cls(**{**body, "hosts": tuple(body["hosts"]), "apis": apis, "limits": Limits(**body["limits"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a registration: {error}") from error
+
+
+def connect(folder: Path) -> socket.socket:
+    """Connect to the control socket in a run's folder; OSError if no proxy listens."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _SocketAddress(folder / SOCKET) as address:
+            control.connect(address)
+    except BaseException:
+        control.close()
+        raise
+    return control
+
+
+def bind(folder: Path) -> socket.socket:
+    """Listen on the control socket in a run's folder, for this user alone; replaces a socket that is left there."""
+    path = folder / SOCKET
+    path.unlink(missing_ok=True)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with _SocketAddress(path) as address:
+        control.bind(address)
+    path.chmod(0o600)
+    control.listen(64)
+    return control
+
+
+class _SocketAddress:
+    """Address of a socket file in at most 108 bytes, however long its path is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> str:
+        self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._folder}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)

@@ -1,0 +1,472 @@
+"""Relay: serve one connection of a confined client, request by request.
+
+h11 reads and writes both sides, so what is passed on is written anew from parsed parts: no byte of a client's framing
+reaches a server. Bodies pass as they come. Every wait has a limit, and a refusal is one line in the form that the
+client's program expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import h11
+
+from garrison.sandbox.proxy.apis import KEY_HEADERS, ApiName
+from garrison.sandbox.proxy.hosts import HostRule, find_rule
+from garrison.sandbox.proxy.ledger import Ledger
+from garrison.sandbox.proxy.registration import ApiAccess, Registration
+from garrison.sandbox.proxy.target import Form, Headers, RequestRefused, Target, end_to_end, read_target
+from garrison.sandbox.proxy.token_counts import CallCounts, ResponseReader
+from garrison.sandbox.proxy.upstream import (
+    Stream,
+    UpstreamFailed,
+    UpstreamRefused,
+    open_api,
+    open_checked,
+)
+
+MAX_HEAD = 32 << 10
+"""Bytes of a request's or a response's head."""
+MAX_BODY = 64 << 20
+"""Bytes of a request to a model API; the APIs themselves take half of it."""
+MAX_CONNECTIONS = 256
+"""Connections of one listener."""
+MAX_IDLE_UPSTREAM = 4
+"""Idle connections to one API that are kept for the next call."""
+_CHUNK = 64 << 10
+_DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Longest waits, in seconds."""
+
+    head: float = 15.0
+    """For a request's head, from its first byte."""
+    idle: float = 90.0
+    """For the next request of a connection."""
+    body: float = 60.0
+    """For the next part of a request's body, and for a client or server to take what it is sent."""
+    answer: float = 900.0
+    """For the next part of a response: a model may think for minutes before it writes."""
+    tunnel: float = 900.0
+    """For any byte in a tunnel."""
+    upstream: float = 20.0
+    """Age of an idle connection to an API that is used again."""
+
+
+@dataclass(slots=True)
+class Access:
+    """All that the connections of one listener share."""
+
+    registration: Registration
+    rules: tuple[HostRule, ...]
+    ledger: Ledger
+    port: int
+    patience: Patience = field(default_factory=Patience)
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
+    idle: dict[ApiName, list[tuple[float, Stream]]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """End all connections."""
+        self.ledger.save()
+        for task in list(self.connections):
+            task.cancel()
+        for kept in self.idle.values():
+            for _, stream in kept:
+                stream.close()
+
+
+class _Gone(Exception):
+    """The client has left, or breaks the protocol."""
+
+
+class Relay:
+    """One connection of a client."""
+
+    def __init__(self, access: Access, client: Stream) -> None:
+        self.access, self.client = access, client
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self._is_over = False
+
+    async def serve(self) -> None:
+        """Serve requests until either side is done."""
+        try:
+            while not self._is_over and await self._serve_request():
+                self.http.start_next_cycle()
+        except (_Gone, OSError, TimeoutError, h11.LocalProtocolError):
+            pass
+        finally:
+            self.client.close()
+
+    async def _serve_request(self) -> bool:
+        """Serve one request; return whether another may follow on the connection."""
+        try:
+            request = await self._read_head()
+            if request is None:
+                return False
+            headers = [(bytes(name), bytes(value)) for name, value in request.headers]
+            target = read_target(request.method, request.target, headers, self.access.port)
+            if target.form is Form.TUNNEL:
+                await self._serve_tunnel(target)
+                return False
+            if target.form is Form.FORWARD:
+                await self._serve_forward(request, headers, target)
+            else:
+                await self._serve_api(request, headers, target)
+        except RequestRefused as refused:
+            await self._refuse(refused)
+            return False
+        except h11.RemoteProtocolError as error:
+            await self._refuse(RequestRefused(error.error_status_hint, "the request is malformed or too long"))
+            return False
+        if self.http.their_state is h11.SEND_BODY:  # answered before it had sent everything
+            await self._drain_client()
+        return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
+
+    # ---- the client's side
+
+    async def _read_head(self) -> h11.Request | None:
+        """Return the next request; None if the client closes the connection instead."""
+        patience = self.access.patience
+        event = self.http.next_event()
+        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
+            async with asyncio.timeout(patience.idle):
+                await self._receive()
+            event = self.http.next_event()
+        async with asyncio.timeout(patience.head):
+            while event is h11.NEED_DATA:
+                await self._receive()
+                event = self.http.next_event()
+        return event if isinstance(event, h11.Request) else None
+
+    async def _receive(self) -> None:
+        self.http.receive_data(await self.client.reader.read(_CHUNK))
+
+    async def _read_body(self) -> bytes | None:
+        """Return the next part of the request's body; None at its end."""
+        while True:
+            event = self.http.next_event()
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if isinstance(event, h11.EndOfMessage):
+                return None
+            if event is not h11.NEED_DATA:
+                raise _Gone
+            if self.http.they_are_waiting_for_100_continue:
+                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            async with asyncio.timeout(self.access.patience.body):
+                await self._receive()
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self.http.send(event)
+        if data:
+            self.client.writer.write(data)
+            async with asyncio.timeout(self.access.patience.body):
+                await self.client.writer.drain()
+
+    async def _refuse(self, refused: RequestRefused) -> None:
+        """Answer with a refusal and end the connection, whose rest is not read."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        message = f"garrison: {refused.reason}"
+        body = refused.api.error_body(refused.status, message) if refused.api else f"{message}\n".encode()
+        kind = b"application/json" if refused.api else b"text/plain; charset=utf-8"
+        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        with contextlib.suppress(h11.LocalProtocolError):
+            await self._send(h11.Response(status_code=refused.status, headers=headers, reason=b"Refused"))
+            await self._send(h11.Data(data=body))
+            await self._send(h11.EndOfMessage())
+        await self._drain_client()
+
+    async def _drain_client(self) -> None:
+        """Read a little of what the client still sends: closing at once would reset the refusal away."""
+        with contextlib.suppress(OSError, TimeoutError):
+            if self.client.writer.can_write_eof():
+                self.client.writer.write_eof()
+            async with asyncio.timeout(1.0):
+                for _ in range(64):
+                    if not await self.client.reader.read(_CHUNK):
+                        return
+
+    # ---- tunnels and forwarded requests
+
+    async def _open(self, target: Target) -> Stream:
+        """Connect to an allowed host; RequestRefused, recorded, if it is not allowed."""
+        rule = find_rule(self.access.rules, target.host, target.port)
+        if rule is None:
+            reason = f"{target.place} is not among the allowed hosts; add it to hosts of the agent or of [sandbox]"
+            self.access.ledger.refuse_host(target.place, "not among the allowed hosts")
+            raise RequestRefused(403, reason)
+        try:
+            return await open_checked(target.host, target.port, rule)
+        except UpstreamRefused as refused:
+            self.access.ledger.refuse_host(target.place, str(refused))
+            raise RequestRefused(403, f"{target.place} is refused: {refused}") from refused
+        except UpstreamFailed as failed:
+            raise RequestRefused(502, f"{target.place}: {failed}") from failed
+
+    async def _serve_tunnel(self, target: Target) -> None:
+        upstream = await self._open(target)
+        try:
+            await self._send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+            early, _ = self.http.trailing_data
+            if early:
+                upstream.writer.write(early)
+            await join(self.client, upstream, self.access.patience.tunnel)
+        finally:
+            upstream.close()
+            self._is_over = True
+
+    async def _serve_forward(self, request: h11.Request, headers: Headers, target: Target) -> None:
+        upstream = await self._open(target)
+        host = target.place.removesuffix(":80").encode()
+        sent = [(b"Host", host), *end_to_end(headers, frozenset({b"host"})), *_framing(headers)]
+        exchange = _Exchange(self, upstream)
+        try:
+            await exchange.run(h11.Request(method=request.method, target=target.path, headers=sent), None)
+        except UpstreamFailed as failed:
+            raise RequestRefused(502, f"{target.place}: {failed}") from failed
+        finally:
+            upstream.close()
+
+    # ---- model APIs
+
+    async def _serve_api(self, request: h11.Request, headers: Headers, target: Target) -> None:
+        api, route = target.api, target.route
+        assert api is not None and route is not None
+        access = next((each for each in self.access.registration.apis if each.api is api.name), None)
+        if access is None:
+            raise RequestRefused(403, f"this run has no key for {api.title}; set {api.keys[0].name} where you launch",
+                                 api)
+        secret = self.access.registration.secret.encode()
+        if secret and not any(secret in value for name, value in headers if name.decode() in KEY_HEADERS) \
+                and secret not in request.target:
+            raise RequestRefused(401, "the request does not carry the key of this run's variables", api)
+        length = next((int(value) for name, value in headers if name == b"content-length"), 0)
+        if length > MAX_BODY:
+            raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
+        number, reason = self.access.ledger.open_call(length) if route.costs else (0, "")
+        if reason:
+            raise RequestRefused(402, f"budget used up: {reason}; raise it in config.toml or the graph", api)
+        call = _Call(self, access, target)
+        try:
+            await call.run(request, headers)
+        except UpstreamFailed as failed:
+            raise RequestRefused(502, f"{api.title} cannot be reached: {failed}", api) from failed
+        finally:
+            if route.costs:
+                self.access.ledger.close_call(number, call.counts(), call.user_agent)
+
+
+class _Call:
+    """One call of a model API."""
+
+    def __init__(self, relay: Relay, access: ApiAccess, target: Target) -> None:
+        self.relay, self.access, self.target = relay, access, target
+        self.user_agent = ""
+        self._exchange: _Exchange | None = None
+
+    async def run(self, request: h11.Request, headers: Headers) -> None:
+        self.user_agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
+        parts = urlsplit(self.access.url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        upstream = await self._connect(parts.scheme, host, port)
+        sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *end_to_end(headers, _DROPPED),
+                (b"Accept-Encoding", b"identity"), *_framing(headers),
+                (self.access.header.encode(), self.access.key.encode())]
+        path = (parts.path.rstrip("/") + self.target.path) or "/"
+        self._exchange = _Exchange(self.relay, upstream)
+        reusable = False
+        try:
+            await self._exchange.run(h11.Request(method=request.method, target=path, headers=sent),
+                                     self.access.api)
+            reusable = self._exchange.is_reusable
+        finally:
+            if reusable:
+                self._keep(upstream)
+            else:
+                upstream.close()
+
+    def counts(self) -> CallCounts | None:
+        """Return what the call has cost; None for a call that was not made or that failed."""
+        return self._exchange.counts(self._model()) if self._exchange is not None else None
+
+    def _model(self) -> str:
+        name = self.target.path.partition("?")[0].rpartition("/")[2]
+        return name.partition(":")[0] if self.access.api is ApiName.GOOGLE else ""
+
+    async def _connect(self, scheme: str, host: str, port: int) -> Stream:
+        """Return an idle connection to the API, or a new one."""
+        kept = self.relay.access.idle.get(self.access.api, [])
+        now = asyncio.get_running_loop().time()
+        while kept:
+            since, stream = kept.pop()
+            if now - since < self.relay.access.patience.upstream and stream.is_usable:
+                return stream
+            stream.close()
+        return await open_api(scheme, host, port)
+
+    def _keep(self, stream: Stream) -> None:
+        kept = self.relay.access.idle.setdefault(self.access.api, [])
+        kept.append((asyncio.get_running_loop().time(), stream))
+        if len(kept) > MAX_IDLE_UPSTREAM:
+            kept.pop(0)[1].close()
+
+
+class _Exchange:
+    """One request to a server and its response, while the client sends the one and takes the other."""
+
+    def __init__(self, relay: Relay, upstream: Stream) -> None:
+        self.relay, self.upstream = relay, upstream
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self._sent = 0
+        self._status = 0
+        self._reader: ResponseReader | None = None
+        self._is_complete = self._has_failed = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Return whether the connection may carry another request."""
+        return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
+
+    async def run(self, request: h11.Request, api: ApiName | None) -> None:
+        """Pass the request and its response on; UpstreamFailed before the response began, _Gone after that."""
+        await self._send(request)
+        upload = asyncio.ensure_future(self._upload(limited=api is not None))
+        download = asyncio.ensure_future(self._download(api))
+        try:
+            await asyncio.wait({upload, download}, return_when=asyncio.FIRST_COMPLETED)
+            if upload.done() and not download.done():
+                upload.result()
+                watch = asyncio.ensure_future(self._watch_client())
+                try:
+                    await asyncio.wait({watch, download}, return_when=asyncio.FIRST_COMPLETED)
+                    if watch.done() and not download.done() and watch.result():
+                        raise _Gone
+                    await download
+                finally:
+                    await _cancel(watch)
+            download.result() if download.done() else await download
+        finally:
+            await _cancel(upload)
+            await _cancel(download)
+
+    def counts(self, model: str) -> CallCounts | None:
+        """Return the tokens of a call that the API has accepted, or has not answered when the client left."""
+        if self._has_failed or self._status >= 300 or self.http.our_state is not h11.DONE:
+            return None
+        reader = self._reader or ResponseReader(ApiName.ANTHROPIC)
+        return reader.finish(self._sent, model, complete=self._is_complete)
+
+    async def _upload(self, *, limited: bool) -> None:
+        relay = self.relay
+        while (data := await relay._read_body()) is not None:
+            self._sent += len(data)
+            if limited and self._sent > MAX_BODY:
+                raise _Gone
+            await self._send(h11.Data(data=data))
+        await self._send(h11.EndOfMessage())
+
+    async def _watch_client(self) -> bool:
+        """Return True once the client has left; False if it sends its next request before the answer."""
+        data = await self.relay.client.reader.read(_CHUNK)
+        self.relay.http.receive_data(data)
+        return not data
+
+    async def _send(self, event: h11.Event) -> None:
+        try:
+            data = self.http.send(event)
+            if data:
+                self.upstream.writer.write(data)
+                async with asyncio.timeout(self.relay.access.patience.body):
+                    await self.upstream.writer.drain()
+        except h11.LocalProtocolError as error:  # the client's body does not fit its header
+            raise _Gone from error
+
+    async def _download(self, api: ApiName | None) -> None:
+        """Pass the response on."""
+        try:
+            response = await self._next_event()
+            while isinstance(response, h11.InformationalResponse):
+                response = await self._next_event()
+            if not isinstance(response, h11.Response):
+                self._has_failed = True
+                raise UpstreamFailed("the server closed the connection without an answer")
+        except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+            self._has_failed = True
+            raise UpstreamFailed(f"no valid answer ({type(error).__name__})") from error
+        self._status = response.status_code
+        headers = [(bytes(name), bytes(value)) for name, value in response.headers]
+        if api is not None:
+            fields = dict(headers)
+            self._reader = ResponseReader(api, fields.get(b"content-type", b"").decode("latin-1"),
+                                          fields.get(b"content-encoding", b"").decode("latin-1"))
+        await self.relay._send(h11.Response(status_code=response.status_code, reason=response.reason, headers=[
+            *end_to_end(headers), *_framing(headers)]))
+        try:
+            await self._download_body()
+        except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+            raise _Gone from error
+
+    async def _download_body(self) -> None:
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Data):
+                data = bytes(event.data)
+                if self._reader is not None:
+                    self._reader.feed(data)
+                await self.relay._send(h11.Data(data=data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._is_complete = True
+                await self.relay._send(h11.EndOfMessage())
+                return
+            else:
+                raise _Gone
+
+    async def _next_event(self) -> object:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            async with asyncio.timeout(self.relay.access.patience.answer):
+                self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+        return event
+
+
+async def join(one: Stream, other: Stream, patience: float) -> None:
+    """Pass bytes both ways until both sides have ended, or nothing has passed for `patience` seconds."""
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+
+    async def copy(source: Stream, to: Stream) -> None:
+        nonlocal last
+        while data := await source.reader.read(_CHUNK):
+            last = loop.time()
+            to.writer.write(data)
+            await to.writer.drain()
+        if to.writer.can_write_eof():
+            to.writer.write_eof()
+
+    tasks = {asyncio.ensure_future(copy(one, other)), asyncio.ensure_future(copy(other, one))}
+    waiting = set(tasks)
+    try:
+        while waiting and (left := last + patience - loop.time()) > 0:
+            done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if any(task.exception() for task in done):
+                return
+    finally:
+        for task in tasks:
+            await _cancel(task)
+
+
+async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
+    """End a task, whatever it is at."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task
+
+
+def _framing(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return the header that frames the body of a message; a length of its own passes as end-to-end."""
+    return [(b"Transfer-Encoding", b"chunked") for name, _ in headers if name == b"transfer-encoding"]

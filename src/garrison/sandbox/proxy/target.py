@@ -1,0 +1,145 @@
+"""Targets: what a request to the proxy asks for; everything ambiguous is refused. Pure.
+
+A request has one of three forms: `CONNECT host:port` asks for a tunnel, `GET http://host/…` is forwarded, and a plain
+path names a model API. A `Host` header must agree with the form, since two readers of one request must not differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote
+
+from garrison.sandbox.proxy.apis import Api, Route, find_api
+from garrison.sandbox.proxy.hosts import normalize_host
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names in lower case, and values."""
+HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+                        b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"})
+"""Headers between two neighbours, which are never passed on."""
+MAX_TARGET = 8192
+"""Bytes of a request's target."""
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,255}))"
+                        r"(?::(?P<port>[0-9]{1,5}))?\Z")
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+_GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
+
+
+class Form(StrEnum):
+    """Form of a request."""
+
+    TUNNEL = "tunnel"
+    FORWARD = "forward"
+    API = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request asks for."""
+
+    form: Form
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    """Path and query for the next server; of an API, below its base URL."""
+    api: Api | None = None
+    route: Route | None = None
+
+    @property
+    def place(self) -> str:
+        """Return host and port, as messages and records name them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RequestRefused(Exception):
+    """A request that is refused; `status` and one line for the client."""
+
+    def __init__(self, status: int, reason: str, api: Api | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.api = status, reason, api
+
+
+def read_target(method: bytes, target: bytes, headers: Headers, port: int) -> Target:
+    """Return what a request asks for; RequestRefused if it is malformed, ambiguous or not admitted.
+
+    Args:
+        port: port of the proxy's own listener, which a plain path must name as its host.
+    """
+    if len(target) > MAX_TARGET:
+        raise RequestRefused(414, "the request's target is too long")
+    try:
+        text = target.decode("ascii")
+    except UnicodeDecodeError:
+        raise RequestRefused(400, "the request's target is not ASCII") from None
+    if any(ord(char) <= 32 or ord(char) == 127 for char in text) or "#" in text or "\\" in text:
+        raise RequestRefused(400, "the request's target has forbidden characters")
+    hosts = [value for name, value in headers if name == b"host"]
+    framing = {name for name, _ in headers if name in _FRAMING}
+    if len(hosts) > 1 or framing == _FRAMING:
+        raise RequestRefused(400, "the request can be read in two ways")
+    host = hosts[0].decode("latin-1").strip() if hosts else ""
+    if method == b"CONNECT":
+        if framing:
+            raise RequestRefused(400, "CONNECT has no body")
+        return _read_tunnel(text, host)
+    if text.startswith("/"):
+        return _read_api(method.decode("latin-1"), text, host, port)
+    return _read_forward(text, host)
+
+
+def _read_tunnel(text: str, host: str) -> Target:
+    name, port = _split_authority(text, 0)
+    if not port:
+        raise RequestRefused(400, "CONNECT needs host:port")
+    if host and _split_authority(host, port) not in ((name, port), (name, 443)):
+        raise RequestRefused(400, "the Host header names another host than CONNECT")
+    return Target(Form.TUNNEL, name, port)
+
+
+def _read_forward(text: str, host: str) -> Target:
+    scheme, sign, rest = text.partition("://")
+    if not sign or scheme.lower() != "http":
+        raise RequestRefused(400, "use CONNECT for https, and http:// for the rest")
+    at = next((index for index, char in enumerate(rest) if char in "/?"), len(rest))
+    authority, path = rest[:at], rest[at:]
+    name, port = _split_authority(authority, 80)
+    if not host or _split_authority(host, 80) != (name, port):
+        raise RequestRefused(400, "the Host header names another host than the request")
+    return Target(Form.FORWARD, name, port, path if path.startswith("/") else "/" + path)
+
+
+def _read_api(method: str, text: str, host: str, port: int) -> Target:
+    if not host or _split_authority(host, 80) not in (("127.0.0.1", port), ("localhost", port)):
+        raise RequestRefused(400, "the Host header does not name this proxy")
+    found = find_api(text)
+    if found is None:
+        raise RequestRefused(404, "this is garrison's proxy; it has /anthropic, /openai/v1 and /google")
+    api, below = found
+    path, _, query = below.partition("?")
+    if unquote(path) != path or ".." in path or "//" in path:
+        raise RequestRefused(400, "the request's path is not in its plain form", api)
+    route = api.find_route(method, path)
+    if route is None:
+        raise RequestRefused(404, f"garrison adds the key of {api.title} to model calls only, not to {method} "
+                                  f"{path[:80]}", api)
+    query = _GOOGLE_KEY.sub("", f"?{query}").removeprefix("?").removeprefix("&") if query else ""
+    return Target(Form.API, path=f"{path}?{query}" if query else path, api=api, route=route)
+
+
+def _split_authority(text: str, default: int) -> tuple[str, int]:
+    match = _AUTHORITY.match(text)
+    host = normalize_host(match["v6"] or match["name"]) if match else ""
+    port = int(match["port"]) if match and match["port"] else default
+    if not host or not 0 <= port < 65536 or (match and match["port"] and not port):
+        raise RequestRefused(400, "the request names no valid host")
+    return host, port
+
+
+def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are passed on: without those between neighbours, those `Connection` names, and `drop`."""
+    named = {word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")}
+    leave = HOP_BY_HOP | drop | (named - {b"content-length", b"host", b"content-type"})
+    return [(name, value) for name, value in headers if name not in leave]

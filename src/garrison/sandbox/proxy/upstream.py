@@ -1,0 +1,175 @@
+"""Upstream: connect to a host on the far side of the boundary.
+
+A name is resolved once, its addresses are checked, and the connection goes to a checked address: a name server that
+changes its answer gains nothing. If the user reaches the network through a proxy, so does this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+from garrison.errors import UsageError
+from garrison.sandbox.proxy.hosts import HostRule, parse_address, permitted_addresses
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
+BUFFER = 128 << 10
+_MAX_ANSWER = 16 << 10
+
+
+class UpstreamRefused(Exception):
+    """A host that may not be reached, with the reason."""
+
+
+class UpstreamFailed(Exception):
+    """A host that cannot be reached, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserProxy:
+    """The proxy through which the user's programs reach a scheme's hosts."""
+
+    host: str
+    port: int
+    credentials: str = ""
+    """Value of Proxy-Authorization, '' for none."""
+
+    @classmethod
+    def parse(cls, url: str) -> UserProxy:
+        """Return the proxy of a URL; UsageError if it is of another kind than HTTP."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme != "http" or not parts.hostname:
+            raise UsageError(f"the proxy {parts.scheme}://{parts.hostname} in the environment is not an HTTP proxy; "
+                             "garrison's own can use no other")
+        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        encoded = base64.b64encode(login.encode()).decode() if parts.username else ""
+        return cls(parts.hostname, parts.port or 3128, f"Basic {encoded}" if encoded else "")
+
+
+def user_proxy(scheme: str, host: str) -> UserProxy | None:
+    """Return the user's proxy for a host by this process's environment; None for a direct connection."""
+    proxies = getproxies_environment()
+    url = proxies.get(scheme) or proxies.get("all")
+    if not url or proxy_bypass(host):
+        return None
+    return UserProxy.parse(url)
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return the context that checks certificates as the user's machine does."""
+    context = ssl.create_default_context()
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("NODE_EXTRA_CA_CERTS"):
+        with contextlib.suppress(OSError):
+            context.load_verify_locations(bundle)
+    return context
+
+
+@dataclass(slots=True)
+class Stream:
+    """An open connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the other side has neither closed it nor sent anything unasked."""
+        unasked = getattr(self.reader, "_buffer", b"")  # StreamReader has no public way to look
+        return not (self.reader.at_eof() or self.writer.is_closing() or unasked)
+
+    def close(self) -> None:
+        """Close it at once."""
+        with contextlib.suppress(Exception):
+            self.writer.close()
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return the addresses of a host; UpstreamFailed if there is none."""
+    if parse_address(host) is not None:
+        return [host]
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        raise UpstreamFailed(f"{host} cannot be resolved: {_describe(error)}") from error
+    return [str(address[0]) for *_, address in found]
+
+
+async def open_checked(host: str, port: int, rule: HostRule) -> Stream:
+    """Connect to an allowed host, at an address that was checked; UpstreamRefused or UpstreamFailed if impossible."""
+    proxy = user_proxy("https" if port == 443 else "http", host)
+    try:
+        addresses, reason = permitted_addresses(await resolve(host, port), rule)
+    except UpstreamFailed:
+        if proxy is None or parse_address(host) is not None:
+            raise
+        addresses, reason = [], ""  # only the user's proxy can resolve it, and only that knows its addresses
+    if reason:
+        raise UpstreamRefused(reason)
+    if proxy is not None:
+        return await _open_tunnel(proxy, host, port)
+    return await _open_first(addresses, port)
+
+
+async def open_api(scheme: str, host: str, port: int) -> Stream:
+    """Connect to a model API of the user's choice, with TLS for https."""
+    proxy = user_proxy(scheme, host)
+    stream = (await _open_tunnel(proxy, host, port) if proxy is not None
+              else await _open_first(await resolve(host, port), port))
+    if scheme != "https":
+        return stream
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            await stream.writer.start_tls(tls_context(), server_hostname=host)
+    except (OSError, TimeoutError) as error:
+        stream.close()
+        raise UpstreamFailed(f"no TLS with {host}: {_describe(error)}") from error
+    return stream
+
+
+async def _open_first(addresses: Sequence[str], port: int) -> Stream:
+    failure: Exception | None = None
+    for address in addresses:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                return Stream(*await asyncio.open_connection(address, port, limit=BUFFER))
+        except (OSError, TimeoutError) as error:
+            failure = error
+    raise UpstreamFailed(f"no connection: {_describe(failure)}") from failure
+
+
+async def _open_tunnel(proxy: UserProxy, host: str, port: int) -> Stream:
+    """Connect through the user's own proxy."""
+    stream = await _open_first(await resolve(proxy.host, proxy.port), proxy.port)
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    login = f"Proxy-Authorization: {proxy.credentials}\r\n" if proxy.credentials else ""
+    stream.writer.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode())
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            answer = await stream.reader.readuntil(b"\r\n\r\n")
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        stream.close()
+        raise UpstreamFailed(f"the proxy {proxy.host}:{proxy.port} did not answer: {_describe(error)}") from error
+    status = answer.split(b" ", 2)[1:2]
+    if len(answer) > _MAX_ANSWER or status != [b"200"]:
+        stream.close()
+        line = answer.partition(b"\r\n")[0][:100].decode(errors="replace")
+        raise UpstreamFailed(f"the proxy {proxy.host}:{proxy.port} refused {place}: {line}")
+    return stream
+
+
+def _describe(error: Exception | None) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:200]

@@ -1,0 +1,419 @@
+"""What a confined client can and cannot do through the proxy."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.records import costs
+from garrison.records.costs import Limits
+from garrison.sandbox.proxy import upstream
+from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.registration import ApiAccess
+from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
+
+KEY = "sk-real-key"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def anthropic(url: str) -> ApiAccess:
+    return ApiAccess(ApiName.ANTHROPIC, url, "x-api-key", KEY)
+
+
+def message(id_: str, model: str, tokens_in: int, tokens_out: int) -> dict[str, object]:
+    usage = {"input_tokens": tokens_in, "output_tokens": tokens_out}
+    return {"type": "message", "id": id_, "model": model, "usage": usage}
+
+
+# ---- tunnels
+
+
+def test_tunnels_https_to_an_allowed_host_without_opening_it(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path)
+    with Web(plain(b"secret page"), server) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        raw, head = proxy.tunnel(f"127.0.0.1:{web.port}")
+        assert status_of(head) == 200
+        with client.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
+            tls.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert read_all(tls).endswith(b"secret page")
+
+
+def test_a_tunnel_passes_what_the_client_sent_early(tmp_path: Path) -> None:
+    with Web(plain()) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}".encode()
+        early = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = proxy.send(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n%s" % (place, place, early))
+        assert answer.endswith(b"hello")
+
+
+@pytest.mark.parametrize("place", ["example.com:443", "127.0.0.1:1", "[::1]:443", "pypi.org:22", "169.254.169.254:80",
+                                   "metadata.google.internal:80", "xn--pypi-5na.org:443", "evil.pypi.org:443"])
+def test_refuses_and_records_other_hosts(tmp_path: Path, place: str) -> None:
+    with serving(tmp_path, hosts=("default",)) as proxy:
+        client, head = proxy.tunnel(place)
+        with client:
+            assert status_of(head) == 403
+            assert place in read_all(client).decode()
+        assert proxy.refused[place]["count"] == 1
+
+
+@pytest.mark.parametrize(("address", "why"), [
+    ("127.0.0.1", "loopback"), ("10.0.0.7", "private"), ("169.254.169.254", "metadata"), ("::1", "loopback"),
+    ("fe80::1", "link-local"), ("::ffff:127.0.0.1", "loopback"), ("64:ff9b::a00:1", "private"),
+    ("0.0.0.0", "unspecified"),
+    ("100.64.0.1", "not public"), ("168.63.129.16", "metadata"), ("fd00::1", "private")])
+def test_refuses_an_allowed_name_that_leads_into_the_machine_s_network(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> None:
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["93.184.215.14", address]
+
+    monkeypatch.setattr(upstream, "resolve", resolve)
+    with serving(tmp_path, hosts=("pypi.org",)) as proxy:
+        client, head = proxy.tunnel("pypi.org:443")
+        client.close()
+        assert status_of(head) == 403
+        assert why in proxy.refused["pypi.org:443"]["reason"]
+
+
+def test_connects_to_the_address_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def resolve(host: str, _port: int) -> list[str]:
+        asked.append(host)
+        return ["93.184.215.14"] if len(asked) == 1 else ["127.0.0.1"]
+
+    opened = []
+
+    async def open_first(addresses: list[str], _port: int) -> None:
+        opened.extend(addresses)
+        raise upstream.UpstreamFailed("no network here")
+
+    monkeypatch.setattr(upstream, "resolve", resolve)
+    monkeypatch.setattr(upstream, "_open_first", open_first)
+    with serving(tmp_path, hosts=("pypi.org",)) as proxy:
+        client, head = proxy.tunnel("pypi.org:443")
+        client.close()
+    assert status_of(head) == 502
+    assert (asked, opened) == (["pypi.org"], ["93.184.215.14"])
+
+
+def test_a_private_name_is_reached_if_it_is_listed_as_private(tmp_path: Path) -> None:
+    with Web(plain()) as web:
+        for entry, status in ((f"localhost:{web.port}", 200), (f"private localhost:{web.port}", 200)):
+            with serving(tmp_path, hosts=(entry,)) as proxy:
+                client, head = proxy.tunnel(f"localhost:{web.port}")
+                client.close()
+                assert status_of(head) == status
+
+
+# ---- forwarded requests
+
+
+def test_forwards_plain_http_to_an_allowed_host(tmp_path: Path) -> None:
+    with Web(plain()) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}"
+        answer = proxy.send(f"GET http://{place}/a?b=1 HTTP/1.1\r\nHost: {place}\r\nProxy-Authorization: Basic x\r\n"
+                            f"Connection: close, X-Hop\r\nX-Hop: 1\r\nX-End: 2\r\n\r\n".encode())
+        assert status_of(answer) == 200
+        assert answer.endswith(b"hello")
+        seen = web.seen[0]
+        assert seen.path == "/a?b=1"
+        assert seen.headers["x-end"] == "2"
+        assert not {"proxy-authorization", "x-hop"} & {name.lower() for name in seen.headers}
+
+
+def test_serves_several_requests_of_a_connection(tmp_path: Path) -> None:
+    with Web(plain()) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}"
+        one = f"GET http://{place}/ HTTP/1.1\r\nHost: {place}\r\n\r\n"
+        last = f"GET http://{place}/ HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n"
+        assert proxy.send((one + one + last).encode()).count(b"hello") == 3
+
+
+def test_passes_bodies_both_ways_as_they_come(tmp_path: Path) -> None:
+    with Web(lambda seen: (200, {}, [seen.body[:3], seen.body[3:]])) as web, \
+            serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}"
+        answer = proxy.send(f"POST http://{place}/ HTTP/1.1\r\nHost: {place}\r\nTransfer-Encoding: chunked\r\n"
+                            "Expect: 100-continue\r\nConnection: close\r\n\r\n5\r\nabcde\r\n0\r\n\r\n".encode())
+        assert b"abc" in answer
+        assert web.seen[0].body == b"abcde"
+
+
+HOSTILE = {
+    "two lengths": "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+    "length and chunks": "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\nTransfer-Encoding: chunked"
+                         "\r\n\r\n0\r\n\r\n",
+    "odd coding": "POST http://HOST/ HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: xchunked\r\n\r\n",
+    "two hosts": "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nHost: other\r\n\r\n",
+    "another host": "GET http://HOST/ HTTP/1.1\r\nHost: example.com\r\n\r\n",
+    "no host": "GET http://HOST/ HTTP/1.0\r\n\r\n",
+    "user info": "GET http://HOST@example.com/ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "https in the open": "GET https://HOST/ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "another scheme": "GET file:///etc/passwd HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "a fragment": "GET http://HOST/#@example.com/ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "a backslash": "GET http://HOST\\@example.com/ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "connect elsewhere": "CONNECT HOST HTTP/1.1\r\nHost: example.com\r\n\r\n",
+    "connect with a body": "CONNECT HOST HTTP/1.1\r\nHost: HOST\r\nContent-Length: 3\r\n\r\nabc",
+    "connect to a number": "CONNECT 2130706433:80 HTTP/1.1\r\nHost: 2130706433:80\r\n\r\n",
+    "connect to hex": "CONNECT 0x7f.1:80 HTTP/1.1\r\nHost: 0x7f.1:80\r\n\r\n",
+    "connect without port": "CONNECT localhost HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a zone": "CONNECT [fe80::1%25lo]:80 HTTP/1.1\r\nHost: [fe80::1%25lo]:80\r\n\r\n",
+    "port 0": "CONNECT 127.0.0.1:0 HTTP/1.1\r\nHost: 127.0.0.1:0\r\n\r\n",
+    "a line in a header": "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nX: a\rGET / HTTP/1.1\r\n\r\n",
+    "a space before the colon": "GET http://HOST/ HTTP/1.1\r\nHost : HOST\r\n\r\n",
+    "no HTTP": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
+    "asterisk": "OPTIONS * HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "own page": "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n",
+    "huge head": "GET http://HOST/ HTTP/1.1\r\nHost: HOST\r\nX: " + "a" * 100_000 + "\r\n\r\n",
+    "long target": "GET http://HOST/" + "a" * 9000 + " HTTP/1.1\r\nHost: HOST\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_gives_a_hostile_client_nothing(tmp_path: Path, name: str) -> None:
+    with Web(plain(b"treasure")) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        answer = proxy.send(HOSTILE[name].replace("HOST", f"127.0.0.1:{web.port}").encode("latin-1"))
+        assert 400 <= status_of(answer) < 600
+        assert b"treasure" not in answer
+        assert web.seen == []
+
+
+def test_a_request_in_the_body_of_another_is_not_seen_by_the_server(tmp_path: Path) -> None:
+    inner = b"GET /inner HTTP/1.1\r\nHost: x\r\n\r\n"
+    with Web(plain()) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as proxy:
+        place = f"127.0.0.1:{web.port}".encode()
+        proxy.send(b"GET http://%s/outer HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+                   % (place, place, len(inner), inner))
+        assert [seen.path for seen in web.seen] == ["/outer"]
+
+
+def test_a_head_that_drips_is_cut(tmp_path: Path) -> None:
+    with serving(tmp_path, hosts=("default",)) as proxy, proxy.connect() as client:
+        began = time.monotonic()
+        client.sendall(b"GET http://pypi.org/ HTTP/1.1\r\n")
+        with pytest.raises(OSError):
+            for _ in range(200):
+                client.sendall(b"X: y\r\n")
+                time.sleep(0.02)
+        assert time.monotonic() - began < SHORT.head + 2
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_served(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.sandbox.proxy.process.MAX_CONNECTIONS", 3)
+    with serving(tmp_path, hosts=("default",)) as proxy:
+        held = [proxy.connect() for _ in range(3)]
+        for client in held:
+            client.sendall(b"G")
+        with proxy.connect() as late:
+            assert read_all(late) == b""
+        for client in held:
+            client.close()
+        deadline = time.monotonic() + 5
+        while status_of(proxy.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")) != 400:
+            assert time.monotonic() < deadline
+
+
+def test_goes_through_the_user_s_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Web(plain(b"far")) as web, serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as outer, \
+            serving(tmp_path, hosts=(f"127.0.0.1:{web.port}",)) as inner:
+        place = f"127.0.0.1:{web.port}".encode()
+        monkeypatch.setenv("http_proxy", f"http://me:pass@127.0.0.1:{outer.port}")
+        real, used = upstream._open_tunnel, []
+
+        async def once(proxy: upstream.UserProxy, host: str, port: int) -> upstream.Stream:
+            used.append(proxy)
+            monkeypatch.delenv("http_proxy")  # the outer one is in this process, too
+            return await real(proxy, host, port)
+
+        monkeypatch.setattr(upstream, "_open_tunnel", once)
+        answer = inner.send(b"GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (place, place))
+        assert answer.endswith(b"far")
+        assert used[0].port == outer.port
+        assert used[0].credentials.startswith("Basic ")
+
+
+# ---- model APIs
+
+
+def test_adds_the_key_and_drops_what_the_client_sends_as_one(tmp_path: Path) -> None:
+    body = message("msg_1", "claude-haiku-4", 10, 5)
+    with Web(plain(json.dumps(body).encode())) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        answer = proxy.ask("POST", "/anthropic/v1/messages?beta=true", b"{}", X_Api_Key="dummy",
+                           Authorization="Bearer dummy", Accept_Encoding="gzip", Anthropic_Version="2023-06-01")
+        assert body_of(answer) == body
+        seen = web.seen[0]
+        assert seen.path == "/v1/messages?beta=true"
+        assert seen.headers["x-api-key"] == KEY
+        assert seen.headers["authorization"] is None
+        assert seen.headers["accept-encoding"] == "identity"
+        assert seen.headers["anthropic-version"] == "2023-06-01"
+        [line] = proxy.usage
+        assert (line["model"], line["message"], line["input"], line["output"]) == ("claude-haiku-4", "msg_1", 10, 5)
+
+
+@pytest.mark.parametrize(("method", "path"), [
+    ("POST", "/anthropic/v1/messages/batches"), ("GET", "/anthropic/v1/files"),
+    ("POST", "/anthropic/v1/../v1/messages"),
+    ("POST", "/anthropic/v1/%6dessages"), ("DELETE", "/anthropic/v1/messages"), ("GET", "/anthropic/v1/organizations"),
+    ("POST", "/openai/v1/fine_tuning/jobs"), ("POST", "/google/v1beta/cachedContents"), ("POST", "/v1/messages")])
+def test_uses_the_key_for_model_calls_only(tmp_path: Path, method: str, path: str) -> None:
+    with Web(plain()) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        assert status_of(proxy.ask(method, path)) in (400, 404)
+        assert web.seen == []
+
+
+def test_an_api_without_key_is_refused_in_its_own_form(tmp_path: Path) -> None:
+    with serving(tmp_path, hosts=("default",)) as proxy:
+        answer = proxy.ask("POST", "/openai/v1/responses", b"{}")
+        assert status_of(answer) == 403
+        assert "OPENAI_API_KEY" in body_of(answer)["error"]["message"]
+
+
+def test_a_host_of_another_name_is_refused(tmp_path: Path) -> None:
+    with Web(plain()) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        answer = proxy.send(b"GET /anthropic/v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert status_of(answer) == 400
+        assert web.seen == []
+
+
+def test_a_listener_that_others_can_reach_asks_for_its_secret(tmp_path: Path) -> None:
+    with Web(plain(b"{}")) as web, serving(tmp_path, apis=(anthropic(web.url),), secret="s3cret") as proxy:
+        assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 401
+        assert status_of(proxy.ask("GET", "/anthropic/v1/models", X_Api_Key="sk-ant-api03-garrison-s3cret")) == 200
+
+
+def test_streams_as_it_comes(tmp_path: Path) -> None:
+    event = b'event: content_block_delta\ndata: {"type": "content_block_delta"}\n\n'
+
+    def answer(_seen: object) -> tuple[int, dict[str, str], list[bytes]]:
+        def parts():  # type: ignore[no-untyped-def]
+            yield event
+            time.sleep(1.0)
+            yield event
+
+        return 200, {"content-type": "text/event-stream"}, parts()
+
+    with Web(answer) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy, proxy.connect() as client:
+        began = time.monotonic()
+        client.sendall(f"POST /anthropic/v1/messages HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n"
+                       "Content-Length: 2\r\n\r\n{}".encode())
+        assert status_of(read_head(client)) == 200
+        assert b"content_block_delta" in client.recv(4096)
+        assert time.monotonic() - began < 0.8
+
+
+def test_a_client_that_leaves_ends_the_call_and_pays_for_it(tmp_path: Path) -> None:
+    began = json.dumps({"type": "message_start", "message": {
+        "id": "msg_9", "model": "claude-haiku-4", "usage": {"input_tokens": 100, "output_tokens": 1}}})
+    gone: list[float] = []
+
+    def answer(_seen: object) -> tuple[int, dict[str, str], list[bytes]]:
+        def parts():  # type: ignore[no-untyped-def]
+            yield f"data: {began}\n\n".encode()
+            try:
+                for _ in range(400):
+                    time.sleep(0.02)
+                    yield b'data: {"type": "content_block_delta", "delta": {"text": "' + b"x" * 400 + b'"}}\n\n'
+            finally:
+                gone.append(time.monotonic())
+
+        return 200, {"content-type": "text/event-stream"}, parts()
+
+    with Web(answer) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        with proxy.connect() as client:
+            client.sendall(f"POST /anthropic/v1/messages HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n"
+                           "Content-Length: 2\r\n\r\n{}".encode())
+            read_head(client)
+            client.recv(2000)
+        deadline = time.monotonic() + 5
+        while not proxy.usage and time.monotonic() < deadline:
+            time.sleep(0.01)
+        [line] = proxy.usage
+        assert line["estimated"] is True
+        assert (line["message"], line["input"]) == ("msg_9", 100)
+        assert line["output"] >= 1
+        while not gone and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert gone, "the server still writes for nobody"
+
+
+def test_a_failed_call_costs_nothing(tmp_path: Path) -> None:
+    with Web(plain(b'{"type": "error"}', 529)) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 529
+        assert proxy.usage == []
+
+
+def test_an_api_that_is_away_is_an_error_in_its_own_form(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with serving(tmp_path, apis=(anthropic(f"http://127.0.0.1:{port}"),)) as proxy:
+        answer = proxy.ask("POST", "/anthropic/v1/messages", b"{}")
+        assert status_of(answer) == 502
+        assert "cannot be reached" in body_of(answer)["error"]["message"]
+        assert proxy.usage == []
+
+
+def test_calls_share_a_connection_to_the_api(tmp_path: Path) -> None:
+    with Web(plain(b'{"type": "message", "usage": {"input_tokens": 1}}')) as web, \
+            serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        for _ in range(3):
+            assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 200
+        assert len({seen.client_address for seen in web.seen}) == 1
+
+
+def test_an_https_api_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, client = certificate(tmp_path)
+    with Web(plain(b"{}"), server) as web:
+        access = anthropic(web.url.replace("127.0.0.1", "localhost"))
+        with serving(tmp_path, apis=(access,)) as proxy:
+            assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 502, "nobody trusts that certificate"
+            monkeypatch.setattr(upstream, "tls_context", lambda: client)
+            assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 200
+        assert isinstance(client, ssl.SSLContext)
+
+
+# ---- budgets
+
+
+def test_no_call_starts_beyond_the_budget(tmp_path: Path) -> None:
+    body = message("m1", "claude-opus", 200_000, 0)
+    with Web(plain(json.dumps(body).encode())) as web, \
+            serving(tmp_path, apis=(anthropic(web.url),), limits=Limits(node=1.0)) as proxy:
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 200
+        answer = proxy.ask("POST", "/anthropic/v1/messages", b"{}")
+        assert status_of(answer) == 402
+        assert body_of(answer)["error"] == {
+            "type": "billing_error", "message": "garrison: budget used up: $1.00 of the $1.00 for this node are spent; "
+            "raise it in config.toml or the graph"}
+        assert len(web.seen) == 1
+        assert status_of(proxy.ask("GET", "/anthropic/v1/models")) == 200, "what costs nothing is not refused"
+
+
+def test_a_budget_counts_what_other_nodes_of_the_run_have_spent(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "r1" / "nodes" / "b" / "1" / "claude"
+    folder.mkdir(parents=True)
+    costs.append_usage(folder / "usage.jsonl", costs.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 5.0))
+    with Web(plain(b"{}")) as web, \
+            serving(tmp_path, apis=(anthropic(web.url),), limits=Limits(run=5.0)) as proxy:
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 402
+
+
+def test_calls_that_a_program_reports_itself_are_counted_once_but_bound_the_budget(tmp_path: Path) -> None:
+    body = message("m1", "claude-opus", 200_000, 0)
+    with Web(plain(json.dumps(body).encode())) as web, serving(
+            tmp_path, apis=(anthropic(web.url),), limits=Limits(node=1.0), reported_by="claude-cli/") as proxy:
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}", User_Agent="claude-cli/2.1")) == 200
+        assert costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).usd == 0, "the CLI reports it"
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}", User_Agent="claude-cli/2.1")) == 402

@@ -100,4 +100,4 @@ def _make(unshare: object) -> list[int]:
     listener.bind(("127.0.0.1", PORT))
     listener.listen(BACKLOG)
     names = ("net", "user") if needs_owner else ("net",)
-    return [listener.fileno(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)]
+    return [listener.detach(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)]

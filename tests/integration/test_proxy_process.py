@@ -1,0 +1,265 @@
+"""The proxy as a process of a run: started when it is needed, replaced when it dies, gone with its users."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import Refused, UsageError
+from garrison.records import costs
+from garrison.sandbox import net_namespace, network
+from garrison.sandbox.network import NetworkPlace, NetworkUser
+from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy.client import START_DEADLINE
+from garrison.system import processes
+from proxy_support import Web, plain
+
+ANSWER = json.dumps({"type": "message", "id": "m1", "model": "claude-haiku-4",
+                     "usage": {"input_tokens": 11, "output_tokens": 3}}).encode()
+ALLOW = Rights(network=Network.ALLOW, hosts=("127.0.0.1:*",))
+CALL = """
+import os, sys, urllib.request
+url, key = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_API_KEY"]
+request = urllib.request.Request(url, b"{}", {"x-api-key": key})
+print(urllib.request.urlopen(request, timeout=20).read().decode())
+"""
+
+
+def _refusal() -> str | None:
+    try:
+        namespace = net_namespace.create()
+    except Refused as refused:
+        return str(refused)
+    namespace.listener.close()
+    namespace.close()
+    return None
+
+
+needs_namespaces = pytest.mark.skipif(_refusal() is not None, reason=str(_refusal()))
+
+
+@pytest.fixture
+def api() -> Iterator[Web]:
+    with Web(plain(ANSWER)) as web:
+        yield web
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> NetworkUser:
+    folder = tmp_path / "runs" / "r1" / "nodes" / "a" / "1"
+    folder.mkdir(parents=True)
+    return NetworkUser(tmp_path, "r1", "a", 1, folder)
+
+
+@contextlib.contextmanager
+def prepared(user: NetworkUser, api: Web, mode: Mode = Mode.BUBBLEWRAP, rights: Rights = ALLOW,
+             ) -> Iterator[tuple[NetworkPlace, dict[str, str]]]:
+    env = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": api.url}
+    place = network.prepare(rights, mode, env, user)
+    try:
+        yield place, place.apply(env)
+    finally:
+        place.close()
+
+
+def run(place: NetworkPlace, env: dict[str, str], program: str = CALL) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*place.entry, sys.executable, "-c", program], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+def is_running(place_process: processes.ProcessId | None) -> bool:
+    assert place_process is not None
+    return processes.is_running(place_process.pid, place_process.ticks)
+
+
+def wait_until_ended(process: processes.ProcessId | None, seconds: float) -> float:
+    began = time.monotonic()
+    while is_running(process):
+        assert time.monotonic() - began < seconds, "the proxy does not end"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@needs_namespaces
+def test_a_program_in_a_namespace_calls_the_api_with_a_key_that_it_never_has(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api) as (place, env):
+        assert "sk-real" not in str(env)
+        done = run(place, env)
+        assert json.loads(done.stdout)["id"] == "m1", done.stderr
+        assert api.seen[0].headers["x-api-key"] == "sk-real"
+        [(_, node, path)] = costs.usage_files(user.home, "r1")
+        assert (node, costs.total(costs.read_usage(path)).input) == ("a", 11)
+        assert stat.S_IMODE((user.run_folder / "proxy.sock").stat().st_mode) == 0o600
+        environ = Path(f"/proc/{place.process.pid}/environ").read_bytes() if place.process else b""
+        assert b"sk-real" not in environ
+
+
+@needs_namespaces
+def test_the_namespace_has_nothing_but_the_proxy(api: Web, user: NetworkUser) -> None:
+    host, port = "127.0.0.1", api.port
+    direct = f"import socket; socket.create_connection(({host!r}, {port}), timeout=5)"
+    assert subprocess.run([sys.executable, "-c", direct], check=False).returncode == 0, "outside it is reached"
+    with prepared(user, api) as (place, env):
+        done = run(place, env, direct)
+        assert "refused" in done.stderr.lower()
+        done = run(place, env, "import socket; socket.create_connection(('93.184.215.14', 80), timeout=5)")
+        assert "unreachable" in done.stderr.lower()
+        done = run(place, env, f"import urllib.request; print(urllib.request.urlopen('{api.url}', timeout=5).status)")
+        assert "refused" in done.stderr.lower(), "no_proxy: loopback is the program's own"
+
+
+@needs_namespaces
+def test_three_programs_listen_on_the_same_port(api: Web, user: NetworkUser) -> None:
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(prepared(user, api)) for _ in range(3)]
+        assert len({place.process for place, _ in places}) == 1, "one proxy a run"
+        held = [stack.enter_context(subprocess.Popen(
+            [*place.entry, sys.executable, "-c", "import socket, sys; s = socket.create_server(('127.0.0.1', 3000)); "
+             "print('up', flush=True); sys.stdin.read()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True)) for place, env in places]
+        for child in held:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "up\n"
+        for child in held:
+            child.kill()
+
+
+@needs_namespaces
+def test_works_without_the_right_to_make_a_namespace_directly(api: Web, user: NetworkUser) -> None:
+    program = f"""
+import os, subprocess, sys
+from pathlib import Path
+from garrison.sandbox import network
+from garrison.sandbox.place import Mode, Network, Rights
+env = {{"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
+user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
+place = network.prepare(Rights(network=Network.ALLOW), Mode.BUBBLEWRAP, env, user)
+assert any("--user" in word for word in place.entry), place.entry
+print(subprocess.run([*place.entry, sys.executable, "-c", {CALL!r}], env=place.apply(env), text=True))
+place.close()
+"""
+    done = subprocess.run(["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all", sys.executable,
+                           "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    if "not allowed" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert '"id": "m1"' in done.stdout, done.stdout + done.stderr
+
+
+@needs_namespaces
+def test_a_killed_proxy_is_back_within_a_second_and_its_listeners_with_it(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api) as (place, env), prepared(user, api) as (other, other_env):
+        first = place.process
+        assert first is not None
+        began = time.monotonic()
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until_ended(first, 5)
+        assert place.keep()
+        assert other.keep()
+        took = time.monotonic() - began
+        assert not place.keep()
+        assert place.process == other.process != first
+        for where, variables in ((place, env), (other, other_env)):
+            assert run(where, variables).returncode == 0
+        assert took < 5, f"{took:.2f} s"  # 0.2 s on an idle machine
+
+
+@needs_namespaces
+def test_a_request_that_finds_no_proxy_waits_for_the_next(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api) as (place, env):
+        assert place.process is not None
+        os.kill(place.process.pid, signal.SIGKILL)
+        wait_until_ended(place.process, 5)
+        with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
+            time.sleep(0.5)
+            assert child.poll() is None
+            assert place.keep()
+            assert child.wait(20) == 0
+
+
+def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api, Mode.NONE) as (place, _):
+        process = place.process
+        time.sleep(1.5)
+        assert is_running(process)
+    wait_until_ended(process, 10)
+    assert not (user.run_folder / "proxy.sock").exists()
+
+
+def test_it_ends_when_its_user_is_killed(api: Web, user: NetworkUser) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from garrison.sandbox import network
+from garrison.sandbox.place import Mode, Network, Rights
+user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
+place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, {{}}, user)
+print(place.process.pid, place.process.ticks, flush=True)
+time.sleep(100)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        pid, ticks = map(int, child.stdout.readline().split())
+        child.kill()
+    wait_until_ended(processes.ProcessId(pid, ticks), 10)
+
+
+def test_without_a_namespace_the_key_of_another_user_opens_nothing(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api, Mode.LANDLOCK) as (place, env):
+        assert place.entry == ()
+        assert run(place, env).returncode == 0
+        done = run(place, {**env, "ANTHROPIC_API_KEY": "sk-ant-api03-garrison-guess"})
+        assert "401" in done.stderr
+
+
+def test_a_long_home_has_a_socket_too(api: Web, tmp_path: Path) -> None:
+    home = tmp_path / ("long" * 20) / ("longer" * 10)
+    folder = home / "runs" / "r1" / "nodes" / "a" / "1"
+    folder.mkdir(parents=True)
+    with prepared(NetworkUser(home, "r1", "a", 1, folder), api, Mode.NONE) as (place, env):
+        assert run(place, env).returncode == 0
+
+
+def test_a_proxy_that_cannot_start_is_refused_in_one_line(
+        api: Web, user: NetworkUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.sandbox.proxy.client.START_DEADLINE", 0.3)
+    assert START_DEADLINE > 5
+    (user.run_folder / "proxy.lock").mkdir()
+    with pytest.raises(Refused, match="the proxy of run r1 does not start"):
+        network.prepare(ALLOW, Mode.NONE, {}, user)
+
+
+def test_nothing_is_started_where_nothing_is_needed(user: NetworkUser) -> None:
+    env = {"ANTHROPIC_API_KEY": "sk-real", "HOME": "/"}
+    for rights, mode in ((Rights(network=Network.OPEN), Mode.NONE), (Rights(network=Network.NONE), Mode.NONE)):
+        place = network.prepare(rights, mode, env, user)
+        assert (place.apply(env), place.entry, place.process) == (env, (), None)
+    place = network.prepare(Rights(network=Network.NONE), Mode.BUBBLEWRAP, env, user)
+    assert place.apply(env) == {"HOME": "/"}, "a key is of no use without a network"
+    assert network.prepare(Rights(network=Network.OPEN), Mode.BUBBLEWRAP, {"HOME": "/"}, user).process is None
+
+
+def test_a_malformed_host_is_refused(user: NetworkUser) -> None:
+    with pytest.raises(UsageError, match=r"http://pypi\.org"):
+        network.prepare(Rights(network=Network.ALLOW, hosts=("http://pypi.org",)), Mode.NONE, {}, user)
+
+
+def test_a_stranger_s_message_to_the_control_socket_ends_nothing(api: Web, user: NetworkUser) -> None:
+    from garrison.sandbox.proxy import registration
+
+    with prepared(user, api, Mode.NONE) as (place, env):
+        for message in (b"nonsense", b"{}", b""):
+            with registration.connect(user.run_folder) as control, socket.socket() as some:
+                socket.send_fds(control, [message], [some.fileno()])
+        assert run(place, env).returncode == 0
+        assert is_running(place.process)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from garrison.errors import GarrisonError
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox import net_namespace
-from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.place import Mode, Network, Place, Rights
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
 from garrison.sandbox.proxy.client import ProxyClient
 from garrison.sandbox.proxy.hosts import parse_rules
@@ -70,6 +70,12 @@ class NetworkPlace:
     def apply(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the tree: `env` without keys, with the variables that lead to the proxy."""
         return {**{name: value for name, value in env.items() if name not in self.withheld}, **self.environment}
+
+    def open_in(self, place: Place) -> Place:
+        """Return the place with this network: `confine` starts the tree in the prepared namespace."""
+        if self.client is None:
+            return place
+        return replace(place, entry=self.entry, ports=(self.client.listener.getsockname()[1],))
 
     @property
     def process(self) -> ProcessId | None:

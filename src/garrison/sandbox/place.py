@@ -82,3 +82,7 @@ class Place:
     mounts: tuple[Mount, ...] = field(default=())
     """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
     worktree_writable: bool = True
+    entry: tuple[str, ...] = ()
+    """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
+    ports: tuple[int, ...] = ()
+    """TCP ports of the machine that it may connect to where it has no network namespace."""

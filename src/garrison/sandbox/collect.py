@@ -1,0 +1,439 @@
+"""Collection: bring what a confined process tree committed from its private git view into the repository.
+
+Only three things come over: the value of the worktree's own branch, what is checked out (HEAD, an operation under way),
+and the objects that these need. The view is the agent's, so its files are read as `untrusted.py` does, and git never
+runs with its configuration, hooks or alternates: regular object files are hard-linked into a git directory of
+garrison's own, whose only alternate is the repository, packed from there, and checked by git as if they came over a
+network (`index-pack --strict`), within limits of size and time.
+
+The branch is moved by compare-and-swap. The value to be set is remembered first, so that a collection that was killed
+is finished by the next one, however the agent has moved on. A branch that somebody else moved meanwhile is only moved
+forward; otherwise the agent's commits are saved, and the reason is returned.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from garrison.errors import GarrisonError
+from garrison.records import atomic
+from garrison.sandbox import untrusted
+from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, restore_link
+from garrison.system import failpoint
+from garrison.system.git import GitError
+from garrison.system.git.commits import OID
+from garrison.system.git.repository import environment
+
+MAX_BYTES = 2 << 30
+"""Bytes of new objects in one collection."""
+MAX_SECONDS = 300.0
+"""Seconds that one call of git may take."""
+FEW = 100
+"""Objects up to which they are stored one by one; git itself does so for what is pushed."""
+_PACKED_LIMIT = 256 << 20
+_INDEX_LIMIT = 512 << 20
+_FILES_LIMIT = 200_000
+_DEPTH = 5
+"""Symbolic refs that may follow each other, as in git."""
+_FOLDER = re.compile(r"[0-9a-f]{2}")
+_LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
+_REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
+_LIMITS = ("-c", "pack.threads=1", "-c", "core.bigFileThreshold=32m", "-c", "gc.auto=0", "-c",
+           "core.fsync=committed,loose-object")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Result of a collection."""
+
+    is_changed: bool = False
+    """The repository or the worktree's part of it was changed."""
+    objection: str = ""
+    """Why the private branch could not be brought over; its commits are in the repository."""
+    commit: str = ""
+    """Commit to be saved because no ref of the repository holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateState:
+    """What a view has checked out; every value is a well-formed object name, but nothing more is known of it."""
+
+    head: str
+    """Commit of HEAD, '' for none."""
+    is_on_branch: bool
+    """HEAD is on the worktree's own branch."""
+    branch: str
+    """Value of that branch, '' for none."""
+    under_way: Mapping[str, tuple[str, ...]]
+    """Commits named by MERGE_HEAD and its like."""
+    index: tuple[int, ...]
+    """Fingerprint of the index file."""
+
+    @property
+    def commits(self) -> list[str]:
+        """Return all commits that are named, once each."""
+        named = [self.branch, self.head, *(oid for oids in self.under_way.values() for oid in oids)]
+        return list(dict.fromkeys(oid for oid in named if oid))
+
+    @property
+    def stamp(self) -> str:
+        """Return a text that changes with the state."""
+        return repr((self.head, self.is_on_branch, self.branch, sorted(self.under_way.items()), self.index))
+
+
+# ---- reading the view ------------------------------------------------------------------------------------------------
+
+
+def read_private(view: GitView, state: ViewState) -> PrivateState:
+    """Read what the view has checked out; UnsafeFile if the agent put something else in the place of a file."""
+    folder = f"worktrees/{Path(state.git_dir).name}"
+    length = len(state.tip) or 40
+    branch = f"refs/heads/{state.branch}" if state.branch else ""
+    head_ref, head = _resolve(view.common, folder, "HEAD", length)
+    under_way = {}
+    for name in MERGE_HEADS:
+        lines = (untrusted.read(view.common, f"{folder}/{name}") or b"").decode("ascii", "replace").split()
+        if oids := tuple(line for line in lines[:64] if OID.fullmatch(line) and len(line) == length):
+            under_way[name] = oids
+    return PrivateState(head, bool(branch) and head_ref == branch,
+                        _resolve(view.common, folder, branch, length)[1] if branch else "", under_way,
+                        _stat(view.common, folder))
+
+
+def _stat(common: Path, folder: str) -> tuple[int, ...]:
+    with untrusted.open_directory(common, folder) as directory:
+        if directory is None:
+            return ()
+        try:
+            found = os.stat("index", dir_fd=directory, follow_symlinks=False)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _resolve(common: Path, folder: str, ref: str, length: int) -> tuple[str, str]:
+    """Return the last ref that `ref` leads to, and the object name it holds ('' for none)."""
+    for _ in range(_DEPTH):
+        content = untrusted.read(common, f"{folder}/HEAD" if ref == "HEAD" else ref, 4096)
+        text = (content or b"").decode(errors="replace").strip()
+        if text.startswith("ref:"):
+            target = text.removeprefix("ref:").strip()
+            if not _REF.fullmatch(target) or ".." in target or "//" in target:
+                break
+            ref = target
+            continue
+        if not text:
+            text = _packed(common, ref)
+        return ref, text if OID.fullmatch(text) and len(text) == length else ""
+    return ref, ""
+
+
+def _packed(common: Path, ref: str) -> str:
+    data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
+    at = data.find(f" {ref}\n".encode(errors="replace"))
+    return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
+
+
+# ---- collecting ------------------------------------------------------------------------------------------------------
+
+
+def collect(view: GitView) -> Collected:
+    """Bring over what the view has that the repository lacks; nothing without a view. Idempotent.
+
+    GarrisonError if the view cannot be read, or holds what git refuses.
+    """
+    if not view.exists:
+        return Collected()
+    with atomic.locked(view.folder / "collect.lock"):
+        state = view.read_state()
+        if state is None:
+            return Collected()
+        private = read_private(view, state)
+        if private.stamp == state.seen:
+            return Collected()
+        return _Collection(view, state, private).run()
+
+
+class _Collection:
+    """One collection; the steps are in the order in which a kill between them loses nothing."""
+
+    def __init__(self, view: GitView, state: ViewState, private: PrivateState) -> None:
+        self.view, self.git, self.state, self.private = view, view.git, state, private
+        self.git_dir = restore_link(view.git, view.worktree)
+        if str(self.git_dir) != state.git_dir:
+            raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
+        self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
+
+    def run(self) -> Collected:
+        """Import, move the branch, follow with HEAD, operation and index, and remember it."""
+        with _import_directory(self.view) as folder:
+            self._import(folder)
+            failpoint.here("collect:imported")
+            objection = self._move_branch()
+            failpoint.here("collect:moved")
+            self._follow_head(objection)
+            failpoint.here("collect:followed")
+            if self.private.head and self.git.head(self.view.worktree) == self.private.head:
+                self._follow_operation()
+                self._follow_index(folder)
+            failpoint.here("collect:indexed")
+        self.state.seen, self.state.pending = self.private.stamp, ""
+        self.view.write_state(self.state)
+        return Collected(True, objection, self.private.branch if objection else "")
+
+    # ---- objects
+
+    def _import(self, folder: Path) -> None:
+        """Bring over the objects that the private commits need and the repository lacks."""
+        wanted = [oid for oid in self.private.commits if not self._has(oid)]
+        if wanted:
+            try:
+                import_objects(self.view, folder, wanted, [oid for oid in (self.state.tip, self._real_tip()) if oid])
+            except GitError as error:
+                message = f"what was committed in {self.view.worktree} cannot be brought into the repository: {error}"
+                raise GarrisonError(message) from error
+        for oid in self.private.commits:
+            if self.git.run("cat-file", "-t", oid, check=False).out.strip() != "commit":
+                raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
+
+    def _has(self, oid: str) -> bool:
+        return self.git.run("cat-file", "-e", oid, check=False).code == 0
+
+    def _real_tip(self) -> str:
+        return self.git.branch_tip(self.state.branch) or "" if self.state.branch else ""
+
+    # ---- the branch
+
+    def _move_branch(self) -> str:
+        """Set the real branch to the private value; return why it cannot be."""
+        state, new = self.state, self.private.branch
+        if not state.branch or not new:
+            return ""
+        real = self._real_tip()
+        if new == real:
+            state.tip = new
+            return ""
+        if real not in (state.tip, state.pending):  # somebody else, garrison perhaps, has moved the branch
+            if new == state.tip or (real and self.git.is_ancestor(new, real)):
+                return ""
+            if not real or not self.git.is_ancestor(real, new):
+                return (f"branch {state.branch} was moved to {real[:10] or 'nothing'} while its agent worked, "
+                        f"and the agent's {new[:10]} does not continue that")
+        state.pending = new
+        self.view.write_state(state)
+        failpoint.here("collect:pending")
+        if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits"):
+            raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile")
+        state.tip = new
+        return ""
+
+    # ---- what is checked out
+
+    def _follow_head(self, objection: str) -> None:
+        """Check out in the worktree's own git directory what the view has checked out, without touching files.
+
+        A branch of the view alone does not exist in the repository: HEAD is detached at its commit.
+        """
+        branch, private = self.state.branch, self.private
+        if private.is_on_branch and not objection:
+            if self._real_tip() == private.branch and self.git.current_branch(self.view.worktree) != branch:
+                self.git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", extra=self._where)
+        elif private.head and (self.git.head(self.view.worktree) != private.head
+                               or self.git.current_branch(self.view.worktree) is not None):
+            self.git.run("update-ref", "--no-deref", "HEAD", private.head, extra=self._where)
+
+    def _follow_operation(self) -> None:
+        """Take over which commits a merge under way joins, so that the next commit concludes it."""
+        for name in MERGE_HEADS:
+            path = self.git_dir / name
+            oids = self.private.under_way.get(name, ())
+            if oids:
+                atomic.write(path, "".join(f"{oid}\n" for oid in oids).encode())
+            elif path.exists():
+                path.unlink()
+                for rest in ("MERGE_MODE", "MERGE_MSG", "AUTO_MERGE") if name == "MERGE_HEAD" else ():
+                    (self.git_dir / rest).unlink(missing_ok=True)
+
+    def _follow_index(self, folder: Path) -> None:
+        """Make the real index that of HEAD, keeping what is known of unchanged files; then what only the private index
+        knows: files that are left out of the worktree on purpose, and ignored files that were added by force."""
+        if self.state.indexed != self.private.head:
+            self.git.run("read-tree", "--reset", self.private.head, extra=self._where)
+            self.state.indexed = self.private.head
+        entries = _list_index(self.view, folder, self.git_dir.name)
+        if entries is None:
+            return
+        listing = self.git.run("ls-files", "-z", "-t", extra=self._where, cwd=self.view.worktree).out
+        known = {line[2:]: line.startswith("S ") for line in _split(listing)}
+        self._mark("--skip-worktree", [name for name, is_skipped in known.items()
+                                       if not is_skipped and entries.get(name, False)])
+        self._mark("--no-skip-worktree", [name for name, is_skipped in known.items()
+                                          if is_skipped and not entries.get(name, True)])
+        new = [name for name in entries if name not in known and os.path.lexists(self.view.worktree / name)]
+        if new:
+            self.git.run("add", "--intent-to-add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul",
+                         cwd=self.view.worktree, check=False, text="".join(f"{name}\0" for name in new),
+                         extra={**self._where, "GIT_LITERAL_PATHSPECS": "1"})
+
+    def _mark(self, option: str, names: Sequence[str]) -> None:
+        if names:
+            self.git.run("update-index", option, "-z", "--stdin", cwd=self.view.worktree, extra=self._where,
+                         check=False, text="".join(f"{name}\0" for name in names))
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in text.split("\0") if part]
+
+
+def _list_index(view: GitView, folder: Path, worktree_id: str) -> dict[str, bool] | None:
+    """Return the files in the private index and whether each is left out of the worktree; None if it is unreadable."""
+    try:
+        data = untrusted.read(view.common, f"worktrees/{worktree_id}/index", _INDEX_LIMIT)
+    except untrusted.UnsafeFile:
+        return None
+    if data is None:
+        return None
+    copy = folder / "index"
+    copy.write_bytes(data)
+    try:
+        listing = _git(folder, "ls-files", "-z", "-t", extra={"GIT_INDEX_FILE": str(copy)})
+    except GitError:
+        return None  # torn, or split over several files: HEAD says enough
+    return {line[2:]: line.startswith("S ") for line in _split(listing.decode(errors="surrogateescape"))}
+
+
+# ---- objects ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _import_directory(view: GitView) -> Iterator[Path]:
+    """Make a git directory of garrison's own whose objects are the repository's; remove it at the end."""
+    for left in view.folder.glob("import-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = view.folder / f"import-{os.getpid()}"
+    kind = view.git.run("rev-parse", "--show-object-format", check=False).out.strip()
+    shared = view.git.run("config", "--get", "core.sharedRepository", check=False).out.strip()
+    for name in ("refs", "objects/info", "objects/pack"):
+        (folder / name).mkdir(parents=True)
+    (folder / "HEAD").write_text("ref: refs/heads/none\n")
+    extension = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
+    permissions = f"\tsharedRepository = {shared}\n" if re.fullmatch(r"[a-z0-9]+", shared) else ""
+    version = 1 if extension else 0
+    core = f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{permissions}"
+    (folder / "config").write_text(core + extension)
+    (folder / "objects" / "info" / "alternates").write_text(f"{view.git.common}/objects\n")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def import_objects(view: GitView, folder: Path, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Import into the repository the objects of the commits `wanted` that only the view has.
+
+    `known`: commits of the repository from which little is missing. GarrisonError if git refuses them, or if they are
+    beyond the limits.
+    """
+    store = view.git.common / "objects"
+    _link_objects(view.common, folder, store)
+    revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
+    pack = folder / "import.pack"
+    with pack.open("w+b") as file:
+        _git(folder, "pack-objects", "--quiet", "--revs", "--local", "--thin", "--delta-base-offset", "--stdout",
+             text=revisions.encode(), output=file)
+        file.seek(8)
+        count = int.from_bytes(file.read(4), "big")
+        file.seek(0)
+        if not count:
+            return
+        receive = ("unpack-objects", "-q", "--strict", f"--max-input-size={MAX_BYTES}") if count <= FEW else (
+            "index-pack", "--stdin", "--fix-thin", "--strict", f"--max-input-size={MAX_BYTES}")
+        _git(folder, *receive, source=file, extra={"GIT_OBJECT_DIRECTORY": str(store)})
+
+
+def _link_objects(common: Path, folder: Path, store: Path) -> None:
+    """Hard-link the private object files that the repository lacks; packs get an index of our own making."""
+    room, left = MAX_BYTES, _FILES_LIMIT
+    for name in untrusted.list_names(common, "objects"):
+        if not _FOLDER.fullmatch(name):
+            continue
+        names = untrusted.list_names(common, f"objects/{name}", left)
+        left -= len(names)
+        if left < 0:
+            raise GarrisonError(f"{common.parent} holds more than {_FILES_LIMIT} object files; run `git gc` in it")
+        with untrusted.open_directory(common, f"objects/{name}") as directory:
+            wanted = [loose for loose in names if _LOOSE.fullmatch(loose) and not (store / name / loose).exists()]
+            if directory is None or not wanted:
+                continue
+            (folder / "objects" / name).mkdir()
+            for loose in wanted:
+                room -= max(0, untrusted.link_regular(directory, loose, folder / "objects" / name / loose, room))
+    with untrusted.open_directory(common, "objects/pack") as directory:
+        for name in untrusted.list_names(common, "objects/pack") if directory is not None else ():
+            if directory is not None and _PACK.fullmatch(name) and not (store / "pack" / name).exists():
+                target = folder / "objects" / "pack" / name
+                size = untrusted.link_regular(directory, name, target, room)
+                if size >= 0:
+                    room -= size
+                    _git(folder, "index-pack", str(target))
+
+
+def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[bytes] | None = None,
+         output: IO[bytes] | None = None, extra: Mapping[str, str] | None = None) -> bytes:
+    """Run git in a git directory of garrison's own, without any configuration but its own, within the limits."""
+    env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
+           "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
+    errors = folder / "errors"
+    excess: list[str] = []
+    with errors.open("w+b") as error_file, subprocess.Popen(
+            ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=error_file, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE if text is not None else source or subprocess.DEVNULL) as child:
+
+        def end(why: str) -> None:
+            excess.append(why)
+            child.kill()
+
+        timer = threading.Timer(MAX_SECONDS, end, [f"more than {MAX_SECONDS:g} s"])
+        timer.start()
+        try:
+            data = _exchange(child, text, output, end)
+            child.wait()
+        finally:
+            timer.cancel()
+        if excess:
+            raise GarrisonError(f"what was committed in {folder.parent} cannot be imported: it takes {excess[0]}")
+        if child.returncode:
+            error_file.seek(0)
+            raise GitError(arguments, child.returncode, error_file.read(1 << 16).decode(errors="replace"))
+        return data
+
+
+def _exchange(child: subprocess.Popen[bytes], text: bytes | None, output: IO[bytes] | None,
+              end: Callable[[str], None]) -> bytes:
+    """Send the input, then read all output: into `output`, else returned. `end` is called if there is too much."""
+    if child.stdin is not None:
+        with suppress(BrokenPipeError):
+            child.stdin.write(text or b"")
+            child.stdin.close()
+    assert child.stdout is not None
+    size, chunks = 0, []
+    while chunk := child.stdout.read(1 << 16):
+        size += len(chunk)
+        if size > MAX_BYTES:
+            end(f"more than {MAX_BYTES >> 20} MiB of new objects")
+            break
+        if output is None:
+            chunks.append(chunk)
+        else:
+            output.write(chunk)
+    return b"".join(chunks)

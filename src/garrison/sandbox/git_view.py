@@ -1,0 +1,394 @@
+"""Private git view: what a confined process tree has in place of the repository's git directory.
+
+Beside a worktree `NAME`, `.NAME.view/common` is a git directory of its own that is bound over the repository's inside:
+
+    config, hooks, info   copies, without credentials (git_config.py)
+    packed-refs           every ref of the repository, as the view's own
+    objects               what is written inside; its alternates are the repository's objects, bound read-only
+    worktrees/<id>        a copy of this worktree's part, with the git directories of its submodules
+
+So inside is an ordinary repository that can be written without limits: stash, rebase, bisect, tags, gc, more worktrees.
+Nothing of the real one can be changed or, other than its objects, be read. `collect.py` brings back what belongs to the
+node. Everything in `common` is the agent's from the first start on: garrison reads it as `untrusted.py` does, and never
+runs git with its configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.records import atomic
+from garrison.sandbox import git_config, untrusted
+from garrison.sandbox.place import Mount
+from garrison.system.git.commits import OID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from garrison.system.git import Git
+
+STORES = Path("/run/garrison/git")
+"""Folder inside that holds the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
+MERGE_HEADS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+"""Files of an operation under way that the next commit finishes."""
+_HIDDEN_REFS = ("refs/stash", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/garrison/mq/")
+"""Refs of the user's checkout alone, and pins of the merge queue."""
+_SYSTEM_CONFIG = Path("/etc/gitconfig")
+_LIMIT_HOOKS = 500
+_LIMIT_COPY = 4 << 20
+"""Bytes of a hook, or of a file of patterns, that is copied."""
+_VERSION = 1
+
+
+@dataclass
+class ViewState:
+    """What garrison remembers of a view, out of the agent's reach."""
+
+    branch: str
+    """Branch of the worktree, '' if it was detached."""
+    git_dir: str
+    """The worktree's own git directory in the repository."""
+    tip: str
+    """Value of the branch in the repository at the last collection, '' if it had none."""
+    pending: str = ""
+    """Value that a collection under way gives the branch."""
+    indexed: str = ""
+    """Commit that the worktree's index in the repository was made for."""
+    seen: str = ""
+    """Private state at the last collection that brought everything over."""
+    modules: list[str] = field(default_factory=list)
+    """Git directories of submodules, below `modules` of the worktree's own."""
+    version: int = _VERSION
+
+
+class GitView:
+    """View of the worktree `worktree`; `name` tells apart several of one worktree."""
+
+    def __init__(self, git: Git, worktree: Path, name: str = "view") -> None:
+        self.git, self.worktree = git, worktree
+        self.folder = worktree.with_name(f".{worktree.name}.{name}")
+        self.common = self.folder / "common"
+
+    # ---- state
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the view was prepared."""
+        return (self.folder / "view.json").is_file()
+
+    def read_state(self) -> ViewState | None:
+        """Return what is remembered of the view; None without a view, or one of another edition."""
+        content = atomic.read(self.folder / "view.json")
+        if content is None:
+            return None
+        try:
+            state = ViewState(**json.loads(content))
+        except (ValueError, TypeError):
+            return None
+        return state if state.version == _VERSION else None
+
+    def write_state(self, state: ViewState) -> None:
+        """Remember the state of the view."""
+        atomic.write(self.folder / "view.json", json.dumps(asdict(state)).encode())
+
+    @property
+    def reflog(self) -> Path:
+        """Return the private reflog of HEAD, whose change tells of commits; it may be anything."""
+        return self.common / "worktrees" / self.worktree_id / "logs" / "HEAD"
+
+    @property
+    def worktree_id(self) -> str:
+        """Return the name of the worktree's own git directory."""
+        state = self.read_state()
+        return Path(state.git_dir).name if state else self.worktree.name
+
+    def remove(self) -> None:
+        """Remove the view. Idempotent; nothing in it is followed."""
+        for folder in (self.folder, *self.worktree.parent.glob(f"{self.folder.name}.new-*")):
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
+                _remove_tree(folder)
+
+    # ---- preparing
+
+    def prepare(self, *, push: bool = False) -> tuple[Mount, ...]:
+        """Make the view from the repository as it is now, replacing another; return what to bind inside.
+
+        `push`: keep the addresses to push to.
+        """
+        git_dir = restore_link(self.git, self.worktree)
+        new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
+        self.remove()
+        atomic.make_directory(new)
+        common = new / "common"
+        stores = ObjectStores(self.git.common)
+        branch = self.git.current_branch(self.worktree) or ""
+        _make_git_directory(common, stores.alternates(self.git.common / "objects"))
+        self._write_shared(common, git_dir, push=push)
+        modules = _copy_worktree_part(self.git, git_dir, common / "worktrees" / git_dir.name, stores)
+        tip = self.git.branch_tip(branch) or "" if branch else self.git.head(self.worktree) or ""
+        (new / "empty").touch()
+        (new / "dot-git").write_text(f"gitdir: {git_dir}\n", errors="surrogateescape")
+        state = ViewState(branch, str(git_dir), tip, indexed=self.git.head(self.worktree) or "", modules=modules)
+        atomic.write(new / "view.json", json.dumps(asdict(state)).encode())
+        new.rename(self.folder)
+        return self.mounts()
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return what to bind inside for a prepared view, in order."""
+        restore_link(self.git, self.worktree)
+        stores = ObjectStores(self.git.common)
+        state = self.read_state()
+        for name in state.modules if state else ():
+            stores.add(Path(state.git_dir if state else "") / "modules" / name / "objects")
+        empty = self.folder / "empty"
+        system = [Mount(empty, _SYSTEM_CONFIG)] if _SYSTEM_CONFIG.is_file() else []  # the view's own has its settings
+        return (Mount(self.common, self.git.common, writable=True),
+                Mount(self.folder / "dot-git", self.worktree / ".git"), *stores.mounts(empty), *system)
+
+    def _write_shared(self, common: Path, git_dir: Path, *, push: bool) -> None:
+        """Write what all worktrees of a repository share: settings, refs, hooks, patterns."""
+        listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
+        entries = git_config.parse(listing.out)
+        shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
+                  *self._copy_patterns(common), *self._copy_hooks(common),
+                  *(git_config.Entry("local", key, value) for key, value in git_config.FORCED)]
+        (common / "config").write_bytes(git_config.render(shared))
+        own = git_config.select(entries, ("worktree",), push=push)
+        if (git_dir / "config.worktree").exists():
+            target = common / "worktrees" / git_dir.name
+            target.mkdir(parents=True)
+            (target / "config.worktree").write_bytes(git_config.render(
+                entry for entry in own if not entry.key.endswith(".pushurl")))
+        head = self.git.run("symbolic-ref", "--quiet", "HEAD", check=False).out.strip()
+        (common / "HEAD").write_text(f"ref: {head}\n" if head else f"{self.git.rev('HEAD')}\n")
+        _write_refs(self.git, common)
+        for name in ("shallow",):
+            _copy_file(self.git.common / name, common / name)
+        for name in ("exclude", "attributes", "sparse-checkout"):
+            _copy_file(self.git.common / "info" / name, common / "info" / name)
+
+    def _copy_patterns(self, common: Path) -> list[git_config.Entry]:
+        """Copy the user's own lists of ignored files and attributes; return the settings that name the copies."""
+        settings = []
+        for key, default in (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes")):
+            named = self.git.run("config", "--type=path", "--get", key, cwd=self.worktree, check=False).out.strip()
+            source = self.worktree / named if named else _config_home() / "git" / default
+            copy = f"garrison-{default}"
+            if _copy_file(source, common / "info" / copy):
+                settings.append(git_config.Entry("local", key, str(self.git.common / "info" / copy)))
+        return settings
+
+    def _copy_hooks(self, common: Path) -> list[git_config.Entry]:
+        """Copy the user's hooks; return the setting that names a folder of hooks in the worktree itself."""
+        path = self.git.run("config", "--type=path", "--get", "core.hooksPath", cwd=self.worktree, check=False,
+                            hooks=True).out
+        path = path.removesuffix("\n")
+        if path and not os.path.isabs(path):  # noqa: PTH117
+            return [git_config.Entry("local", "core.hookspath", path)]
+        source = Path(path) if path else self.git.common / "hooks"
+        for count, file in enumerate(_files_below(source)):
+            if count >= _LIMIT_HOOKS:
+                break
+            _copy_file(file, common / "hooks" / file.relative_to(source))
+        return []
+
+
+class ObjectStores:
+    """Object directories of a repository and all that they borrow from, each with its place inside."""
+
+    def __init__(self, common: Path) -> None:
+        self._places: dict[Path, int] = {}
+        self.add(common / "objects")
+
+    def add(self, objects: Path) -> None:
+        """Add an object directory and, after it, the alternates that it names."""
+        waiting = [objects]
+        while waiting:
+            real = waiting.pop(0).resolve()
+            if real in self._places or not real.is_dir():
+                continue
+            self._places[real] = len(self._places)
+            waiting += _read_alternates(real)
+
+    def alternates(self, objects: Path) -> str:
+        """Return the content of `info/alternates` for a private store in place of `objects`."""
+        before = len(self._places)
+        self.add(objects)
+        first = self._places.get(objects.resolve(), before)
+        closure = _closure(objects)
+        ordered = [first, *(self._places[path] for path in closure if path in self._places)]
+        return "".join(f"{STORES}/{number}/objects\n" for number in dict.fromkeys(ordered))
+
+    def mounts(self, empty: Path) -> list[Mount]:
+        """Return the read-only mounts; `empty` hides alternates, whose paths do not exist inside."""
+        mounts = []
+        for real, number in self._places.items():
+            mounts.append(Mount(real, STORES / str(number) / "objects", writable=False))
+            if (real / "info" / "alternates").is_file():
+                mounts.append(Mount(empty, STORES / str(number) / "objects" / "info" / "alternates", writable=False))
+            if (real.parent / "lfs").is_dir():
+                mounts.append(Mount(real.parent / "lfs", STORES / str(number) / "lfs", writable=False))
+        return mounts
+
+
+def _closure(objects: Path) -> list[Path]:
+    """Return the real paths of an object directory and of all that it borrows from."""
+    found: list[Path] = []
+    waiting = [objects]
+    while waiting:
+        real = waiting.pop(0).resolve()
+        if real not in found and real.is_dir():
+            found.append(real)
+            waiting += _read_alternates(real)
+    return found
+
+
+def _read_alternates(objects: Path) -> list[Path]:
+    """Return the directories that an object directory of the user's borrows from."""
+    content = untrusted.read_text(objects, "info/alternates")
+    return [objects / line for line in content.splitlines() if line and not line.startswith("#")]
+
+
+# ---- the worktree's link to its git directory ------------------------------------------------------------------------
+
+
+def find_git_dir(git: Git, worktree: Path) -> Path:
+    """Return the worktree's own git directory by the repository's records, whatever its `.git` file says.
+
+    GarrisonError if the repository has no such worktree.
+    """
+    real = worktree.parent.resolve() / worktree.name / ".git"
+    folder = git.common / "worktrees"
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():  # noqa: PTH208
+        try:
+            recorded = Path((folder / name / "gitdir").read_text(errors="surrogateescape").strip())
+        except OSError:
+            continue
+        recorded = recorded if recorded.is_absolute() else folder / name / recorded
+        if recorded.parent.parent.resolve() / recorded.parent.name / ".git" == real:
+            return folder / name
+    raise GarrisonError(f"{worktree} is no worktree of {git.root}: its registration is gone")
+
+
+def restore_link(git: Git, worktree: Path) -> Path:
+    """Return the worktree's own git directory, and write its `.git` file again if that names anything else."""
+    git_dir = find_git_dir(git, worktree)
+    link = worktree / ".git"
+    try:
+        content = untrusted.read(worktree, ".git", 1 << 16) or b""
+    except untrusted.UnsafeFile:
+        content = b""
+    named = os.fsdecode(content.removeprefix(b"gitdir: ").removesuffix(b"\n"))
+    if not content.startswith(b"gitdir: ") or os.path.normpath(worktree / named) != str(git_dir):
+        if link.is_dir() and not link.is_symlink():
+            free = next(link.with_name(f".git.left-{number}") for number in range(1, 1000)
+                        if not os.path.lexists(link.with_name(f".git.left-{number}")))
+            link.rename(free)
+        atomic.write(link, b"gitdir: " + os.fsencode(git_dir) + b"\n")
+    return git_dir
+
+
+# ---- parts of a view -------------------------------------------------------------------------------------------------
+
+
+def _make_git_directory(folder: Path, alternates: str) -> None:
+    """Make an empty git directory that borrows objects."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "logs", "info", "hooks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "objects" / "info" / "alternates").write_text(alternates)
+
+
+def _write_refs(git: Git, common: Path) -> None:
+    """Write every ref of the repository that an agent may know: `packed-refs`, and files for symbolic ones."""
+    lines = ["# pack-refs with: sorted \n"]
+    listing = git.run("for-each-ref", "--format=%(objectname) %(refname) %(symref)", extra={"GIT_DIR": str(git.common)})
+    for line in listing.out.splitlines():
+        oid, ref, symbolic = line.split(" ", 2)
+        if ref.startswith(_HIDDEN_REFS) or not OID.fullmatch(oid):
+            continue
+        if symbolic:
+            path = common / ref
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"ref: {symbolic}\n")
+        else:
+            lines.append(f"{oid} {ref}\n")
+    (common / "packed-refs").write_text("".join(lines), errors="surrogateescape")
+
+
+def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectStores) -> list[str]:
+    """Copy a worktree's own git directory; return its submodules' git directories, by their path below `modules`."""
+    target.mkdir(parents=True, exist_ok=True)
+    _copy_state(git_dir, target)
+    modules = []
+    for head in sorted((git_dir / "modules").glob("**/HEAD")):
+        source = head.parent
+        if not (source / "objects").is_dir() or "objects" in source.relative_to(git_dir).parts:
+            continue
+        name = str(source.relative_to(git_dir / "modules"))
+        copy = target / "modules" / name
+        stores.add(source / "objects")
+        _make_git_directory(copy, stores.alternates(source / "objects"))
+        _copy_state(source, copy)
+        listing = git.run("config", "--list", "-z", "--show-scope", "-f", str(source / "config"), check=False).out
+        entries = [entry._replace(scope="local") for entry in git_config.parse(listing)]
+        (copy / "config").write_bytes(git_config.render(git_config.strip_submodule(entries)))
+        modules.append(name)
+    return modules
+
+
+def _copy_state(source: Path, target: Path) -> None:
+    """Copy the files of a git directory that are its own, except configuration, objects, hooks and locks."""
+    left_out = {"objects", "modules", "hooks", "lfs", "config", "config.worktree", "worktrees", "info", "garrison"}
+
+    def ignored(folder: str, names: list[str]) -> Iterable[str]:
+        top = os.path.samefile(folder, source)  # noqa: PTH121
+        return [name for name in names if name.endswith(".lock") or name.startswith("garrison-snapshot-")
+                or (top and (name in left_out or name == "locked"))]
+
+    shutil.copytree(source, target, symlinks=True, ignore=ignored, dirs_exist_ok=True)
+    if (source / "info" / "sparse-checkout").is_file():
+        _copy_file(source / "info" / "sparse-checkout", target / "info" / "sparse-checkout")
+
+
+def _copy_file(source: Path, target: Path) -> bool:
+    """Copy a regular file of the user's with its mode, if it exists and is not huge; return whether it was copied."""
+    with suppress(OSError):
+        if source.is_file() and source.stat().st_size <= _LIMIT_COPY:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+            return True
+    return False
+
+
+def _files_below(folder: Path) -> Iterable[Path]:
+    """Yield the hooks in a folder, and what they may keep beside them in folders."""
+    for path, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != ".git")
+        for name in sorted(names):
+            if not name.endswith(".sample"):
+                yield Path(path, name)
+
+
+def _config_home() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/"), ".config"))
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a tree that an agent wrote, with directories that it made unwritable."""
+    try:
+        shutil.rmtree(folder)
+    except PermissionError:
+        for path, folders, _ in os.walk(folder):  # follows no link
+            for name in folders:
+                if not os.path.islink(f"{path}/{name}"):  # noqa: PTH114
+                    os.chmod(f"{path}/{name}", 0o700)  # noqa: PTH101
+        shutil.rmtree(folder)

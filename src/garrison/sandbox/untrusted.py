@@ -1,0 +1,179 @@
+"""Files in places that an agent can write, read without trusting them.
+
+An agent may put a symbolic link, a FIFO, a device or a huge file anywhere it can write, and swap one for another while
+it is being read. So every step of a path is opened relative to the directory before it and follows no link, only
+regular files are read, none blocks, and no more than a limit is read. `folder` is a directory of garrison's own; what
+is below it is not trusted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEXT_LIMIT = 1 << 20
+"""Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
+_CHUNK = 1 << 20
+
+
+class UnsafeFile(GarrisonError):
+    """Something that an agent left is no regular file, or is too large: garrison does not read it."""
+
+    def __init__(self, folder: Path, name: str, why: str) -> None:
+        super().__init__(f"{folder / name} {why}; garrison does not read it")
+        self.why = why
+
+
+@contextmanager
+def open_directory(folder: Path, name: str = "") -> Iterator[int | None]:
+    """Open the directory `name` below `folder`; None if it is absent, UnsafeFile if a link is in the way."""
+    descriptor: int | None = None
+    try:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for part in _parts(folder, name):
+                following = os.open(part, _DIRECTORY, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = following
+        except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+                descriptor = None
+            _raise_unless_absent(folder, name, error)
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _parts(folder: Path, name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part]
+    if ".." in parts or "\0" in name:
+        raise UnsafeFile(folder, name.replace("\0", "?"), "leads out of its directory")
+    return parts
+
+
+def _raise_unless_absent(folder: Path, name: str, error: OSError) -> None:
+    """Raise UnsafeFile for a link, the error itself for what is the machine's; return if nothing is there.
+
+    A directory opened with O_NOFOLLOW gives ENOTDIR for a link, which therefore counts as absent.
+    """
+    if error.errno in _ABSENT:
+        return
+    if error.errno == errno.ELOOP:
+        raise UnsafeFile(folder, name, "is a symbolic link") from error
+    if error.errno in (errno.ENXIO, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM):
+        raise UnsafeFile(folder, name, f"cannot be opened ({os.strerror(error.errno).lower()})") from error
+    raise error
+
+
+def read(folder: Path, name: str, limit: int = TEXT_LIMIT) -> bytes | None:
+    """Return the content of the regular file `name` below `folder`; None if it is absent.
+
+    UnsafeFile if it is anything else, if a link is in the way, or if it has more than `limit` bytes.
+    """
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory:
+        if directory is None:
+            return None
+        descriptor = _open_regular(folder, name, directory, last)
+        if descriptor is None:
+            return None
+        try:
+            data = _read_up_to(descriptor, limit + 1)
+        finally:
+            os.close(descriptor)
+    if len(data) > limit:
+        raise UnsafeFile(folder, name, f"is larger than {limit} bytes")
+    return data
+
+
+def read_text(folder: Path, name: str, limit: int = TEXT_LIMIT) -> str:
+    """Return a text as `read` does, with undecodable bytes replaced; '' if it is absent or unsafe."""
+    try:
+        return (read(folder, name, limit) or b"").decode(errors="replace")
+    except (UnsafeFile, OSError):
+        return ""
+
+
+def read_end(folder: Path, name: str, limit: int) -> str:
+    """Return the last `limit` bytes of a regular file as text; '' if there is none."""
+    try:
+        *parents, last = _parts(folder, name)
+        with open_directory(folder, "/".join(parents)) as directory:
+            descriptor = None if directory is None else _open_regular(folder, name, directory, last)
+            if descriptor is None:
+                return ""
+            try:
+                os.lseek(descriptor, max(0, os.fstat(descriptor).st_size - limit), os.SEEK_SET)
+                return _read_up_to(descriptor, limit).decode(errors="replace")
+            finally:
+                os.close(descriptor)
+    except (UnsafeFile, OSError):
+        return ""
+
+
+def _open_regular(folder: Path, name: str, directory: int, last: str) -> int | None:
+    try:
+        descriptor = os.open(last, _FILE, dir_fd=directory)
+    except OSError as error:
+        _raise_unless_absent(folder, name, error)
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnsafeFile(folder, name, "is no regular file")
+    return descriptor
+
+
+def _read_up_to(descriptor: int, limit: int) -> bytes:
+    chunks, left = [], limit
+    while left > 0 and (chunk := os.read(descriptor, min(left, _CHUNK))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def list_names(folder: Path, name: str = "", limit: int = 1_000_000) -> list[str]:
+    """Return the names in the directory `name` below `folder`, at most `limit`; none if it is absent."""
+    with open_directory(folder, name) as directory:
+        if directory is None:
+            return []
+        names = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > limit:
+                    raise UnsafeFile(folder, name, f"holds more than {limit} files")
+        return names
+
+
+def link_regular(directory: int, name: str, target: Path, room: int) -> int:
+    """Hard-link the regular file `name` of an open directory to `target`; return its size, -1 if it is no such file.
+
+    The link keeps what was checked: the agent may swap the name, but not what another link refers to. UnsafeFile if it
+    is larger than `room`.
+    """
+    try:
+        os.link(name, target, src_dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return -1
+    state = target.lstat()
+    if not stat.S_ISREG(state.st_mode):
+        target.unlink()
+        return -1
+    if state.st_size > room:
+        target.unlink()
+        raise UnsafeFile(target.parent, name, f"is larger than the {room} bytes that are left to import")
+    return state.st_size

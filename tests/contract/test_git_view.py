@@ -1,0 +1,327 @@
+"""The private git view, with real git inside a real boundary: what works, what it cannot reach, what comes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.errors import GarrisonError
+from garrison.sandbox import collect as collecting
+from garrison.sandbox.collect import collect
+from garrison.sandbox.git_view import GitView, restore_link
+from garrison.system.git import Git
+from sandbox_support import missing, run_inside
+from support import git, make_repository
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+BRANCH = "garrison/run/node"
+
+
+@pytest.fixture
+def repo(tmp_path):
+    path = tmp_path / "repo"
+    make_repository(path)
+    return path
+
+
+@pytest.fixture
+def tree(repo, tmp_path):
+    path = tmp_path / "trees" / "node"
+    git(repo, "worktree", "add", "-q", "-b", BRANCH, str(path))
+    return path
+
+
+@pytest.fixture
+def view(repo, tree):
+    return GitView(Git(repo), tree)
+
+
+def tip(repo, branch=BRANCH):
+    return git(repo, "rev-parse", f"refs/heads/{branch}")
+
+
+POSITIVE = r"""
+ok() { echo "ok $1"; }
+git status --porcelain; ok status
+echo one > one.txt; git add one.txt; git commit -qm one; ok commit
+echo more >> one.txt; git commit -qa --amend -m "one, amended"; ok amend
+for n in 2 3 4; do echo $n > f$n; git add f$n; git commit -qm "n$n"; done
+GIT_SEQUENCE_EDITOR="sed -i 's/^pick \(.* n3\)/drop \1/'" git rebase -qi HEAD~3
+test ! -e f3; test -e f4; ok rebase
+echo dirty > one.txt; git stash -q; test "$(cat one.txt)" != dirty; git stash pop -q; test "$(cat one.txt)" = dirty
+git checkout -q one.txt; ok stash
+git tag -a v1 -m "a tag"; git describe > /dev/null; ok tag
+git branch topic HEAD~1; git switch -q topic; echo t > topic.txt; git add .; git commit -qm topic
+git switch -q garrison/run/node; git cherry-pick topic > /dev/null; ok cherry-pick
+git merge -q --no-ff -m merged topic; ok merge
+git worktree add -q /tmp/other topic~1; git -C /tmp/other log --oneline -1 > /dev/null
+git worktree remove /tmp/other; ok worktree
+git bisect start HEAD main > /dev/null; git bisect run test ! -e f4 > /dev/null; git bisect reset 2> /dev/null
+ok bisect
+git config --worktree user.name "Tree" 2>/dev/null || git config user.name Tree; ok worktree-config
+git gc -q; git fsck --connectivity-only 2>&1 | grep -v dangling | grep -v notice || true; ok gc
+git rev-parse main origin/main > /dev/null; ok refs
+if git push origin HEAD:main 2> /tmp/push; then exit 1; fi; grep -q pushing-is-off /tmp/push; ok push
+git submodule add -q ./vendored sub 2>/dev/null || git -c protocol.file.allow=always submodule --quiet add /tmp/vend sub
+git commit -qm "a submodule"; ok submodule
+grep -q ran hook-ran; ok hooks
+git log --oneline -1
+"""
+
+
+def test_git_works_inside_as_in_any_repository_and_the_branch_comes_out(repo, tree, view):
+    git(repo, "update-ref", "refs/remotes/origin/main", "main")
+    git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
+    git(repo, "config", "remote.origin.url", "https://user:secret@example.org/x.git")
+    git(repo, "config", "credential.helper", "store")
+    hook = repo / ".git/hooks/post-commit"
+    hook.write_text("#!/bin/sh\necho ran > hook-ran\n")
+    hook.chmod(0o755)
+    mounts = view.prepare()
+    setup = "git init -q /tmp/vend; cd /tmp/vend; git config user.email a@b; git config user.name n; echo v > v; " \
+            "git add v; git commit -qm v; cd - > /dev/null\n"
+    done = run_inside(tree, mounts, setup + "(git config --list; cat .git) > config.out\n" + POSITIVE)
+    assert "secret" not in (tree / "config.out").read_text()
+    assert "credential" not in (tree / "config.out").read_text()
+    assert done.stdout.count("ok ") == 16, done.stdout + done.stderr
+    before = git(repo, "for-each-ref", "--format=%(refname)")
+    assert collect(view).objection == ""
+    assert tip(repo) == git(tree, "rev-parse", "HEAD")
+    assert git(tree, "log", "-1", "--format=%s") == "a submodule"
+    assert git(repo, "for-each-ref", "--format=%(refname)") == before, "no tag, stash or branch of the agent's"
+    assert git(tree, "status", "--porcelain", "--ignore-submodules=all") == ""
+    git(repo, "fsck", "--strict")
+
+
+def test_nothing_of_the_real_git_directory_is_reachable_or_writable(repo, tree, view):
+    git(repo, "branch", "other")
+    before = tip(repo, "main"), tip(repo, "other")
+    config = (repo / ".git/config").read_bytes()
+    script = rf"""
+    git update-ref refs/heads/main HEAD~0; git branch -D other > /dev/null
+    git commit -q --allow-empty -m x; git update-ref refs/heads/main HEAD
+    git config core.fsmonitor /tmp/evil; echo evil > {repo}/.git/hooks/pre-commit
+    rm -rf {repo}/.git/packed-refs
+    ! touch /run/garrison/git/0/objects/x 2>/dev/null
+    ! rm -rf /run/garrison/git/0/objects/?? 2>/dev/null
+    ! mv .git dot 2>/dev/null; ! rm .git 2>/dev/null; ! (echo x > .git) 2>/dev/null
+    test ! -e {repo}/calc.py
+    """
+    run_inside(tree, view.prepare(), script)
+    collect(view)
+    assert (tip(repo, "main"), tip(repo, "other")) == before
+    assert (repo / ".git/config").read_bytes() == config
+    assert not (repo / ".git/hooks/pre-commit").exists()
+    git(repo, "fsck")
+
+
+def test_without_the_view_the_same_lines_change_the_repository(repo, tree):
+    """What the boundary is for: the same commands succeed where there is none."""
+    git(tree, "commit", "-q", "--allow-empty", "-m", "x")
+    git(tree, "update-ref", "refs/heads/main", "HEAD")
+    assert tip(repo, "main") == tip(repo)
+
+
+def test_a_second_collection_changes_nothing_and_a_kill_at_any_step_loses_nothing(repo, tree, view, monkeypatch):
+    mounts = view.prepare()
+
+    class Killed(BaseException):
+        pass
+
+    steps = ["collect:imported", "collect:pending", "collect:moved", "collect:followed", "collect:indexed"]
+    for number, step in enumerate(steps):
+        run_inside(tree, mounts, f"echo {number} > file{number}; git add .; git commit -q --amend -m c{number} "
+                                 "|| git commit -qm c")
+        private = run_inside(tree, mounts, "git rev-parse HEAD").stdout.strip()
+
+        def kill(name, step=step):
+            if name == step:
+                raise Killed
+
+        monkeypatch.setattr(collecting.failpoint, "here", kill)
+        with pytest.raises(Killed):
+            collect(view)
+        monkeypatch.undo()
+        if number % 2:  # the agent moves on before the successor collects, and not forward
+            run_inside(tree, mounts, f"git commit -q --amend -m again{number}")
+            private = run_inside(tree, mounts, "git rev-parse HEAD").stdout.strip()
+        assert collect(view).objection == ""
+        assert tip(repo) == private == git(tree, "rev-parse", "HEAD")
+        assert git(tree, "status", "--porcelain") == ""
+        assert not collect(view).is_changed
+        assert not list(view.folder.glob("import-*"))
+
+
+def test_a_branch_that_was_moved_outside_is_not_overwritten(repo, tree, view):
+    mounts = view.prepare()
+    run_inside(tree, mounts, "echo a > a; git add a; git commit -qm a")
+    theirs = git(repo, "commit-tree", "-p", "main", "-m", "theirs", "main^{tree}")
+    git(repo, "update-ref", f"refs/heads/{BRANCH}", theirs)
+    found = collect(view)
+    assert "was moved to" in found.objection
+    assert tip(repo) == theirs
+    assert git(repo, "cat-file", "-t", found.commit) == "commit"
+
+
+def test_work_of_garrison_on_the_branch_is_not_undone_by_the_view(repo, tree, view):
+    mounts = view.prepare()
+    run_inside(tree, mounts, "echo a > a; git add a; git commit -qm a; echo rest > rest")
+    collect(view)
+    ours = Git(repo)
+    kept = ours.commit_all(tree, "the rest")
+    assert kept == tip(repo)
+    run_inside(tree, mounts, "git status > /dev/null; touch x")
+    collect(view)
+    assert tip(repo) == kept == git(tree, "rev-parse", "HEAD")
+
+
+def test_uncommitted_states_come_out(repo, tree, view):
+    """A merge under way, ignored files added by force, files left out on purpose, another branch checked out."""
+    (tree / ".gitignore").write_text("build\n")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "ignore")
+    mounts = view.prepare()
+    run_inside(tree, mounts, """
+      git branch side; echo 1 > s; git add s; git commit -qm main-side
+      git switch -q side; echo 2 > t; git add t; git commit -qm side; git switch -q -
+      git merge -q --no-commit --no-ff side 2>/dev/null
+      echo forced > build; git add -f build
+      git update-index --skip-worktree notes.txt; rm notes.txt""")
+    collect(view)
+    assert git(tree, "rev-parse", "MERGE_HEAD")
+    Git(repo).commit_all(tree, "all")
+    assert len(git(tree, "log", "-1", "--format=%P").split()) == 2
+    assert set(git(tree, "ls-tree", "--name-only", "HEAD").split()) >= {"s", "t", "build", "notes.txt"}
+    run_inside(tree, view.prepare(), "git switch -q -c elsewhere; echo e > e; git add e; git commit -qm elsewhere")
+    before = tip(repo)
+    collect(view)
+    assert tip(repo) == before
+    assert git(tree, "log", "-1", "--format=%s") == "elsewhere"
+    assert not git(repo, "branch", "--list", "elsewhere")
+
+
+HOSTILE = {
+    "alternates to another repository": ("echo {secret}/.git/objects > {common}/objects/info/alternates; "
+                                         "git update-ref refs/heads/garrison/run/node {oid} 2>/dev/null || "
+                                         "echo {oid} > {common}/refs/heads/garrison/run/node"),
+    "a branch that is a link": "mkdir -p {common}/refs/heads/garrison/run; f={common}/refs/heads/garrison/run/node; "
+                               "rm -f $f; ln -s {secret}/.git/refs/heads/main $f",
+    "a FIFO for HEAD": "rm {common}/worktrees/node/HEAD; mkfifo {common}/worktrees/node/HEAD",
+    "a FIFO for an object": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD); "
+                            "f={common}/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-); rm -f $f; mkfifo $f",
+    "a link for an object folder": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD); "
+                                   "d={common}/objects/$(echo $o | cut -c1-2); rm -rf $d; ln -s /etc $d",
+    "an object of another name": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD); "
+                                 "f={common}/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-); "
+                                 "p=$(git rev-parse HEAD^{{tree}}); rm -f $f; "
+                                 "cp {common}/objects/$(echo $p | cut -c1-2)/$(echo $p | cut -c3-) $f",
+    "a missing tree": "echo x > x; git add x; git commit -qm x; o=$(git rev-parse HEAD^{{tree}}); "
+                      "rm -f {common}/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-)",
+    "a tree with .git in it": "b=$(echo hi | git hash-object -w --stdin); "
+                              "t=$(printf '100644 blob %s\\t.git\\n' $b | git mktree); "
+                              "git update-ref refs/heads/garrison/run/node $(git commit-tree -p HEAD -m bad $t)",
+    "a blob as the branch": "b=$(echo hi | git hash-object -w --stdin); mkdir -p {common}/refs/heads/garrison/run; "
+                            "echo $b > {common}/refs/heads/garrison/run/node",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_hostile_view_holds_is_refused_in_one_line(repo, tree, view, tmp_path, name):
+    secret = tmp_path / "secret"
+    make_repository(secret)
+    (secret / "key").write_text("the key\n")
+    git(secret, "add", "-A")
+    git(secret, "commit", "-qm", "secret")
+    before = tip(repo)
+    script = HOSTILE[name].format(common=repo / ".git", secret=secret, oid=tip(secret, "main"))
+    run_inside(tree, view.prepare(), script)
+    with pytest.raises(GarrisonError) as refusal:
+        collect(view)
+    assert "\n" not in str(refusal.value)
+    assert tip(repo) == before
+    assert git(repo, "cat-file", "-t", tip(secret, "main"), check=False) == ""
+    assert git(tree, "status", "--porcelain", "--", "calc.py") == ""
+
+
+def test_configuration_of_the_view_is_not_run_outside(repo, tree, view, tmp_path):
+    proof = tmp_path / "proof"
+    run_inside(tree, view.prepare(), rf"""
+      for key in core.fsmonitor core.sshCommand core.pager diff.external filter.x.clean filter.x.process; do
+        git config $key 'touch {proof}'; done
+      mkdir -p {repo}/.git/hooks
+      for hook in reference-transaction post-index-change post-checkout; do
+        printf '#!/bin/sh\ntouch {proof}\n' > {repo}/.git/hooks/$hook; chmod +x {repo}/.git/hooks/$hook; done
+      echo x > x; git -c core.fsmonitor= -c filter.x.clean=cat -c filter.x.process= add x
+      rm {repo}/.git/hooks/*; git -c core.fsmonitor= commit -qm x
+      printf '#!/bin/sh\ntouch {proof}\n' > {repo}/.git/hooks/reference-transaction
+      chmod +x {repo}/.git/hooks/reference-transaction""")
+    collect(view)
+    assert git(tree, "log", "-1", "--format=%s") == "x"
+    assert not proof.exists()
+
+
+def test_a_collection_is_bounded(repo, tree, view, monkeypatch):
+    monkeypatch.setattr(collecting, "MAX_BYTES", 1 << 16)
+    run_inside(tree, view.prepare(), "head -c 200000 /dev/urandom > big; git add big; git commit -qm big")
+    with pytest.raises(GarrisonError, match=r"larger than|more than"):
+        collect(view)
+    assert git(repo, "count-objects").startswith("4 objects") or tip(repo) == tip(repo, "main")
+
+
+def test_the_link_to_the_git_directory_is_written_again(repo, tree, view, tmp_path):
+    for damage in ("file", "link", "folder"):
+        (tree / ".git").rename(tmp_path / f"before-{damage}")
+        if damage == "file":
+            (tree / ".git").write_text("gitdir: /elsewhere\n")
+        elif damage == "link":
+            (tree / ".git").symlink_to("/etc/passwd")
+        else:
+            git(tmp_path, "init", "-q", str(tree))
+        restore_link(Git(repo), tree)
+        assert not (tree / ".git").is_symlink()
+        assert git(tree, "rev-parse", "--git-common-dir") == str(repo / ".git")
+
+
+def test_other_kinds_of_repositories(tmp_path):
+    """sha256; a separate git directory; a checkout that is itself a linked worktree; borrowed objects."""
+    first = tmp_path / "first"
+    make_repository(first)
+    sha = tmp_path / "sha"
+    sha.mkdir()
+    git(sha, "init", "-q", "-b", "main", "--object-format=sha256")
+    kinds = {"sha256": sha, "separate": tmp_path / "separate", "linked": tmp_path / "linked",
+             "shared": tmp_path / "shared", "worktreeConfig": tmp_path / "wc"}
+    git(tmp_path, "clone", "-q", f"--separate-git-dir={tmp_path}/elsewhere.git", str(first), str(kinds["separate"]))
+    git(first, "worktree", "add", "-q", "-b", "linked", str(kinds["linked"]))
+    git(tmp_path, "clone", "-q", "--shared", str(first), str(kinds["shared"]))
+    git(tmp_path, "clone", "-q", str(first), str(kinds["worktreeConfig"]))
+    git(kinds["worktreeConfig"], "config", "extensions.worktreeConfig", "true")
+    for name, repo in kinds.items():
+        git(repo, "config", "user.name", "n")
+        git(repo, "config", "user.email", "e@x")
+        git(repo, "commit", "-q", "--allow-empty", "-m", "start")
+        tree = tmp_path / "trees" / name
+        git(repo, "worktree", "add", "-q", "-b", BRANCH + name, str(tree))
+        view = GitView(Git(repo), tree)
+        run_inside(tree, view.prepare(), "echo x > x; git add x; git commit -qm inside; git fsck 2>&1; git log -1")
+        collect(view)
+        assert git(tree, "log", "-1", "--format=%s") == "inside", name
+        assert tip(repo, BRANCH + name) == git(tree, "rev-parse", "HEAD")
+        view.remove()
+        assert not view.folder.exists()
+
+
+def test_status_inside_reads_no_file_that_is_unchanged(tree, view):
+    """The copied index knows 5,000 files, so that status compares times only."""
+    for number in range(50):
+        folder = tree / f"d{number}"
+        folder.mkdir()
+        for name in range(100):
+            (folder / f"f{name}").write_text(f"{number} {name}\n")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "many")
+    git(tree, "update-index", "--refresh")
+    done = run_inside(tree, view.prepare(), "git status --porcelain; strings=$(git ls-files | wc -l); echo $strings; "
+                                            "GIT_TRACE2_PERF=/tmp/perf git status > /dev/null; cat /tmp/perf")
+    assert done.stdout.startswith("5002\n")
+    took = [line for line in done.stdout.splitlines() if "region_leave" in line and "refresh" in line]
+    assert took, done.stdout

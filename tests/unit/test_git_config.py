@@ -1,0 +1,59 @@
+"""What of the user's git configuration a confined tree gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.sandbox.git_config import NO_PUSH, Entry, parse, render, select
+
+SCOPES = ("system", "global", "local")
+
+
+def kept(*settings, push=False):
+    entries = [Entry("local", *setting) for setting in settings]
+    return [(entry.key, entry.value) for entry in select(entries, SCOPES, push=push)]
+
+
+@pytest.mark.parametrize("key", [
+    "credential.helper", "credential.https://example.org.helper", "core.sshcommand", "core.fsmonitor", "core.askpass",
+    "core.pager", "core.editor", "core.hookspath", "core.gitproxy", "core.worktree", "core.alternaterefscommand",
+    "http.extraheader", "http.https://example.org.extraheader", "http.cookiefile", "include.path",
+    "includeif.gitdir:/x.path", "sendemail.smtppass", "github.token", "gpg.program", "user.signingkey",
+    "commit.gpgsign", "remote.origin.proxy", "remote.origin.receivepack", "url.x.pushinsteadof", "push.gpgsign",
+    "lfs.https://example.org/info/lfs.access", "pager.log", "sequence.editor", "diff.external",
+    "interactive.difffilter", "init.templatedir", "extensions.refstorage", "branch.main.pushremote", "imap.pass"])
+def test_what_is_secret_or_runs_unasked_is_left_out(key):
+    assert kept((key, "x")) == []
+
+
+@pytest.mark.parametrize("key", [
+    "user.name", "user.email", "core.autocrlf", "core.ignorecase", "core.sparsecheckout", "merge.ours.driver",
+    "diff.image.textconv", "filter.lfs.clean", "filter.lfs.process", "submodule.a.b.url", "alias.st", "pull.rebase",
+    "branch.main.merge", "extensions.objectformat", "extensions.worktreeconfig", "extensions.partialclone",
+    "rerere.enabled", "lfs.url", "push.default", "i18n.commitencoding", "url.https://a/.insteadof"])
+def test_what_git_needs_to_work_on_files_and_commits_is_kept(key):
+    assert kept((key, "x")) == [(key, "x")]
+
+
+def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():
+    assert kept(("remote.origin.url", "https://me:token@example.org/x.git"), ("remote.origin.pushurl", "ssh://x")) == [
+        ("remote.origin.url", "https://example.org/x.git"), ("remote.origin.pushurl", NO_PUSH)]
+    assert kept(("url.https://token@host/.insteadof", "gh:")) == [("url.https://host/.insteadof", "gh:")]
+    assert kept(("remote.o.url", "ssh://git@host/x"))[0] == ("remote.o.url", "ssh://git@host/x")
+    assert kept(("submodule.s.url", "ssh://me:pw@host/x")) == [("submodule.s.url", "ssh://host/x")]
+
+
+def test_a_profile_that_may_push_keeps_where_to():
+    settings = (("remote.origin.url", "/srv/x"), ("remote.origin.pushurl", "/srv/y"), ("push.followtags", "true"))
+    assert kept(*settings, push=True) == list(settings)
+
+
+def test_a_narrower_scope_overrides_and_settings_of_the_call_itself_do_not():
+    listing = "global\0user.name\nA\0local\0user.name\nB\0command\0gc.auto\n0\0command\0user.name\nC\0"
+    assert select(parse(listing), SCOPES) == [Entry("local", "user.name", "B")]
+
+
+def test_values_survive_being_written():
+    odd = Entry("local", 'filter.a"b.c.clean', 'sh -c "x\\y" # no comment; \n\tz')
+    text = render([odd, Entry("local", "a.b", None)])
+    assert text == b'[filter "a\\"b.c"]\n\tclean = "sh -c \\"x\\\\y\\" # no comment; \\n\\tz"\n[a]\n\tb\n'

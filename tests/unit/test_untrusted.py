@@ -1,0 +1,67 @@
+"""Reading what an agent may have put in the place of a file."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from garrison.sandbox import untrusted
+from garrison.sandbox.untrusted import UnsafeFile
+
+
+def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/c").write_text("text")
+    assert untrusted.read(tmp_path, "a/b/c") == b"text"
+    assert untrusted.read(tmp_path, "a/b/d") is None
+    assert untrusted.read(tmp_path, "a/x/d") is None
+    assert untrusted.read_end(tmp_path, "a/b/c", 2) == "xt"
+    assert untrusted.list_names(tmp_path, "a") == ["b"]
+
+
+@pytest.mark.parametrize("make", [
+    lambda path, secret: path.symlink_to(secret), lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir(),
+    lambda path, _: path.symlink_to("/dev/zero"), lambda path, _: path.write_bytes(b"x" * 2000),
+    lambda path, _: path.symlink_to(path)])
+def test_anything_else_is_refused_at_once(tmp_path, make):
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    make(folder / "name", secret)
+    with pytest.raises(UnsafeFile) as refusal:
+        untrusted.read(folder, "name", 1000)
+    assert "\n" not in str(refusal.value)
+    assert "secret" not in untrusted.read_text(folder, "name", 1000)
+
+
+def test_no_link_on_the_way_is_followed_and_none_leads_out(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link").symlink_to(tmp_path / "real")
+    assert untrusted.read(tmp_path / "folder", "link/file") is None
+    assert untrusted.list_names(tmp_path / "folder", "link") == []
+    with pytest.raises(UnsafeFile):
+        untrusted.read(tmp_path / "folder", "../real/file")
+    with pytest.raises(UnsafeFile):
+        untrusted.read(tmp_path / "folder", "a\0b")
+
+
+def test_a_link_is_made_of_regular_files_alone(tmp_path):
+    folder, target = tmp_path / "folder", tmp_path / "target"
+    folder.mkdir()
+    (folder / "file").write_text("1234")
+    (folder / "link").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "fifo")
+    with untrusted.open_directory(folder) as directory:
+        assert directory is not None
+        assert untrusted.link_regular(directory, "file", target, 10) == 4
+        target.unlink()
+        assert untrusted.link_regular(directory, "link", target, 10) == -1
+        assert untrusted.link_regular(directory, "fifo", target, 10) == -1
+        assert untrusted.link_regular(directory, "absent", target, 10) == -1
+        with pytest.raises(UnsafeFile):
+            untrusted.link_regular(directory, "file", target, 3)
+    assert not os.path.lexists(target)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.records.run import Task
+    from garrison.sandbox.place import Place
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Assignment:
     """(full name, control type) of the processes that direct the agent, nearest first."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
+    place: Place | None = None
+    """What its processes are given in the sandbox; None: they are not confined."""
 
     @property
     def context_file(self) -> Path:

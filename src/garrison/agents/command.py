@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
+from garrison.sandbox.confine import confine
 from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
 
@@ -65,7 +66,8 @@ class CommandAgent:
         if "script" in task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
         argv = [fill_placeholders(word, assignment, result_file) for word in self.profile.argv]
-        job = Job.start(argv, env=environment, cwd=assignment.worktree, log=assignment.output,
+        confined = confine(argv, environment, assignment.place)
+        job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
                         timeout_s=task.timeout_s, now=now)
         is_shell = "{command}" in self.profile.argv
         what = f"command {quote_command(task.command or '')}" if is_shell else f"agent {self.name}"

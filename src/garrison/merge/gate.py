@@ -26,6 +26,9 @@ from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.rights import read_rights
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, failpoint, kill_tree, processes, shortage
 from garrison.system.environment import child_environment, explain_missing_command
@@ -43,12 +46,14 @@ if TYPE_CHECKING:
     from garrison.supervise.hang_detector import Hang
 
 WRAPPER = r"""
-folder=$1 limit=$2 command=$3
-read -r stat < "/proc/$$/stat"; set -- ${stat##*) }
+folder=$1 limit=$2
+shift 2
+started() { ticks=${20}; }
+read -r stat < "/proc/$$/stat"; started ${stat##*) }
 boot=${GARRISON_BOOT_ID:-}; [ "$boot" ] || read -r boot < /proc/sys/kernel/random/boot_id
-printf '%s %s %s\n' "$$" "${20}" "$boot" > "$folder/pid" || exit 1
+printf '%s %s %s\n' "$$" "$ticks" "$boot" > "$folder/pid" || exit 1
 read -r begun rest < /proc/uptime
-timeout -k 5 "$limit" /bin/sh -c "$command" < /dev/null
+timeout -k 5 "$limit" "$@" < /dev/null
 code=$?
 read -r now rest < /proc/uptime
 late=0
@@ -89,6 +94,8 @@ class GateRun:
     log: Path
     marker: str
     environment: Mapping[str, str]
+    home: Path
+    """garrison's home, whose configuration states the rights of set-up and gate."""
     held_back: Sequence[str] = ()
     """Names of variables that were withheld from it, to explain a command that is not found."""
     hang_timeout: float = field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
@@ -139,10 +146,24 @@ class GateRun:
         self.slot.record_job(folder)
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
-        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", command]
+        env = child_environment(self.environment, self.environment, variables)
+        confined = confine(["/bin/sh", "-c", command], env, self._place(stage, env))
+        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
         self.detach()
-        self.child = processes.spawn(argv, env=child_environment(self.environment, self.environment, variables),
+        self.child = processes.spawn(argv, env=confined.env,
                                      cwd=self.slot.path, log=log, subreaper=True)
+
+    def _place(self, stage: str, env: Mapping[str, str]) -> Place | None:
+        """Return what set-up or gate is given; None where nothing is confined. The gate starts with a fresh home, so
+        that no earlier candidate has touched it."""
+        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
+        if rights.mode is Mode.NONE:
+            return None
+        private = self.slot.sandbox / stage
+        shutil.rmtree(private, ignore_errors=True)
+        common = self.slot.git.common
+        return Place(Role.SETUP if stage == "setup" else Role.GATE, rights, self.slot.path, private,
+                     (Mount(common, common, writable=True),))
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.
@@ -339,7 +360,7 @@ class GateRuns:
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment, self.held_back)
+                       marker, self.environment, self.queue.home, self.held_back)
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""

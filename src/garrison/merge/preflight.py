@@ -112,7 +112,7 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
-    job = GateRun(slot, config, folder, log, marker, environment, held_back)
+    job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back)
     verdict = None
     try:
         _start(job, commit)

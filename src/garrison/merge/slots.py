@@ -55,6 +55,8 @@ class Slot:
     def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
         self.git, self.path, self.number, self._lock = git, path, number, lock
         self._memory_path = path.with_name(path.name + ".json")
+        self.sandbox = path.with_name(f".{path.name}.sandbox")
+        """Folder of what its processes have of their own."""
         self.memory = _read_memory(self._memory_path)
         self.notes: list[str] = []
         """Notes for people about the commit that it shows."""
@@ -67,6 +69,7 @@ class Slot:
         """Remove the worktree and its files; the lock's file goes last, while it is held."""
         self.git.remove_worktree(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.sandbox, ignore_errors=True)
         self._memory_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 

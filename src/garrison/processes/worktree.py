@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import slots
+from garrison.processes.places import remove_sandbox_folder
 from garrison.records import atomic
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -102,7 +103,9 @@ def remove_worktree(git: Git, worktree: Path) -> None:
 
 
 def _remove_rest(worktree: Path) -> None:
-    """Remove what a killed `git worktree remove` left of a directory that git no longer knows."""
+    """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and what the worktree's
+    processes had of their own."""
+    remove_sandbox_folder(worktree)
     try:
         if worktree.is_dir() and not worktree.is_symlink():
             shutil.rmtree(worktree)

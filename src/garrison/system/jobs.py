@@ -161,6 +161,8 @@ class Job:
             if number == signal.SIGTERM and process in self._terminated:
                 continue
             self._terminated.add(process)
+            if number == signal.SIGTERM and processes.is_sandbox(process.pid):
+                continue
             with suppress(GarrisonError):  # another user's process; the give-up bound ends the wait
                 if processes.send(process.pid, process.ticks, number) and number == signal.SIGTERM:
                     processes.send(process.pid, process.ticks, signal.SIGCONT)

@@ -13,7 +13,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import ProcessId, ProcessRow, adopted, is_tmux, last_pid, list_processes, open_verified
+from garrison.system.processes import (
+    ProcessId,
+    ProcessRow,
+    adopted,
+    is_sandbox,
+    is_tmux,
+    last_pid,
+    list_processes,
+    open_verified,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,7 +154,7 @@ def _signal(process: ProcessId, *, kill: bool, again: bool) -> int | None:
     try:
         if kill:
             signals.pidfd_send_signal(pidfd, signals.SIGKILL)
-        elif not again:
+        elif not again and not is_sandbox(process.pid):
             signals.pidfd_send_signal(pidfd, signals.SIGTERM)
             signals.pidfd_send_signal(pidfd, signals.SIGCONT)
     except ProcessLookupError:

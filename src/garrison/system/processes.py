@@ -302,6 +302,17 @@ def is_tmux(comm: str) -> bool:
     return comm == "tmux" or comm.startswith("tmux:")
 
 
+def is_sandbox(pid: int) -> bool:
+    """Return whether a process is bubblewrap itself, which holds a sandbox and ends when its content has.
+
+    It dies of TERM, and its content with it by KILL: to end its content gracefully, leave it out.
+    """
+    try:
+        return _read(f"/proc/{pid}/comm") == b"bwrap\n"
+    except OSError:
+        return False
+
+
 def _read(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # /proc: unbuffered, thousands of times a minute
         return file.read()

@@ -21,6 +21,7 @@ from garrison.agents.registry import agent
 from garrison.errors import GarrisonError
 from garrison.processes.control_graph import CONTROL_KINDS
 from garrison.processes.loop import exit_gracefully, fingerprint_of
+from garrison.processes.places import node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits
 from garrison.records import atomic, record, signals
@@ -31,6 +32,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.sandbox.place import Mount, Role
 from garrison.supervise.death_classes import MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper, shortage
@@ -172,7 +174,10 @@ class Orchestrator:
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
-        self.assignment = replace(self.assignment, wisdom=wisdom)
+        folder = self.assignment.folder
+        place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
+                           mounts=(Mount(folder, folder, writable=True),))
+        self.assignment = replace(self.assignment, wisdom=wisdom, place=place)
         text = prompt.build(self.task, self.incarnation.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
         self.assignment.write_prompt(text)

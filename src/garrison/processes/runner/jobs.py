@@ -17,9 +17,12 @@ from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
 from garrison.errors import Shortage
 from garrison.processes.loop import log_line
+from garrison.processes.places import node_place
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mount, Role
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, shortage
 from garrison.system.environment import explain_missing_command
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
+_ROLES = {SETUP: Role.SETUP, ACCEPTANCE: Role.ACCEPTANCE}
 
 MAX_INCONCLUSIVE = 5
 """Times in a row that a job may be killed or find its disk full before that counts as its result."""
@@ -93,7 +97,9 @@ class RunnerJobs:
             return
         timing = self.runtime.timing
         env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
-        self._job = Job.start(self.command(name), env=env, cwd=self.worktree, log=self._log(name), now=now,
+        place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
+        confined = confine(["/bin/sh", "-c", self.command(name)], env, place)
+        self._job = Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self._log(name), now=now,
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
     def poll(self, now: float) -> JobFact | None:
@@ -217,10 +223,13 @@ class ValidatorJob:
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
+        agent = validator_agent(task.attributes)
+        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
+                           mounts=(Mount(folder, folder, writable=True),))
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
-                                controllers=((incarnation.key.full, "judges by your verdict"),))
+                                controllers=((incarnation.key.full, "judges by your verdict"),), place=place)
         self.log = assignment.output
-        self._work = registry.agent(validator_agent(task.attributes), runtime.home, VALIDATOR).start(assignment, now)
+        self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,43 @@
+"""Places of a node's processes: the rights of its set-up, agent, acceptance and validator, and what they are given.
+
+Each kind of process has a home and a temporary folder of its own, beside the worktree. What the set-up left in its home
+is shown to the others, read-only.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.rights import read_rights
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch, Task
+
+
+def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
+               mounts: Iterable[Mount] = ()) -> Place | None:
+    """Return the place of a process in a node's worktree; None where nothing is confined."""
+    rights = read_rights(runtime.home, role, agent, runtime.environ)
+    if rights.mode is Mode.NONE:
+        return None
+    private = sandbox_folder(worktree) / f"{role}-{task.attempt}"
+    common = Git(Path(launch.repo)).common
+    return Place(role, rights, worktree, private, (Mount(common, common, writable=True), *mounts),
+                 worktree_writable=role is not Role.VALIDATOR)
+
+
+def sandbox_folder(worktree: Path) -> Path:
+    """Return the folder beside a worktree that holds what its processes have of their own; no node's name has a dot."""
+    return worktree.with_name(f".{worktree.name}.sandbox")
+
+
+def remove_sandbox_folder(worktree: Path) -> None:
+    """Remove what a worktree's processes had of their own; nothing in it is followed."""
+    shutil.rmtree(sandbox_folder(worktree), ignore_errors=True)

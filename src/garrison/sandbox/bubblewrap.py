@@ -1,0 +1,43 @@
+"""Bubblewrap: the command line that builds a place from namespaces. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from garrison.sandbox.file_system import FileSystemStep, Step
+from garrison.sandbox.place import Network
+
+if TYPE_CHECKING:
+    from garrison.sandbox.machine import Machine
+
+PROGRAM = "bwrap"
+NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
+RUN = ("/bin/sh", "-c", 'exec "$0" "$@"')
+"""Starts the command inside, so that a program that is missing ends with 127, as outside."""
+
+
+def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], network: Network,
+                 machine: Machine) -> list[str]:
+    """Return the command line that runs `argv` in a place.
+
+    It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
+    more than another user.
+    """
+    words = [machine.bubblewrap, *NAMESPACES, *(() if network is Network.OPEN else ("--unshare-net",)),
+             *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
+             "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    words += ["--dev", "/dev", *(("--proc", "/proc") if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]
+    for step in steps:
+        words += _WORDS[step.step](step)
+    return [*words, "--remount-ro", "/", "--", *RUN, *argv]
+
+
+_WORDS: Mapping[Step, Callable[[FileSystemStep], tuple[str, ...]]] = {
+    Step.READ: lambda step: ("--ro-bind", step.source, str(step.target)),
+    Step.WRITE: lambda step: ("--bind", step.source, str(step.target)),
+    Step.LINK: lambda step: ("--symlink", step.source, str(step.target)),
+    Step.EMPTY: lambda step: ("--tmpfs", str(step.target)),
+    Step.HIDE_FOLDER: lambda step: ("--tmpfs", str(step.target), "--remount-ro", str(step.target)),
+    Step.HIDE_FILE: lambda step: ("--ro-bind", "/dev/null", str(step.target)),
+}

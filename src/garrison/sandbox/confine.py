@@ -1,0 +1,149 @@
+"""Confine: wrap a command so that it runs in its place."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from garrison.sandbox import bubblewrap, file_system, landlock
+from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
+from garrison.sandbox.place import Mode, Place
+from garrison.sandbox.probe import choose_mode, machine
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of the package `garrison`."""
+_SUBFOLDERS = ("tmp", "home")
+_NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
+"""Variables that name folders which do not exist inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """A wrapped command."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    mode: Mode
+    """Mode that holds: never `auto`."""
+
+
+def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) -> Confined:
+    """Return the command line and environment that run `argv` in its place; Refused if its mode cannot be held.
+
+    Makes the folders `tmp` and `home` of the place. Mode `none`, or no place, returns everything unchanged.
+    """
+    if place is None or place.rights.mode is Mode.NONE:
+        return Confined(tuple(argv), env, Mode.NONE)
+    able = machine()
+    mode = choose_mode(place.rights.mode, able)
+    _make_folders(place)
+    around = surroundings(env, place)
+    if mode is Mode.LANDLOCK:
+        _link_toolchains(place, around)
+        own = {"HOME": str(place.private / "home"), "TMPDIR": str(place.private / "tmp")}
+        return Confined(tuple(landlock.command_line(argv, place)), _environment(env, own), mode)
+    steps = file_system.build(place, around, RealPaths())
+    _clear_mount_points(steps)
+    words = bubblewrap.command_line(argv, steps, place.rights.network, able)
+    return Confined(tuple(words), _environment(env, {"HOME": str(file_system.home_inside(around.user_home))}), mode)
+
+
+def surroundings(env: Mapping[str, str], place: Place) -> Surroundings:
+    """Return what the environment of a command says about toolchains and about garrison's own folders."""
+    repositories = [mount.target.parent for mount in place.mounts if mount.target.name == ".git"]
+    own = [Path(env[name]) for name in ("GARRISON_HOME", "GARRISON_TREES") if env.get(name)]
+    path = [Path(folder) for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder]
+    return Surroundings(Path(env.get("HOME") or "/"), tuple(path), _python(), (*own, *repositories))
+
+
+def _python() -> tuple[Path, ...]:
+    """Return the folders of this Python and of garrison, for agents that use them."""
+    return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), PACKAGE]))
+
+
+def _environment(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in env.items() if name not in _NOT_INSIDE}
+    # Other sandboxes inside ours would fail, and this one stands already.
+    return {**kept, "IS_SANDBOX": "1", **own}
+
+
+def _make_folders(place: Place) -> None:
+    for name in _SUBFOLDERS:
+        (place.private / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _clear_mount_points(steps: Sequence[FileSystemStep]) -> None:
+    """Remove what an earlier process inside put where something is mounted now.
+
+    Bubblewrap makes missing mount points, and would follow a link to make them outside.
+    """
+    writable: list[FileSystemStep] = []
+    for step in steps:
+        below = [lower for lower in writable
+                 if step.target != lower.target and file_system.is_within(step.target, lower.target)]
+        if below and step.step is not Step.EMPTY:
+            lower = max(below, key=lambda lower: len(lower.target.parts))
+            _clear_path(Path(lower.source), step.target.relative_to(lower.target).parts)
+        if step.step is Step.WRITE and Path(step.source).is_dir():
+            writable.append(step)
+
+
+def _clear_path(folder: Path, parts: Sequence[str]) -> None:
+    """Remove the first link on a path below a folder, or file where a folder should be."""
+    path = folder
+    for number, part in enumerate(parts, 1):
+        path /= part
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode) or (number < len(parts) and not stat.S_ISDIR(mode)):
+                path.unlink()
+                return
+
+
+def _link_toolchains(place: Place, around: Surroundings) -> None:
+    """Link the user's toolchains into the home inside, where they are looked for."""
+    for name in file_system.TOOLCHAINS:
+        source, link = around.user_home / name, place.private / "home" / name
+        if source.is_dir() and not os.path.lexists(link):  # the home is the agent's: nothing of its is followed
+            with suppress(OSError):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(source)
+
+
+class RealPaths:
+    """The file system of this machine."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is something, links followed."""
+        return path.exists()
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether it is a folder, links followed."""
+        return path.is_dir()
+
+    def link(self, path: Path) -> str:
+        """Return what a symbolic link names, '' if it is none."""
+        try:
+            return str(path.readlink())
+        except OSError:
+            return ""
+
+    def resolve(self, path: Path) -> Path:
+        """Return the path without links."""
+        return path.resolve()
+
+    def private_entries(self, folder: Path) -> list[Path]:
+        """Return what lies in a folder and may not be read by everybody."""
+        found = []
+        for entry in os.scandir(folder):
+            with suppress(OSError):
+                mode = entry.stat().st_mode
+                needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+                if mode & needed != needed:
+                    found.append(Path(entry.path))
+        return found

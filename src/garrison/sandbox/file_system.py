@@ -1,0 +1,189 @@
+"""File system inside a sandbox: an allow-list of system folders, toolchains and what the place names. Pure.
+
+The machine is given as `MachinePaths`, which knows which paths exist. Whatever is not listed does not exist inside:
+other worktrees, garrison's home, the user's checkout and home folder, sockets in /run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from garrison.sandbox.place import Place
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap",
+          "/run/current-system", "/home/linuxbrew/.linuxbrew", "/var/lib/ca-certificates",
+          "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup")
+"""System folders and links that are shown read-only."""
+TOOLCHAINS = (".pyenv", ".rustup", ".cargo/bin", ".nvm", ".local/bin", ".local/lib", ".local/share/uv",
+              ".local/share/pipx", ".local/share/mise", ".local/share/fnm", ".local/share/pnpm", ".asdf", ".sdkman",
+              ".bun/bin", ".deno/bin", ".volta", ".rbenv", ".rvm", ".goenv", ".jenv", ".nodenv", ".fnm", ".ghcup",
+              ".elan", ".juliaup", ".opam", ".pixi/bin", ".conda", "miniconda3", "miniforge3", "anaconda3", "go/bin")
+"""Folders of the user's home that hold programs, and no credentials."""
+NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
+               "/etc/ssh", "/etc/ssl/private", "/etc/security/opasswd", "/etc/krb5.keytab", "/etc/wireguard",
+               "/etc/NetworkManager/system-connections", "/etc/docker", "/etc/kubernetes", "/etc/rancher",
+               "/etc/letsencrypt", "/etc/ppp", "/etc/samba", "/etc/openvpn", "/etc/credstore",
+               "/etc/credstore.encrypted")
+"""Paths of /etc that hold secrets, besides those that only their owner may read."""
+RESOLVER = "/etc/resolv.conf"
+AGENT_HOME = Path("/home/agent")
+"""Home folder inside for a user whose own is not a folder of its own, such as `/`."""
+_PREFIX_SIGNS = ("lib", "libexec")
+"""Folders beside a `bin` that show that it is part of an installation."""
+
+
+class MachinePaths(Protocol):
+    """What the file system outside tells about a path."""
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is something, links followed."""
+        ...
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether it is a folder, links followed."""
+        ...
+
+    def link(self, path: Path) -> str:
+        """Return what a symbolic link names, '' if it is none."""
+        ...
+
+    def resolve(self, path: Path) -> Path:
+        """Return the path without links."""
+        ...
+
+    def private_entries(self, folder: Path) -> list[Path]:
+        """Return what lies in a folder and may not be read by everybody."""
+        ...
+
+
+class Step(StrEnum):
+    """Kind of a step by which the file system inside is built."""
+
+    READ = "read"
+    WRITE = "write"
+    LINK = "link"
+    EMPTY = "empty"
+    """An empty folder, which vanishes with the sandbox."""
+    HIDE_FOLDER = "hide folder"
+    HIDE_FILE = "hide file"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemStep:
+    """One step; `source` is a path outside, or what a link names."""
+
+    step: Step
+    target: Path
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the user's environment tells about toolchains, and what must not be shown by chance."""
+
+    user_home: Path
+    search_path: tuple[Path, ...]
+    python: tuple[Path, ...] = ()
+    """Folders of the Python that runs garrison, and of garrison's own package."""
+    secret: tuple[Path, ...] = ()
+    """Folders that are not shown although a folder above them is: garrison's home and worktrees, the repository."""
+
+
+def home_inside(user_home: Path) -> Path:
+    """Return the home folder inside: at the user's own path, where installed programs expect it."""
+    is_above = any(is_within(Path(folder), user_home) for folder in (*SYSTEM, "/tmp", "/var/tmp"))
+    return AGENT_HOME if is_above or not user_home.is_absolute() else user_home
+
+
+def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
+    """Return the steps that build the file system inside, in order: a later one lies over an earlier one."""
+    home = home_inside(around.user_home)
+    steps = list(_system(machine))
+    # Empty and writable, not hidden: the worktree and the git view are mounted below.
+    steps += [FileSystemStep(Step.EMPTY, path) for path in around.secret if _is_system(path) and machine.exists(path)]
+    steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
+              FileSystemStep(Step.LINK, Path("/var/tmp"), "/tmp"), FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
+              FileSystemStep(Step.WRITE, Path("/tmp"), str(place.private / "tmp")),
+              FileSystemStep(Step.WRITE, home, str(place.private / "home"))]
+    steps += _read_only([*_toolchains(around, machine), *around.python], machine)
+    steps += _read_only(place.rights.read, machine)
+    steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.worktree,
+                                str(place.worktree)))
+    steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
+              for mount in place.mounts]
+    steps += [FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
+              if machine.exists(path)]
+    steps += _hidden(place.rights.hide, machine)
+    return steps
+
+
+def is_within(path: Path, folder: Path) -> bool:
+    """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
+    return path == folder or str(path).startswith(f"{folder}/" if folder.name else "/")
+
+
+def _system(machine: MachinePaths) -> Iterator[FileSystemStep]:
+    for path in map(Path, SYSTEM):
+        target = machine.link(path)
+        if target and not is_within(path, Path("/run")):
+            yield FileSystemStep(Step.LINK, path, target)
+        elif machine.exists(path):
+            yield FileSystemStep(Step.READ, path, str(path))
+    # Root may read what others may not: inside, it shall not.
+    yield from _hidden(_by_depth([*map(Path, NOT_FOR_ALL), *machine.private_entries(Path("/etc"))]), machine)
+
+
+def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
+    """Show the resolver's file where it is generated below /run, of which nothing else is shown."""
+    path = Path(RESOLVER)
+    real = machine.resolve(path)
+    if real != path and not is_within(real, Path("/etc")) and machine.exists(real):
+        yield FileSystemStep(Step.READ, real, str(real))
+
+
+def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
+    yield from (around.user_home / name for name in TOOLCHAINS)
+    for folder in around.search_path:
+        path = Path(folder)
+        is_covered = _is_system(path) and not is_within(path, around.user_home)
+        if not path.is_absolute() or is_covered or _shows_secrets(path, around):
+            continue
+        prefix = path.parent
+        is_installation = path.name in ("bin", "sbin") and not _shows_secrets(prefix, around) \
+            and any(machine.is_folder(prefix / sign) for sign in _PREFIX_SIGNS) \
+            and not machine.exists(prefix / ".git") and prefix != around.user_home / ".local"
+        yield prefix if is_installation else path
+
+
+def _shows_secrets(path: Path, around: Surroundings) -> bool:
+    """Return whether a folder contains what must not be shown: the user's home, garrison's, the repository."""
+    return len(path.parts) < 3 or any(is_within(kept, path) for kept in (around.user_home, *around.secret))
+
+
+def _is_system(path: Path) -> bool:
+    return any(is_within(path, Path(folder)) for folder in SYSTEM)
+
+
+def _read_only(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:
+    for path in _by_depth(path for path in paths if machine.exists(path)):
+        yield FileSystemStep(Step.READ, path, str(path))
+
+
+def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:
+    for path in paths:
+        if machine.exists(path):
+            yield FileSystemStep(Step.HIDE_FOLDER if machine.is_folder(path) else Step.HIDE_FILE, path)
+
+
+def _by_depth(paths: Iterable[Path]) -> list[Path]:
+    """Return paths with folders before what lies in them, and nothing twice."""
+    kept: list[Path] = []
+    for path in sorted(set(paths), key=lambda path: (len(path.parts), path)):
+        if not any(is_within(path, other) for other in kept):
+            kept.append(path)
+    return kept

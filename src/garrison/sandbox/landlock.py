@@ -1,0 +1,55 @@
+"""Landlock: the fallback that needs no namespaces. It restricts writes, ports and signals, and hides nothing.
+
+What it does not hold is data, so that launch, status and doctor can tell it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.sandbox.place import Network
+from garrison.system.landlock import PORTS_ABI, SCOPES_ABI
+
+if TYPE_CHECKING:
+    from garrison.sandbox.place import Place
+
+LAUNCHER = Path(__file__).with_name("landlock_launcher.py")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
+           "/dev/shm")
+"""Devices that stay writable."""
+GAPS = (
+    "any file that this user may read can be read, credentials and other worktrees too",
+    "processes outside, their command lines and the machine's shared memory can be seen",
+    "objects and branches of the repository can be written and removed, those of other nodes too",
+    "programs that an agent leaves running are only found by their marks",
+)
+"""What Landlock does not hold, whatever its ABI."""
+_GAPS_OF_ABI = {
+    2: "files cannot be moved between folders",
+    3: "files outside can be truncated",
+    PORTS_ABI: "network = \"none\" and \"allow\" are not held",
+    SCOPES_ABI: "processes outside can be signalled, and abstract sockets reached",
+}
+"""ABI that closes a gap → the gap."""
+UDP_GAP = "network = \"none\" and \"allow\" hold TCP only"
+
+
+def gaps(abi: int) -> list[str]:
+    """Return what Landlock of that ABI does not hold, in words."""
+    return [*GAPS, *(text for since, text in _GAPS_OF_ABI.items() if abi < since),
+            *([UDP_GAP] if abi >= PORTS_ABI else [])]
+
+
+def command_line(argv: Iterable[str], place: Place, ports: Sequence[int] = ()) -> list[str]:
+    """Return the command line that runs `argv` in a place, which may connect to these TCP ports; restrict nothing else
+    that the place's network does not."""
+    writable = [place.private, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
+                *(mount.source for mount in place.mounts if mount.writable)]
+    words = [sys.executable, "-I", "-S", str(LAUNCHER), *(word for path in writable for word in ("--write", str(path)))]
+    words += [word for path in DEVICES for word in ("--write", path)]
+    if place.rights.network is not Network.OPEN:
+        words += ["--ports", ",".join(map(str, ports))]
+    return [*words, "--", *argv]

@@ -1,0 +1,37 @@
+"""Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
+
+    python -I -S landlock_launcher.py [--write PATH]… [--ports PORT,…] -- COMMAND…
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from garrison.system import landlock  # found by the line above
+
+
+def main(words: list[str]) -> int:
+    """Restrict and execute; return 126 or 127 if the command cannot be run."""
+    writable: list[str] = []
+    ports: list[int] | None = None
+    while words[0] != "--":
+        option, value, *words = words
+        if option == "--write":
+            writable.append(value)
+        else:
+            ports = [int(port) for port in value.split(",") if port]
+    command = words[1:]
+    try:
+        landlock.restrict(writable=writable, connect=ports, bind=None if ports is None else ports, scoped=True)
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

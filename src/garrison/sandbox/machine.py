@@ -1,0 +1,20 @@
+"""Machine: what this machine can hold, as the probe found it. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine can hold for this user."""
+
+    bubblewrap: str = ""
+    """Path of the program, '' if bubblewrap is missing or does not work."""
+    refusal: str = ""
+    """Why bubblewrap cannot be used."""
+    has_own_proc: bool = True
+    """Whether a /proc of its own may be mounted; a container may refuse it."""
+    can_forbid_namespaces: bool = True
+    landlock: int = 0
+    """Landlock's ABI, 0 without Landlock."""

@@ -1,0 +1,249 @@
+"""The sandbox on this machine: each escape succeeds with mode `none` and is refused inside, and supervision works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
+from garrison.sandbox.probe import machine
+from garrison.system import processes
+from garrison.system.jobs import Job, JobResult
+
+needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
+needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+HELD = [pytest.param(Mode.BUBBLEWRAP, marks=needs_bubblewrap), pytest.param(Mode.LANDLOCK, marks=needs_landlock)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    worktree = tmp_path / "trees/node"
+    worktree.mkdir(parents=True)
+    return Place(Role.AGENT, Rights(mode=Mode.NONE), worktree, tmp_path / "trees/.node.sandbox")
+
+
+def with_mode(place: Place, mode: Mode) -> Place:
+    return replace(place, rights=replace(place.rights, mode=mode))
+
+
+def start(place: Place, script: str, log: Path, *, timeout: float = 60.0, **env: str) -> Job:
+    variables = {**os.environ, "GARRISON_TREES": str(place.worktree.parent), **env}
+    confined = confine(["/bin/sh", "-c", script], variables, place)
+    return Job.start(confined.argv, env=confined.env, cwd=place.worktree, log=log, timeout_s=timeout, grace=2.0)
+
+
+def finish(job: Job) -> JobResult:
+    until = time.monotonic() + 60
+    while (result := job.poll(time.monotonic())) is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return result
+
+
+def run(place: Place, script: str, **env: str) -> tuple[int, str]:
+    log = place.worktree.parent / "output.log"
+    log.unlink(missing_ok=True)
+    result = finish(start(place, script, log, **env))
+    return result.exit_code, log.read_text()
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+# ---- escapes: the script ends with 0 where it succeeds
+
+
+ESCAPES = {
+    "write a sibling's worktree": "echo bad > ../other/file",
+    "change the user's home": "echo bad >> $REAL_HOME/secret && grep key $REAL_HOME/secret",
+    "read the user's home": "cat $REAL_HOME/secret",
+    "see processes outside": "test -e /proc/$OUTSIDE",
+    "kill a process outside": "kill -0 $OUTSIDE",
+    "read another process's environment": "cat /proc/$OUTSIDE/environ",
+    "enter another process's root": "ls /proc/$OUTSIDE/root/",
+    "write to the system": "touch /usr/local/garrison-test && rm /usr/local/garrison-test",
+    "read the shadow file": "cat /etc/shadow",
+    "mount": "mount -t tmpfs none /mnt",
+    "make a user namespace": "unshare -r true",
+}
+BY_LANDLOCK = {"write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
+               "mount"}
+
+
+@pytest.mark.parametrize("mode", HELD)
+@pytest.mark.parametrize("name", ESCAPES)
+def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
+        name: str, mode: Mode, place: Place, tmp_path: Path) -> None:
+    home = tmp_path / "user"
+    home.mkdir()
+    (home / "secret").write_text("key\n")
+    (place.worktree.parent / "other").mkdir()
+    log = place.worktree.parent / "other.log"
+    outside = start(place, "sleep 60", log)
+    variables = {"REAL_HOME": str(home), "HOME": str(home), "OUTSIDE": str(outside.pid)}
+    try:
+        code, output = run(place, ESCAPES[name], **variables)
+        if code:
+            pytest.skip(f"this user cannot do it anyway: {output.strip()}")
+        if mode is Mode.LANDLOCK and name not in BY_LANDLOCK:
+            pytest.skip("Landlock does not hold it, and says so")
+        (home / "secret").write_text("key\n")
+        assert run(with_mode(place, mode), ESCAPES[name], **variables)[0] != 0
+    finally:
+        outside.kill()
+        finish(outside)
+    assert (home / "secret").read_text() == "key\n"
+
+
+@needs_bubblewrap
+def test_a_link_in_the_agents_home_does_not_make_mount_points_outside(place: Place, tmp_path: Path) -> None:
+    home, confined = tmp_path / "user", with_mode(place, Mode.BUBBLEWRAP)
+    (home / ".pyenv/bin").mkdir(parents=True)
+    (home / ".cargo/bin").mkdir(parents=True)
+    target = tmp_path / "target"
+    target.mkdir()
+    assert run(confined, "ls ~/.cargo/bin", HOME=str(home)) == (0, "")
+    cargo = place.private / "home/.cargo"
+    (cargo / "bin").rmdir()
+    cargo.rmdir()
+    cargo.symlink_to(f"/oldroot{target}")
+    assert run(confined, "ls ~/.cargo/bin", HOME=str(home)) == (0, "")
+    assert list(target.iterdir()) == []
+
+
+# ---- what works inside
+
+
+@pytest.mark.parametrize("mode", HELD)
+def test_an_agent_writes_its_worktree_home_and_temporary_folder(mode: Mode, place: Place) -> None:
+    script = "echo a > file && echo b > ~/kept && t=$(mktemp) && echo c > $t && python3 -c '' && git --version"
+    code, output = run(with_mode(place, mode), script)
+    assert (code, (place.worktree / "file").read_text()) == (0, "a\n"), output
+    assert (place.private / "home/kept").read_text() == "b\n"
+
+
+@needs_bubblewrap
+def test_a_validator_cannot_write_its_worktree(place: Place) -> None:
+    confined = replace(with_mode(place, Mode.BUBBLEWRAP), worktree_writable=False)
+    assert run(confined, "test -d . && ! touch file")[0] == 0
+    assert not (place.worktree / "file").exists()
+
+
+@needs_bubblewrap
+def test_mounts_and_rights_are_shown_and_hidden(place: Place, tmp_path: Path) -> None:
+    for name in ("read", "write/secret", "mount"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text(name)
+    rights = Rights(Mode.BUBBLEWRAP, read=(tmp_path / "read",), write=(tmp_path / "write",),
+                    hide=(tmp_path / "write/secret",))
+    confined = replace(place, rights=rights, mounts=(Mount(tmp_path / "mount", Path("/run/garrison/x")),))
+    code, output = run(confined, f"cat {tmp_path}/read/file /run/garrison/x/file; echo new > {tmp_path}/write/new; "
+                                 f"ls {tmp_path}/write/secret; ! touch {tmp_path}/read/x /run/garrison/x/y 2>/dev/null")
+    assert (code, output) == (0, "readmount")
+    assert (tmp_path / "write/new").read_text() == "new\n"
+
+
+@needs_bubblewrap
+def test_three_agents_listen_on_the_same_port(place: Place) -> None:
+    confined = replace(place, rights=Rights(Mode.BUBBLEWRAP, Network.NONE))
+    serve = ("import socket, time; s = socket.create_server(('127.0.0.1', 3000)); open('up', 'w'); "
+             "c = socket.create_connection(('127.0.0.1', 3000)); time.sleep(60)")
+    jobs, places = [], []
+    for number in range(3):
+        tree = place.worktree.with_name(f"tree{number}")
+        tree.mkdir()
+        places.append(replace(confined, worktree=tree, private=tree.with_name(f".tree{number}.sandbox")))
+        jobs.append(start(places[-1], f'exec python3 -c "{serve}"', tree / "log"))
+    until(lambda: all((each.worktree / "up").exists() for each in places))
+    for job in jobs:
+        job.kill()
+        finish(job)
+
+
+# ---- supervision
+
+
+@pytest.mark.parametrize("mode", HELD)
+@pytest.mark.parametrize(("script", "code"), [
+    ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143), ("exec no-such-program", 127), ("exec /etc/hosts", 126)])
+def test_exit_codes_pass_through(mode: Mode, script: str, code: int, place: Place) -> None:
+    got = run(with_mode(place, mode), script)[0]
+    assert got in (code, 128 - code)
+
+
+@needs_bubblewrap
+def test_a_program_that_is_missing_ends_with_127(place: Place) -> None:
+    confined = confine(["no-such-program-x"], dict(os.environ), with_mode(place, Mode.BUBBLEWRAP))
+    job = Job.start(confined.argv, env=confined.env, cwd=place.worktree, log=place.worktree / "log", timeout_s=30)
+    assert finish(job).exit_code == 127
+
+
+@pytest.mark.parametrize("mode", HELD)
+def test_term_reaches_the_command_and_it_may_finish(mode: Mode, place: Place) -> None:
+    log = place.worktree / "log"
+    job = start(with_mode(place, mode), "trap 'sleep 0.3; echo saved > saved; exit 7' TERM; touch up; "
+                                        "while :; do sleep 0.05; done", log)
+    until((place.worktree / "up").exists)
+    job.kill()
+    assert finish(job).exit_code == 7
+    assert (place.worktree / "saved").exists()
+
+
+@needs_bubblewrap
+def test_a_timeout_ends_what_ignores_term(place: Place) -> None:
+    result = finish(start(with_mode(place, Mode.BUBBLEWRAP), "trap '' TERM; while :; do sleep 0.1; done",
+                          place.worktree / "log", timeout=0.5))
+    assert result.timed_out
+
+
+@needs_bubblewrap
+def test_the_end_of_the_command_ends_its_daemons_however_detached(place: Place) -> None:
+    mark = "garrison-test-daemon"
+    run(with_mode(place, Mode.BUBBLEWRAP), "setsid sh -c 'env -i sleep 4242 &' & sleep 0.2", GARRISON_LIFE=mark)
+    assert not [pid for pid in all_pids() if b"4242" in read_bytes(pid, "cmdline")]
+
+
+@needs_bubblewrap
+def test_the_death_of_the_outer_process_ends_all(place: Place) -> None:
+    job = start(with_mode(place, Mode.BUBBLEWRAP), "setsid sleep 4343 & sleep 4343 & touch up; wait",
+                place.worktree / "log")
+    until((place.worktree / "up").exists)
+    os.kill(job.pid, signal.SIGKILL)
+    until(lambda: not [pid for pid in all_pids() if b"4343" in read_bytes(pid, "cmdline")])
+    assert finish(job).exit_code == -9
+
+
+@needs_bubblewrap
+def test_the_tree_is_seen_from_outside_with_its_markers_and_stops(place: Place) -> None:
+    marker = f"home:run:node#{os.getpid()}"
+    job = start(with_mode(place, Mode.BUBBLEWRAP), "sleep 60 & touch up; kill -STOP $!; wait", place.worktree / "log",
+                GARRISON_LIFE=marker)
+    until((place.worktree / "up").exists)
+    until(lambda: any(row.state == "T" for row in processes.descendants(job.pid, marker)))
+    assert {row.comm for row in processes.descendants(job.pid, marker)} == {"bwrap", "sh", "sleep"}
+    assert len(processes.find_marked(marker)) == 4
+    job.kill()
+    finish(job)
+    assert processes.find_marked(marker) == []
+
+
+def all_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def read_bytes(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

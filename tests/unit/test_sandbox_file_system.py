@@ -1,0 +1,180 @@
+"""File system inside a sandbox: what is shown, hidden and writable, on machines of many kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import Refused
+from garrison.sandbox import bubblewrap, landlock
+from garrison.sandbox.file_system import AGENT_HOME, FileSystemStep, Step, Surroundings, build, home_inside, is_within
+from garrison.sandbox.machine import Machine
+from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
+from garrison.sandbox.probe import choose_mode
+
+HOME = Path("/home/ada")
+PLACE = Place(Role.AGENT, Rights(mode=Mode.BUBBLEWRAP), Path("/trees/node"), Path("/trees/.node.sandbox"))
+
+
+class Paths:
+    """A file system of folders, files and links."""
+
+    def __init__(self, folders: Collection[str] = (), files: Collection[str] = (),
+                 links: Mapping[str, str] | None = None, private: Collection[str] = ()) -> None:
+        self.folders, self.files, self.links, self.private = folders, files, links or {}, private
+
+    def exists(self, path: Path) -> bool:
+        return str(path) in {*self.folders, *self.files, *self.links}
+
+    def is_folder(self, path: Path) -> bool:
+        return str(path) in self.folders
+
+    def link(self, path: Path) -> str:
+        return self.links.get(str(path), "")
+
+    def resolve(self, path: Path) -> Path:
+        return Path(self.links.get(str(path), str(path)))
+
+    def private_entries(self, folder: Path) -> list[Path]:
+        return [Path(name) for name in self.private if Path(name).parent == folder]
+
+
+def targets(steps: list[FileSystemStep], *kinds: Step) -> list[str]:
+    return [str(step.target) for step in steps if step.step in kinds]
+
+
+def test_only_system_folders_and_the_places_own_are_shown() -> None:
+    machine = Paths(["/usr", "/etc", "/home/ada", "/home/ada/.ssh", "/srv", "/root"], ["/etc/shadow"],
+                    {"/bin": "usr/bin"}, ["/etc/ssl-key"])
+    steps = build(PLACE, Surroundings(HOME, ()), machine)
+    assert targets(steps, Step.READ) == ["/usr", "/etc"]
+    assert targets(steps, Step.WRITE) == ["/tmp", "/home/ada", "/trees/node"]
+    assert ("/bin", "usr/bin") in [(str(step.target), step.source) for step in steps if step.step is Step.LINK]
+    assert targets(steps, Step.HIDE_FILE) == ["/etc/shadow"]
+
+
+def test_what_only_root_may_read_is_hidden_from_root() -> None:
+    machine = Paths(["/etc", "/etc/vault"], ["/etc/key"], private=["/etc/vault", "/etc/key"])
+    steps = build(PLACE, Surroundings(HOME, ()), machine)
+    assert (targets(steps, Step.HIDE_FOLDER), targets(steps, Step.HIDE_FILE)) == (["/etc/vault"], ["/etc/key"])
+
+
+def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
+    machine = Paths(["/home/ada/.pyenv", "/home/ada/tools/lib", "/home/ada/tools", "/home/ada/tools/bin",
+                     "/home/ada/project/bin", "/home/ada/project", "/home/ada/project/lib", "/home/ada/project/.git",
+                     "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/.local", "/home/ada", "/home/ada/bin"])
+    search = [*map(Path, ["/usr/bin", "/home/ada/tools/bin", "/home/ada/project/bin", "/home/ada/.local/bin",
+                          "/home/ada", "/", "bin", "/home/ada/bin"])]
+    shown = targets(build(PLACE, Surroundings(HOME, tuple(search)), machine), Step.READ)
+    assert shown == ["/home/ada/.pyenv", "/home/ada/bin", "/home/ada/tools", "/home/ada/.local/bin",
+                     "/home/ada/.local/lib", "/home/ada/project/bin"]
+
+
+def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:
+    machine = Paths(["/work/repo", "/work/repo/bin", "/work", "/work/bin", "/work/lib", "/work/garrison/bin"])
+    around = Surroundings(HOME, (Path("/work/repo"), Path("/work/bin")), secret=(Path("/work/repo"),))
+    assert targets(build(PLACE, around, machine), Step.READ) == ["/work/bin"]
+
+
+def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_worktree_is_shown() -> None:
+    place = Place(Role.AGENT, PLACE.rights, Path("/opt/trees/node"), Path("/opt/trees/.node.sandbox"))
+    steps = build(place, Surroundings(HOME, (), secret=(Path("/opt/trees"), Path("/work"))),
+                  Paths(["/opt", "/opt/trees", "/work"]))
+    assert targets(steps, Step.EMPTY) == ["/opt/trees", "/run"]
+    assert [str(step.target) for step in steps][-1] == "/opt/trees/node"
+
+
+def test_settings_and_mounts_come_last_and_hiding_after_all() -> None:
+    rights = Rights(Mode.BUBBLEWRAP, read=(Path("/data"),), write=(Path("/cache"), Path("/missing")),
+                    hide=(Path("/data/secret"), Path("/trees/node/.env")))
+    place = Place(Role.VALIDATOR, rights, PLACE.worktree, PLACE.private,
+                  (Mount(Path("/private/git"), Path("/repo/.git"), writable=True),), worktree_writable=False)
+    machine = Paths(["/data", "/cache", "/data/secret"], ["/trees/node/.env"])
+    steps = build(place, Surroundings(HOME, ()), machine)
+    assert [(step.step, str(step.target)) for step in steps][-6:] == [
+        (Step.READ, "/data"), (Step.READ, "/trees/node"), (Step.WRITE, "/repo/.git"), (Step.WRITE, "/cache"),
+        (Step.HIDE_FOLDER, "/data/secret"), (Step.HIDE_FILE, "/trees/node/.env")]
+
+
+@pytest.mark.parametrize(("home", "inside"), [
+    ("/home/ada", HOME), ("/root", Path("/root")), ("/", AGENT_HOME), ("/usr", AGENT_HOME), ("/tmp", AGENT_HOME),
+    ("", AGENT_HOME), ("/opt/ci", Path("/opt/ci")), ("/var/lib/jenkins", Path("/var/lib/jenkins"))])
+def test_the_home_inside_is_where_programs_expect_it_unless_that_is_a_system_folder(home: str, inside: Path) -> None:
+    assert home_inside(Path(home)) == inside
+
+
+def test_the_file_of_the_resolver_is_shown_where_run_holds_it() -> None:
+    machine = Paths(["/etc"], ["/run/systemd/resolve/stub-resolv.conf"],
+                    {"/etc/resolv.conf": "/run/systemd/resolve/stub-resolv.conf"})
+    shown = targets(build(PLACE, Surroundings(HOME, ()), machine), Step.READ, Step.EMPTY)
+    assert shown.index("/run") < shown.index("/run/systemd/resolve/stub-resolv.conf")
+
+
+@pytest.mark.parametrize(("path", "folder", "expected"), [
+    ("/a/b", "/a", True), ("/a", "/a", True), ("/ab", "/a", False), ("/a", "/", True), ("/", "/a", False)])
+def test_is_within(path: str, folder: str, expected: bool) -> None:
+    assert is_within(Path(path), Path(folder)) is expected
+
+
+# ---- the command lines
+
+
+@pytest.mark.parametrize(("network", "is_own"), [(Network.NONE, True), (Network.ALLOW, True), (Network.OPEN, False)])
+def test_only_an_open_network_is_the_machines(network: Network, is_own: bool) -> None:
+    words = bubblewrap.command_line(["true"], [], network, Machine("/usr/bin/bwrap"))
+    assert ("--unshare-net" in words) is is_own
+    assert {"--die-with-parent", "--new-session", "--unshare-pid", "--unshare-user", "--disable-userns"} <= {*words}
+    assert words[-4:] == [*bubblewrap.RUN, "true"]
+    assert words[words.index("--cap-drop") + 1] == "ALL"
+
+
+def test_a_container_that_refuses_a_proc_of_its_own_shares_the_outer_one_read_only() -> None:
+    words = bubblewrap.command_line(["true"], [], Network.OPEN, Machine("bwrap", "", False, False))
+    assert "--proc" not in words
+    assert "--disable-userns" not in words
+    assert words[words.index("/proc") - 1] == "--ro-bind"
+
+
+def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> None:
+    rights = Rights(Mode.LANDLOCK, Network.NONE, write=(Path("/cache"),))
+    place = Place(Role.AGENT, rights, PLACE.worktree, PLACE.private,
+                  (Mount(Path("/x"), Path("/x"), writable=True), Mount(Path("/y"), Path("/y"))))
+    words = landlock.command_line(["true"], place)
+    written = [words[at + 1] for at, word in enumerate(words) if word == "--write"]
+    assert written[:4] == ["/trees/.node.sandbox", "/trees/node", "/cache", "/x"]
+    assert "/y" not in words
+    assert words[words.index("--ports") + 1] == ""
+    assert "--ports" not in landlock.command_line(["true"], PLACE)
+
+
+@pytest.mark.parametrize(("abi", "text"), [
+    (1, "files outside can be truncated"), (3, "\"none\" and \"allow\" are not held"), (5, "can be signalled")])
+def test_the_gaps_of_an_older_landlock_are_told(abi: int, text: str) -> None:
+    assert any(text in gap for gap in landlock.gaps(abi))
+    assert not any(text in gap for gap in landlock.gaps(7))
+
+
+# ---- the choice
+
+
+BOTH, ONLY_LANDLOCK = Machine("/usr/bin/bwrap", landlock=7), Machine(refusal="bubblewrap is not installed", landlock=4)
+NEITHER = Machine(refusal="bubblewrap does not work here (no permission)")
+
+
+@pytest.mark.parametrize(("wanted", "machine", "mode"), [
+    (Mode.AUTO, BOTH, Mode.BUBBLEWRAP), (Mode.AUTO, ONLY_LANDLOCK, Mode.LANDLOCK), (Mode.LANDLOCK, BOTH, Mode.LANDLOCK),
+    (Mode.NONE, NEITHER, Mode.NONE), (Mode.NONE, BOTH, Mode.NONE)])
+def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None:
+    assert choose_mode(wanted, machine) is mode
+
+
+@pytest.mark.parametrize(("wanted", "machine", "message"), [
+    (Mode.BUBBLEWRAP, ONLY_LANDLOCK, r"is not installed; install it with `.*bubblewrap`, or set mode = \"none"),
+    (Mode.LANDLOCK, NEITHER, "Landlock is not enabled in this kernel; "),
+    (Mode.AUTO, NEITHER, r"here \(no permission\), and Landlock is not enabled .*; allow user namespaces"),
+])
+def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Machine, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        choose_mode(wanted, machine)

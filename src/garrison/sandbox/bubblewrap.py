@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.sandbox.file_system import FileSystemStep, Step
-from garrison.sandbox.place import Network
 
 if TYPE_CHECKING:
     from garrison.sandbox.machine import Machine
@@ -17,14 +16,14 @@ RUN = ("/bin/sh", "-c", 'exec "$0" "$@"')
 """Starts the command inside, so that a program that is missing ends with 127, as outside."""
 
 
-def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], network: Network,
-                 machine: Machine) -> list[str]:
-    """Return the command line that runs `argv` in a place.
+def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
+                 makes_network: bool) -> list[str]:
+    """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
     more than another user.
     """
-    words = [machine.bubblewrap, *NAMESPACES, *(() if network is Network.OPEN else ("--unshare-net",)),
+    words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
              "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     words += ["--dev", "/dev", *(("--proc", "/proc") if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]

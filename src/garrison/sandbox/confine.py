@@ -12,7 +12,7 @@ from pathlib import Path
 
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
-from garrison.sandbox.place import Mode, Place
+from garrison.sandbox.place import Mode, Network, Place
 from garrison.sandbox.probe import choose_mode, machine
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -46,11 +46,13 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.private / "home"), "TMPDIR": str(place.private / "tmp")}
-        return Confined(tuple(landlock.command_line(argv, place)), _environment(env, own), mode)
+        return Confined((*place.entry, *landlock.command_line(argv, place)), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
     _clear_mount_points(steps)
-    words = bubblewrap.command_line(argv, steps, place.rights.network, able)
-    return Confined(tuple(words), _environment(env, {"HOME": str(file_system.home_inside(around.user_home))}), mode)
+    makes_network = place.rights.network is not Network.OPEN and not place.entry
+    words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network)
+    home = str(file_system.home_inside(around.user_home))
+    return Confined((*place.entry, *words), _environment(env, {"HOME": home}), mode)
 
 
 def surroundings(env: Mapping[str, str], place: Place) -> Surroundings:

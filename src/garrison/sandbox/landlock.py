@@ -6,7 +6,7 @@ What it does not hold is data, so that launch, status and doctor can tell it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,13 +43,12 @@ def gaps(abi: int) -> list[str]:
             *([UDP_GAP] if abi >= PORTS_ABI else [])]
 
 
-def command_line(argv: Iterable[str], place: Place, ports: Sequence[int] = ()) -> list[str]:
-    """Return the command line that runs `argv` in a place, which may connect to these TCP ports; restrict nothing else
-    that the place's network does not."""
+def command_line(argv: Iterable[str], place: Place) -> list[str]:
+    """Return the command line that runs `argv` in a place."""
     writable = [place.private, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
                 *(mount.source for mount in place.mounts if mount.writable)]
     words = [sys.executable, "-I", "-S", str(LAUNCHER), *(word for path in writable for word in ("--write", str(path)))]
     words += [word for path in DEVICES for word in ("--write", path)]
     if place.rights.network is not Network.OPEN:
-        words += ["--ports", ",".join(map(str, ports))]
+        words += ["--ports", ",".join(map(str, place.ports))]
     return [*words, "--", *argv]

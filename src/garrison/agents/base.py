@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from garrison.sandbox.place import Place
 
 
+class ReportedResult(Protocol):
+    """Result that the agent reports through its socket."""
+
+    takes_result: bool
+    """Set by an agent whose result is what it reports there; not by a Claude session, which reports by a tool."""
+    result: AgentReport
+    """The last reported result, empty for none."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Work of one incarnation in an attempt: the task, where to work, and the exact environment of its processes."""
@@ -34,6 +43,8 @@ class Assignment:
     """Folder of all attempts of the run, with their sessions' transcripts."""
     place: Place | None = None
     """What its processes are given in the sandbox; None: they are not confined."""
+    reports: ReportedResult | None = None
+    """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 
     @property
     def context_file(self) -> Path:

@@ -2,8 +2,8 @@
 
 Exit code 0 is success (rule `exit_zero`), or the program writes its own status to GARRISON_RESULT_FILE (rule
 `result_file`). Under either rule it may report there where the pipeline goes next and values for its context (see
-`result`); GARRISON_CONTEXT_FILE holds the present context. The orchestrator commits what the program leaves
-uncommitted.
+`result`); GARRISON_CONTEXT_FILE holds the present context. `garrison report` reports the same through the agent's
+socket (`channel`), and takes precedence. The orchestrator commits what the program leaves uncommitted.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class CommandAgent:
             raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
         result_file = assignment.folder / "agent-result.json"
         result_file.unlink(missing_ok=True)
+        if assignment.reports is not None:
+            assignment.reports.takes_result = True
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
                        "GARRISON_RESULT_FILE": str(result_file), "GARRISON_NOTES_FILE": str(assignment.notes),
                        "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
@@ -87,8 +89,9 @@ class CommandWork(Work):
         result = self._job.poll(now)
         if result is None:
             return None
+        reports = self._assignment.reports
         return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3), self._what,
-                          self._assignment.task.words)
+                          self._assignment.task.words, reports.result if reports is not None else {})
 
     def stop(self, now: float) -> None:
         """Send TERM, later KILL."""
@@ -119,13 +122,14 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> s
 
 
 def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, what: str = "the command",
-               asked: Container[str] | None = ()) -> Outcome:
-    """Return the outcome by the profile's rule and the program's result file.
+               asked: Container[str] | None = (), reported: AgentReport | None = None) -> Outcome:
+    """Return the outcome by the profile's rule and the program's report.
 
-    `output` are its last lines, `what` names it, `asked` are the words that edges of its node ask for.
+    `output` are its last lines, `what` names it, `asked` are the words that edges of its node ask for, and `reported`
+    is what it reported through its socket; without that its result file counts.
     """
     try:
-        report = read_report(result_file, asked)
+        report = reported or read_report(result_file, asked)
     except ValueError as error:
         how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
         reason = f"its result file is invalid: {error}{how}"

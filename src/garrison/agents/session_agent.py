@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ class SessionAgent(CommandAgent):
             "heartbeat_graph": _read_graph(assignment.worktree, options.heartbeat_graph),
             "settings": claude_settings.to_json(settings) if settings is not None else None,
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
-        return SessionAttempt(assignment, partial(super().start, assignment), now)
+        # Its program writes the result that the session's model reported by a tool.
+        return SessionAttempt(assignment, partial(super().start, replace(assignment, reports=None)), now)
 
 
 class SessionAttempt(SuspendableAttempt):

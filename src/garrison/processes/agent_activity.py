@@ -6,10 +6,12 @@ Output, stream events, transcripts, notes and HEAD cost a `stat` each; the workt
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.stream import tool_in_flight
+from garrison.agents.reports import WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,11 +58,16 @@ class AgentActivity:
         return tool_in_flight(self.folder)
 
     def waiting(self) -> str:
-        """Return what the session reports to wait for; '' if it works."""
-        try:
-            return (self.folder / "claude" / "waiting").read_text(errors="replace").strip()
-        except OSError:
-            return ""
+        """Return what the agent waits for; '' if it works."""
+        return read_waiting(self.folder)
+
+
+def read_waiting(folder: Path) -> str:
+    """Return what the agent of an attempt, or its session, waits for; '' if it works."""
+    for path in (folder / WAITING, folder / "claude" / WAITING):
+        with contextlib.suppress(OSError):
+            return path.read_text(errors="replace").strip()
+    return ""
 
 
 def _stat_stamp(path: Path) -> Stamp:

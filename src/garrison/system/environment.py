@@ -22,7 +22,7 @@ _NAMES = frozenset({
 })
 _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
 _PREFIXES = ("LC_", "GARRISON_")
-_OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION"})
+_OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_AGENT_SOCKET"})
 """Variables that are the parent's alone; a child has its own, or none."""
 _NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID"})
 _NEVER_PREFIX = "CLAUDE_CODE_"

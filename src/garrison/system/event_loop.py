@@ -1,4 +1,4 @@
-"""Event loop: sleep until a process ends, a file changes, a signal arrives or a timer fires.
+"""Event loop: sleep until a process ends, a file changes, a signal arrives, a descriptor is readable or a timer fires.
 
 Every event is a hint: the caller rescans anyway, so a lost event costs one timer period, never a stall. Process ends
 come through verified pidfds (of non-children too), file changes through inotify, signals through a wake-up fd.
@@ -36,9 +36,10 @@ class Wakeup:
     signals: tuple[int, ...] = ()
     processes: frozenset[ProcessId] = frozenset()
     directories: frozenset[Path] = frozenset()
+    descriptors: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.signals or self.processes or self.directories)
+        return bool(self.signals or self.processes or self.directories or self.descriptors)
 
 
 class EventLoop:
@@ -55,6 +56,7 @@ class EventLoop:
         self._ended: set[ProcessId] = set()
         self._unreported: set[ProcessId] = set()
         self._watches: dict[int, Path] = {}
+        self._descriptors: set[int] = set()
         self._inotify = _open_inotify()
         if self._inotify is not None:
             self._epoll.register(self._inotify.fileno(), select.EPOLLIN)
@@ -128,6 +130,19 @@ class EventLoop:
         for watch in [number for number, watched in self._watches.items() if watched == path]:
             self._unwatch(watch)
 
+    def watch_descriptor(self, descriptor: int) -> None:
+        """Wake while a descriptor of the caller's is readable. Idempotent; forget it before it is closed."""
+        if descriptor not in self._descriptors:
+            self._epoll.register(descriptor, select.EPOLLIN)
+            self._descriptors.add(descriptor)
+
+    def forget_descriptor(self, descriptor: int) -> None:
+        """Stop watching that descriptor, if it is watched."""
+        if descriptor in self._descriptors:
+            self._descriptors.discard(descriptor)
+            with suppress(OSError):  # it is closed already, which ends the watch
+                self._epoll.unregister(descriptor)
+
     def wait(self, timeout_s: float) -> Wakeup:
         """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
         ready = self._epoll.poll(0 if self._unreported else max(0.0, timeout_s))
@@ -139,7 +154,7 @@ class EventLoop:
         self._ended |= ended
         reported, self._unreported = ended | self._unreported, set()
         signals = self._drain_signals()
-        return Wakeup(signals, frozenset(reported), directories)
+        return Wakeup(signals, frozenset(reported), directories, frozenset(fds & self._descriptors))
 
     def close(self) -> None:
         """Close everything and restore the signal handlers. Idempotent."""

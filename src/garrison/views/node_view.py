@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import AgentActivity
+from garrison.processes.agent_activity import AgentActivity, read_waiting
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
@@ -268,14 +268,8 @@ class NodeReader:
         return agent_evidence(self.observer, identity, signs)
 
     def _session_waits(self, name: str, node: NodeState) -> str:
-        """Return what the node's session says it waits for; '' while it works, and of agents without a session."""
-        if node.status != "active":
-            return ""
-        path = self.files.attempt(name, node.attempt) / "claude" / "waiting"
-        try:
-            return path.read_text(errors="replace")
-        except OSError:
-            return ""
+        """Return what the node's agent or its session waits for; '' while it works."""
+        return read_waiting(self.files.attempt(name, node.attempt)) if node.status == "active" else ""
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
+from garrison.agents.channel import Channel, open_channel
+from garrison.agents.channel_client import VARIABLE
 from garrison.agents.registry import agent
+from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
 from garrison.processes.control_graph import CONTROL_KINDS
-from garrison.processes.loop import exit_gracefully, fingerprint_of
+from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.places import node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits
@@ -40,10 +43,13 @@ from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.jobs import read_tail
+from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal
 
 if TYPE_CHECKING:
-    from garrison.agents.base import Work
+    from collections.abc import Callable
+
+    from garrison.agents.base import Question, Work
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -79,9 +85,14 @@ class Orchestrator:
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
         self.hook = incarnation.read_hook()
+        self.reports = AgentReports(folder, can_ask=not launch.adhoc)
+        self.channel = self._open_channel(folder)
         environment = {**runtime.environ, **self.git.author(self.worktree)}  # the agent's own commits need an author
+        if self.channel is not None:
+            environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
-                                     controllers=_controllers(incarnation, launch), attempts=folder.parent.parent)
+                                     controllers=_controllers(incarnation, launch), attempts=folder.parent.parent,
+                                     reports=self.reports)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
         self.stopping = False
@@ -107,14 +118,15 @@ class Orchestrator:
         now = self.runtime.clock.monotonic()
         if self.work is None:
             return self._begin(now)
-        has_answer = self.mailbox.read(self.work)
+        has_request = self.channel is not None and self.channel.poll(now)
+        has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
         self._record_progress()
         self._record_session(self.work)
-        self.mailbox.ask(self.work, self.task)
+        self.mailbox.ask(self.work.question or self.reports.question, self.task)
         self._show_output()
         if outcome is None:
-            return self._stop_without_worktree(now) or has_answer
+            return self._stop_without_worktree(now) or has_answer or has_request
         self._end_with(outcome)
         return True
 
@@ -129,6 +141,8 @@ class Orchestrator:
         process = self.work.process() if self.work else None
         if process is not None:
             event_loop.watch_process(*process)
+        if self.channel is not None:
+            event_loop.watch_descriptor(self.channel.fileno())
         event_loop.watch_directory(self.assignment.folder)
         if not self._has_output:
             for path in (self.assignment.output, self._reflog):
@@ -137,8 +151,8 @@ class Orchestrator:
 
     def next_wake(self) -> float | None:
         """Return the seconds until the agent must be polled; a fraction of a second while it prints output."""
-        at = self.work.wake_at() if self.work else None
-        due = [] if at is None else [at - self.runtime.clock.monotonic()]
+        times = (self.work.wake_at() if self.work else None, self.channel.wake_at() if self.channel else None)
+        due = [at - self.runtime.clock.monotonic() for at in times if at is not None]
         return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
 
     def stop(self, signum: int) -> None:
@@ -158,6 +172,17 @@ class Orchestrator:
         self._finish(Outcome("fail", why))
 
     # ---- begin
+
+    def _open_channel(self, folder: Path) -> Channel | None:
+        """Open the agent's socket; None, and a line in the log, on a file system without sockets."""
+        this = probe(os.getpid())
+        assert this is not None
+        try:  # whatever is below this process is the agent's: its program, and its orphans
+            return open_channel(folder / "agent.sock", lambda: (this.id,), self.reports.handle, log_line,
+                                self.task.words)
+        except OSError as error:
+            log_line(f"the agent has no socket, only files: {error.strerror}: {folder}")
+            return None
 
     def _begin(self, now: float) -> bool:
         """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt has
@@ -206,11 +231,13 @@ class Orchestrator:
 
     def _record_progress(self) -> None:
         """Copy the last commit and the agent's notes to the hook, for a successor."""
-        stamp = fingerprint_of((str(self._reflog), str(self.assignment.notes)))
+        stamp = fingerprint_of((str(self._reflog), str(self.assignment.notes), str(self.assignment.folder / NOTES)))
         if stamp == self._progress_stamp:  # else git would run several times a second
             return
         self._progress_stamp = stamp
-        notes = _read(self.assignment.notes) or self.hook.resumption_instructions
+        written, reported = _read(self.assignment.notes), self.reports.notes
+        both = f"{written.rstrip()}\n{reported}" if written and reported else written or reported
+        notes = both or self.hook.resumption_instructions
         last = self._last_commit() or self.hook.last_committed_node
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.runtime.clock.utc()
@@ -222,9 +249,18 @@ class Orchestrator:
         if session is not None and session != self.hook.claude_session_id:
             now = self.runtime.clock.utc()
             self.hook = self.incarnation.hook(lambda old: hooks.remember_session(old, now, session))
-        phase = work.phase
-        if phase == "impl_complete" and self.hook.phase == "executing":
-            self._move_hook(phase)
+        if (work.phase or self.reports.phase) == "impl_complete" and self.hook.phase == "executing":
+            self._move_hook("impl_complete")
+
+    def _pass_answers(self, work: Work, now: float) -> bool:
+        """Pass arrived answers to who asked: a process of the agent by its socket, or its session."""
+        def deliver(question: str, text: str) -> None:
+            if not self.reports.answer(question, text):
+                work.answer(question, text)
+            elif self.channel is not None:
+                self.channel.answer(question, text, now)
+
+        return self.mailbox.read(deliver)
 
     def _last_commit(self) -> str | None:
         """Return the newest commit of this branch that is not on the target, as `<oid> <subject>`."""
@@ -331,6 +367,8 @@ class Orchestrator:
 
     def _end(self, reason: str, death_class: str = "") -> None:
         self._show_output()
+        if self.channel is not None:
+            self.channel.close()
         reaper.kill_leftovers()
         exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1, death_class)
         self.exit_code = 0
@@ -348,8 +386,8 @@ class Orchestrator:
 class Mailbox:
     """Signals between an orchestrator and its runner: one open question, and its answer.
 
-    A question is sent once per incarnation, with an id that identifies repeats. An answer is passed to the agent's
-    work, which stores it in its own files, before it is acknowledged.
+    A question is sent once per incarnation, with an id that identifies repeats. An answer is delivered, which stores it
+    in files of the attempt, before it is acknowledged.
     """
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
@@ -358,9 +396,9 @@ class Mailbox:
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
-    def ask(self, work: Work, task: Task) -> None:
+    def ask(self, question: Question | None, task: Task) -> None:
         """Send the open question to the runner, once."""
-        question, parent = work.question, self.incarnation.identity.parent
+        parent = self.incarnation.identity.parent
         if question is None or question.id == self._asked or parent is None:
             return
         key = self.incarnation.key
@@ -371,8 +409,8 @@ class Mailbox:
             payload.type, self.launch.run_id, self.runtime.clock.utc(), task.node, task.attempt, payload.to_data()))
         self._asked = question.id
 
-    def read(self, work: Work) -> bool:
-        """Pass arrived answers to the agent's work; return whether there was one."""
+    def read(self, deliver: Callable[[str, str], None]) -> bool:
+        """Deliver arrived answers, each with the id of its question; return whether there was one."""
         has_answer = False
         incarnations = {self.incarnation.key.full: self.incarnation.number}
         for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
@@ -382,7 +420,7 @@ class Mailbox:
             if why or not isinstance(payload, InputResponse):
                 signals.refuse(posted.path, why or "an orchestrator accepts answers only")
                 continue
-            work.answer(payload.question_id, payload.text)
+            deliver(payload.question_id, payload.text)
             signals.acknowledge(posted.path)
             has_answer = True
         return has_answer

@@ -1,0 +1,63 @@
+"""Client of an agent's socket: send one request to the orchestrator, wait for its reply.
+
+It needs the socket alone: in a sandbox there is no home. It imports nothing of garrison that takes time to load, since
+agents call it from shell scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.system.unix_socket import short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE = "GARRISON_AGENT_SOCKET"
+"""Variable of an agent's environment with the path of its socket."""
+INSIDE = "/run/garrison/agent.sock"
+"""Path of the socket in a sandbox."""
+
+
+def find_socket(environ: Mapping[str, str]) -> str:
+    """Return the path of the caller's agent socket; NotFound outside an agent."""
+    path = environ.get(VARIABLE) or INSIDE
+    if not os.path.exists(path):  # noqa: PTH110  # pathlib would not shorten a start of some ten milliseconds
+        raise NotFound(f"no agent of garrison runs here: {VARIABLE} names no socket; only a node's own processes may "
+                       "report, and only while it runs")
+    return path
+
+
+def send(path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Send a request and return the reply, however long it takes; GarrisonError if it is refused or there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            with short_path(path) as name:
+                connection.connect(name)
+        except OSError as error:
+            raise GarrisonError(f"the orchestrator does not answer at {path} ({error.strerror}); its successor starts "
+                                "the agent again") from error
+        received = _exchange(connection, json.dumps(request).encode() + b"\n")
+    try:
+        reply = json.loads(received)
+    except ValueError:
+        raise GarrisonError("the orchestrator ended before it replied; its successor starts the agent again") from None
+    if not reply.get("ok"):
+        raise Refused(str(reply.get("error") or "refused"))
+    return dict(reply)
+
+
+def _exchange(connection: socket.socket, line: bytes) -> bytes:
+    """Send a line and return all that comes back; a refusal may come before the line is sent."""
+    received = b""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(line)
+    with suppress(ConnectionResetError):
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    return received

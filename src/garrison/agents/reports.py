@@ -1,0 +1,123 @@
+"""Reports: what an attempt's agent has told its orchestrator through its socket, and the answers it waits for.
+
+The result and the phase are kept in memory: an agent does not outlive its orchestrator, and a successor reports again.
+Notes and answers are kept in files of the attempt, which the agent cannot write, since a successor needs them. A
+question has the id of its text and of its count, so that a successor's agent that asks it again gets the answer that
+came meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from garrison.agents.base import Question
+from garrison.agents.requests import MAX_TEXT, NoteRequest, PhaseRequest, QuestionRequest, Reply, ReportRequest
+from garrison.records import atomic
+from garrison.records.json_io import read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.agents.base import AgentReport
+    from garrison.agents.requests import Request
+
+NOTES, ANSWERS, WAITING = "socket-notes.txt", "socket-answers.json", "waiting"
+"""Files in the attempt's folder."""
+MAX_QUESTIONS = 8
+"""Questions that an agent may have open at once."""
+MAX_ASKED = 200
+"""Questions that an agent may ask in one incarnation."""
+_QUESTION_ID = re.compile(r"[0-9a-f]{12}\.[0-9]+")
+"""Form of the ids of questions asked here; those of a session's questions have no dot."""
+_NO_RESULT = "this agent reports its result in another way; notes, phases and questions are taken here"
+
+
+class AgentReports:
+    """What the agent of one incarnation has reported; `folder` is the attempt's.
+
+    Args:
+        can_ask: somebody can be asked; not in an ad-hoc run, which has no guardian.
+    """
+
+    def __init__(self, folder: Path, *, can_ask: bool = True) -> None:
+        self._folder, self._can_ask = folder, can_ask
+        self.takes_result = False
+        self.result: AgentReport = {}
+        self.phase = ""
+        """The last reported phase."""
+        self.notes = _read(folder / NOTES)
+        """Notes of all incarnations of the attempt, the newest last."""
+        self._answers: dict[str, str] = read_json(folder / ANSWERS) or {}
+        self._counts: Counter[str] = Counter()
+        self._open: dict[str, str] = {}
+        """Id and text of each open question, in the order of asking."""
+        self._show_waiting()
+
+    def handle(self, request: Request) -> Reply | str:
+        """Carry out a request; return the reply, or the id of a question that is open."""
+        match request:
+            case ReportRequest(report):
+                if not self.takes_result:
+                    return Reply(_NO_RESULT)
+                self.result = report
+            case NoteRequest(text):
+                self._add_note(text)
+            case PhaseRequest(phase):
+                self.phase = phase
+            case QuestionRequest(text):
+                return self._ask(text)
+        return Reply()
+
+    @property
+    def question(self) -> Question | None:
+        """Return the question that a person has to answer first."""
+        return next((Question(id_, text) for id_, text in self._open.items()), None)
+
+    def answer(self, question: str, text: str) -> bool:
+        """Keep the answer to a question asked here, if only by a predecessor's agent; return False for another one."""
+        if not _QUESTION_ID.fullmatch(question):
+            return False
+        self._answers[question] = text
+        atomic.write(self._folder / ANSWERS, json.dumps(self._answers).encode())
+        self._open.pop(question, None)
+        self._show_waiting()
+        return True
+
+    def _ask(self, text: str) -> Reply | str:
+        if not self._can_ask:
+            return Reply("nobody can be asked: this run has no guardian")
+        if (open_id := next((id_ for id_, asked in self._open.items() if asked == text), None)) is not None:
+            return open_id  # its client has gone and asks again, or another one wants to know the same
+        if len(self._open) >= MAX_QUESTIONS or self._counts.total() >= MAX_ASKED:
+            return Reply("too many questions; wait for the answers")
+        self._counts[text] += 1
+        question = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.{self._counts[text]}"
+        if question in self._answers:
+            return Reply(answer=self._answers[question])
+        self._open[question] = text
+        self._show_waiting()
+        return question
+
+    def _add_note(self, text: str) -> None:
+        notes = f"{self.notes}\n{text}" if self.notes else text
+        self.notes = notes[-MAX_TEXT:]
+        atomic.write(self._folder / NOTES, self.notes.encode())
+
+    def _show_waiting(self) -> None:
+        """Show in a file what the agent waits for: its silence is then no hang."""
+        path = self._folder / WAITING
+        if self._open:
+            atomic.write(path, f"for an answer: {next(iter(self._open.values()))}".encode(), durable=False)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

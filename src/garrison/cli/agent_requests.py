@@ -1,0 +1,85 @@
+"""`garrison report`, `note`, `phase` and `ask-person`: what an agent tells its orchestrator through its socket.
+
+They work in any process of an agent, in a sandbox too, and nowhere else. `agents/channel.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from garrison.agents import channel_client
+from garrison.cli.commands import Command
+
+
+def _send(**request: Any) -> dict[str, Any]:
+    return dict(channel_client.send(channel_client.find_socket(os.environ), request))
+
+
+@click.command(cls=Command, examples=(
+    ("garrison report --status success --notes 'parser rewritten'", "the node succeeds if the command exits with 0"),
+    ("garrison report --label ship --context tests.red=0", "the edge to follow, and a value for later nodes"),
+))
+@click.option("--status", metavar="STATUS", help="success, partial_success, retry, fail or skipped, or a word that an "
+                                                "edge of the node asks for.")
+@click.option("--label", metavar="LABEL", help="Label of the edge to follow.")
+@click.option("--next", "next_nodes", metavar="NODE", multiple=True,
+              help="Node to go to where no edge decides (repeatable).")
+@click.option("--context", metavar="KEY=VALUE", multiple=True,
+              help="Value for conditions, prompts and later nodes; JSON, else a text (repeatable).")
+@click.option("--notes", metavar="TEXT", help="Notes for the pipeline.")
+@click.option("--reason", metavar="TEXT", help="Why it failed.")
+def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], context: tuple[str, ...],
+           notes: str | None, reason: str | None) -> None:
+    """Report the result of the node whose agent calls this; the last report counts.
+
+    The report says what a result file says (GARRISON_RESULT_FILE), and takes precedence over it.
+    """
+    body = {"status": status, "preferred_label": label, "suggested_next_ids": list(next_nodes),
+            "context_updates": dict(_pair(word) for word in context), "notes": notes, "failure_reason": reason}
+    given = {name: value for name, value in body.items() if value}
+    if not given:
+        raise click.UsageError("a report says something: --status, --label, --context, --notes, …")
+    _send(type="report", **given)
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    """Return key and value of KEY=VALUE; the value is JSON if it can be."""
+    key, equals, text = word.partition("=")
+    if not (key and equals):
+        raise click.UsageError(f"--context {word}: it is KEY=VALUE")
+    try:
+        return key, json.loads(text)
+    except (ValueError, RecursionError):
+        return key, text
+
+
+@click.command(cls=Command, examples=(("garrison note 'the parser is done, the printer is not'", "its successor reads "
+                                                                                               "it"),))
+@click.argument("text")
+def note(text: str) -> None:
+    """Leave a note for a successor of the agent that calls this; notes are added to the earlier ones."""
+    _send(type="note", text=text)
+
+
+@click.command(cls=Command, examples=(("garrison phase impl_complete", "the work is finished; checks are left"),))
+@click.argument("phase")
+def phase(phase: str) -> None:
+    """Report how far the work of the agent that calls this is: planning, executing or impl_complete."""
+    _send(type="phase", phase=phase)
+
+
+@click.command("ask-person", cls=Command, examples=(
+    ('colour=$(garrison ask-person "Which colour?")', "waits until a person runs `garrison answer NODE TEXT`"),
+))
+@click.argument("text")
+def ask_person(text: str) -> None:
+    """Ask a person and print the answer, however long it takes.
+
+    The node's timeout goes on. An agent that is started again and asks the same question gets the answer that came
+    meanwhile.
+    """
+    click.echo(_send(type="question", text=text).get("answer", ""))

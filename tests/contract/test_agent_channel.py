@@ -1,0 +1,337 @@
+"""The socket of an agent: who is heard, what is refused, and that no client keeps the orchestrator busy or waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from garrison.agents import channel as channels
+from garrison.agents import channel_client
+from garrison.agents.reports import AgentReports
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.system.event_loop import EventLoop
+from garrison.system.processes import ProcessId, probe
+
+CLIENT = """
+import json, sys
+from garrison.agents import channel_client
+try:
+    print(json.dumps(channel_client.send(sys.argv[1], json.loads(sys.argv[2]))))
+except Exception as error:
+    print(error)
+"""
+DEADLINE = 20.0
+
+
+def this() -> ProcessId:
+    """Return this process, in the place of the orchestrator."""
+    found = probe(os.getpid())
+    assert found is not None
+    return found.id
+
+
+class Served:
+    """A channel in the event loop of this process, as an orchestrator has it."""
+
+    def __init__(self, folder, roots=None) -> None:
+        self.reports = AgentReports(folder)
+        self.reports.takes_result = True
+        self.log: list[str] = []
+        self.path = folder / "agent.sock"
+        self.channel = channels.open_channel(self.path, roots or (lambda: (this(),)), self.reports.handle,
+                                             self.log.append)
+        self.loop = EventLoop(())
+        self.wakeups = 0
+
+    def turn(self, seconds: float) -> None:
+        """Sleep until something happens, at most that long, and serve it."""
+        now = time.monotonic()
+        due = self.channel.wake_at()
+        self.loop.watch_descriptor(self.channel.fileno())
+        wakeup = self.loop.wait(max(0.0, min(seconds, seconds if due is None else due - now)))
+        self.channel.poll(time.monotonic())
+        self.wakeups += bool(wakeup.descriptors)
+
+    def until(self, done) -> None:
+        """Serve until `done()`."""
+        end = time.monotonic() + DEADLINE
+        while not done():
+            assert time.monotonic() < end, "not done in time"
+            self.turn(0.2)
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """Start a program below this process."""
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+    def send(self, body, *prefix: str) -> str:
+        """Send a request from a process of its own; return what it prints."""
+        line = body if isinstance(body, str) else json.dumps(body)
+        client = self.start(*prefix, sys.executable, "-c", CLIENT, str(self.path), line)
+        self.until(lambda: client.poll() is not None)
+        return client.communicate()[0].strip()
+
+    def connect(self) -> socket.socket:
+        """Connect from this very process, which is refused; its roots must be its parents."""
+        client = socket.socket(socket.AF_UNIX)
+        with channels.short_path(self.path) as name:
+            client.connect(name)
+        return client
+
+    def close(self) -> None:
+        self.channel.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def served(tmp_path):
+    with suppress(OSError):
+        (tmp_path / "attempt").mkdir()
+    one = Served(tmp_path / "attempt")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def near(tmp_path):
+    """A channel that hears this process itself: its parent is the root."""
+    parent = probe(os.getppid())
+    assert parent is not None
+    one = Served(tmp_path, lambda: (parent.id,))
+    yield one
+    one.close()
+
+
+def test_a_process_of_the_agent_is_heard(served):
+    assert served.send({"type": "report", "status": "success", "notes": "done"}) == '{"ok": true}'
+    assert served.reports.result == {"status": "success", "notes": "done"}
+    assert served.send({"type": "note", "text": "half"}) == '{"ok": true}'
+    assert served.send({"type": "phase", "phase": "impl_complete"}) == '{"ok": true}'
+    assert (served.reports.notes, served.reports.phase) == ("half", "impl_complete")
+    assert oct(served.path.stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_grandchild_without_marker_and_environment_is_heard(served):
+    heard = served.send({"type": "note", "text": "x"}, "env", "-i", f"PYTHONPATH={':'.join(sys.path)}", "setsid")
+    assert heard == '{"ok": true}'
+
+
+def test_a_sibling_agent_of_the_same_user_is_refused(tmp_path):
+    """The other agent's process is a child of this one too, but the channel's agent is another child."""
+    agent = subprocess.Popen(["sleep", "60"])
+    found = probe(agent.pid)
+    assert found is not None
+    one = Served(tmp_path, lambda: (found.id,))
+    try:
+        reply = one.send({"type": "report", "status": "success"})
+        assert reply.startswith("refused: process ")
+        assert reply.endswith("is not one of this agent's")
+        assert not one.reports.result
+        assert len(one.log) == 1, "it is logged"
+        assert one.send({"type": "note", "text": "again"}).startswith("refused")
+        assert len(one.log) == 1, "once"
+    finally:
+        one.close()
+        agent.kill()
+        agent.wait()
+
+
+def test_an_orphan_that_left_the_tree_is_refused(served):
+    """No process here is a subreaper, as an orchestrator is: the orphan's parent may be anybody's."""
+    reply = served.path.with_name("reply")
+    parent = served.start("sh", "-c", 'setsid sh -c \'while kill -0 "$4"; do sleep 0.02; done; '
+                          'exec "$0" -c "$1" "$2" "$3" > "$5"\' "$0" "$1" "$2" "$3" $$ "$4" 2> /dev/null &',
+                          sys.executable, CLIENT, str(served.path), '{"type": "note", "text": "x"}', str(reply))
+    parent.wait()
+    served.until(lambda: reply.exists() and reply.read_text())
+    assert reply.read_text().startswith("refused: process ")
+    assert not served.reports.notes
+
+
+def test_a_root_that_ended_has_no_descendants(tmp_path):
+    one = Served(tmp_path, lambda: (ProcessId(os.getpid(), 1),))  # this pid, but another process's ticks
+    try:
+        assert one.send({"type": "note", "text": "x"}).startswith("refused: process ")
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"type": "stop"}', '{"type": "note", "text": "\\ud800"}'])
+def test_malformed_requests_are_refused_and_the_next_is_heard(near, body):
+    client = near.connect()
+    client.sendall(body.encode() + b"\n")
+    near.until(lambda: readable(client))
+    assert not json.loads(client.recv(4096))["ok"]
+    client.close()
+    assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
+
+
+def readable(client: socket.socket) -> bool:
+    """Return whether there is something to read."""
+    return bool(select.select([client], [], [], 0)[0])
+
+
+def test_an_endless_request_is_cut_off(near):
+    client = near.connect()
+    client.settimeout(DEADLINE)
+    sent = 0
+    client.setblocking(False)
+    end = time.monotonic() + DEADLINE
+    reply = b""
+    while not reply and time.monotonic() < end:
+        with suppress(BlockingIOError, BrokenPipeError):
+            sent += client.send(b"x" * 65536)
+        near.turn(0.05)
+        with suppress(BlockingIOError, ConnectionResetError):
+            reply = client.recv(4096)
+    assert "at most 1 MiB" in json.loads(reply)["error"]
+    assert sent < 4 << 20
+    client.close()
+
+
+def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near, monkeypatch):
+    monkeypatch.setattr(channels, "REQUEST_SECONDS", 1.0)
+    slow = near.connect()
+    slow.sendall(b'{"type": ')
+    near.turn(0.2)
+    assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
+    near.until(lambda: readable(slow))
+    assert slow.recv(10) == b"", "closed without a reply"
+    slow.close()
+
+
+def test_a_client_that_does_not_read_its_reply_blocks_nobody(near, monkeypatch):
+    monkeypatch.setattr(channels, "REQUEST_SECONDS", 1.0)
+    question = near.connect()
+    question.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    question.sendall(b'{"type": "question", "text": "?"}\n')
+    near.until(lambda: near.reports.question)
+    near.channel.answer(near.reports.question.id, "y" * (4 << 20), time.monotonic())
+    assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
+    end = time.monotonic() + 1.5
+    near.until(lambda: time.monotonic() > end)
+    received = b""
+    with suppress(ConnectionResetError):
+        while chunk := question.recv(1 << 20):
+            received += chunk
+    assert len(received) < 4 << 20, "dropped after its time"
+    question.close()
+
+
+def test_many_connections_leave_the_orchestrator_asleep(near):
+    """A full channel does not wake the loop for the connections that wait in the kernel's queue."""
+    clients = []
+    for _ in range(channels.MAX_CONNECTIONS + 4):
+        clients.append(near.connect())
+        near.turn(0.01)
+    before = near.wakeups
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        near.turn(0.5)
+    assert near.wakeups - before <= 4
+    for client in clients:
+        client.close()
+    assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
+
+
+def test_a_flood_wakes_the_orchestrator_a_few_times_a_second(near):
+    """A client that connects, sends and hangs up all the time is slowed down, and then heard again."""
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            with suppress(OSError), near.connect() as client:
+                client.settimeout(0.05)
+                client.sendall(b"{}\n" * 10)
+
+    threads = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    cpu, before = time.thread_time(), near.wakeups
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        near.turn(1.0)
+    used, wakeups = time.thread_time() - cpu, near.wakeups - before
+    stop.set()
+    near.until(lambda: not any(thread.is_alive() for thread in threads))
+    assert wakeups < channels.BURST + 3.0 * channels.RATE + 20
+    assert used < 1.0
+    assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
+
+
+def test_a_byte_at_a_time_is_no_way_round_the_limit(near):
+    client = near.connect()
+    client.setblocking(False)
+    end = time.monotonic() + 3.0
+    before = near.wakeups
+    while time.monotonic() < end:
+        with suppress(OSError):
+            client.send(b"x")
+        near.turn(0.001)
+    assert near.wakeups - before < channels.BURST + 3.0 * channels.RATE + 20
+    client.close()
+
+
+def test_a_question_waits_for_its_answer(served):
+    client = served.start(sys.executable, "-c", CLIENT, str(served.path), '{"type": "question", "text": "Which?"}')
+    served.until(lambda: served.reports.question)
+    question = served.reports.question
+    assert question.text == "Which?"
+    assert client.poll() is None
+    served.reports.answer(question.id, "blue")
+    assert served.channel.answer(question.id, "blue", time.monotonic())
+    served.until(lambda: client.poll() is not None)
+    assert json.loads(client.communicate()[0]) == {"ok": True, "answer": "blue"}
+
+
+def test_a_client_that_waits_for_an_answer_may_hang_up(served):
+    client = served.start(sys.executable, "-c", CLIENT, str(served.path), '{"type": "question", "text": "Which?"}')
+    served.until(lambda: served.reports.question)
+    client.kill()
+    client.wait()
+    question = served.reports.question
+    served.turn(1)
+    assert not served.channel.answer(question.id, "blue", time.monotonic())
+    assert served.send({"type": "note", "text": "x"}) == '{"ok": true}'
+
+
+def test_a_long_path_and_a_stale_socket(tmp_path):
+    folder = tmp_path / ("d" * 90) / ("e" * 90)
+    folder.mkdir(parents=True)
+    left = Served(folder)
+    one = Served(folder)  # a successor; its predecessor was killed, or is about to stop
+    try:
+        left.channel.close()
+        assert one.path.exists(), "a predecessor leaves its successor's socket alone"
+        assert one.send({"type": "note", "text": "x"}) == '{"ok": true}'
+    finally:
+        one.close()
+        left.close()
+    assert not one.path.exists()
+
+
+def test_a_client_without_orchestrator(tmp_path):
+    with pytest.raises(NotFound, match="GARRISON_AGENT_SOCKET names no socket"):
+        channel_client.find_socket({"GARRISON_AGENT_SOCKET": str(tmp_path / "none")})
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(tmp_path / "dead"))
+    dead.close()
+    with pytest.raises(GarrisonError, match="does not answer"):
+        channel_client.send(str(tmp_path / "dead"), {"type": "note"})
+
+
+def test_the_orchestrator_ends_while_a_client_waits(served):
+    client = served.start(sys.executable, "-c", CLIENT, str(served.path), '{"type": "question", "text": "Which?"}')
+    served.until(lambda: served.reports.question)
+    served.channel.close()
+    assert "ended before it replied" in client.communicate(timeout=DEADLINE)[0]
+    with pytest.raises((Refused, GarrisonError)):
+        channel_client.send(str(served.path), {"type": "note", "text": "x"})

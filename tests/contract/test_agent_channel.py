@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,9 @@ from garrison.agents import channel as channels
 from garrison.agents import channel_client
 from garrison.agents.reports import AgentReports
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode, Mount, Place, Rights, Role
+from garrison.sandbox.probe import machine
 from garrison.system.event_loop import EventLoop
 from garrison.system.processes import ProcessId, probe
 
@@ -335,3 +339,27 @@ def test_the_orchestrator_ends_while_a_client_waits(served):
     assert "ended before it replied" in client.communicate(timeout=DEADLINE)[0]
     with pytest.raises((Refused, GarrisonError)):
         channel_client.send(str(served.path), {"type": "note", "text": "x"})
+
+
+@pytest.mark.parametrize("mode", [
+    Mode.NONE,
+    pytest.param(Mode.BUBBLEWRAP, marks=pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal)),
+    pytest.param(Mode.LANDLOCK, marks=pytest.mark.skipif(not machine().landlock, reason="no Landlock in this kernel")),
+])
+@pytest.mark.parametrize("daemon", [False, True], ids=["child", "daemon"])
+def test_a_confined_agent_is_heard_by_the_socket_alone(served, tmp_path, mode, daemon):
+    """In a sandbox its process has another pid, no home of garrison, and the socket at a fixed path; a process that
+    detached is a child of the sandbox's first process."""
+    for name in ("tree", "private"):
+        (tmp_path / name).mkdir()
+    place = Place(Role.AGENT, Rights(mode=mode), tmp_path / "tree", tmp_path / "private",
+                  (Mount(served.path, Path(channel_client.INSIDE)),))
+    command = f"{sys.executable} -P -m garrison.cli.main note \"$GARRISON_AGENT_SOCKET\""
+    if daemon and mode is Mode.BUBBLEWRAP:
+        command = f"setsid sh -c '(sleep 0.2; {command}; touch over) &'; until test -e over; do sleep 0.1; done"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GARRISON_AGENT_SOCKET": str(served.path)}
+    confined = confine(["sh", "-c", command], env, place)
+    client = subprocess.Popen(confined.argv, env=dict(confined.env), cwd=place.worktree)
+    served.until(lambda: client.poll() is not None)
+    assert client.returncode == 0
+    assert served.reports.notes == (channel_client.INSIDE if mode is Mode.BUBBLEWRAP else str(served.path))

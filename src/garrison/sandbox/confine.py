@@ -12,7 +12,7 @@ from pathlib import Path
 
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
-from garrison.sandbox.place import Mode, Network, Place
+from garrison.sandbox.place import Mode, Mount, Network, Place
 from garrison.sandbox.probe import choose_mode, machine
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -52,7 +52,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network)
     home = str(file_system.home_inside(around.user_home))
-    return Confined((*place.entry, *words), _environment(env, {"HOME": home}), mode)
+    return Confined((*place.entry, *words), _environment(_inside(env, place.mounts), {"HOME": home}), mode)
 
 
 def surroundings(env: Mapping[str, str], place: Place) -> Surroundings:
@@ -72,6 +72,12 @@ def _environment(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, st
     kept = {name: value for name, value in env.items() if name not in _NOT_INSIDE}
     # Other sandboxes inside ours would fail, and this one stands already.
     return {**kept, "IS_SANDBOX": "1", **own}
+
+
+def _inside(env: Mapping[str, str], mounts: Sequence[Mount]) -> Mapping[str, str]:
+    """Return an environment whose variables that name a mounted file or folder name it as it is seen inside."""
+    targets = {str(mount.source): str(mount.target) for mount in mounts}
+    return {name: targets.get(value, value) for name, value in env.items()}
 
 
 def _make_folders(place: Place) -> None:

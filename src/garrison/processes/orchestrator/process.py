@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.channel import Channel, open_channel
-from garrison.agents.channel_client import VARIABLE
+from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.registry import agent
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
@@ -201,7 +201,7 @@ class Orchestrator:
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
         folder = self.assignment.folder
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
-                           mounts=(Mount(folder, folder, writable=True),))
+                           mounts=(Mount(folder, folder, writable=True), *self._channel_mount()))
         self.assignment = replace(self.assignment, wisdom=wisdom, place=place)
         text = prompt.build(self.task, self.incarnation.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
@@ -226,6 +226,9 @@ class Orchestrator:
         """Return those of `_conflicts` that still have a marker."""
         return [name for name in self._conflicts() if (self.worktree / name).is_file()
                 and b"\n<<<<<<< " in b"\n" + (self.worktree / name).read_bytes()]
+
+    def _channel_mount(self) -> tuple[Mount, ...]:
+        return (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
 
     # ---- while the agent works
 

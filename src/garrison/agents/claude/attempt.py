@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from garrison.agents.base import AgentReport, Assignment, Outcome, Question, Work
-from garrison.agents.claude import cli_process, failures, policy, prompts, questions, takeover
+from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
 from garrison.agents.claude.attempt_files import VALIDATOR, WORKER, AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
@@ -193,15 +193,16 @@ class ClaudeAttempt(SuspendableAttempt):
         if not resume:
             parent = task.continues if self.role == WORKER and self.session is None else ""
             write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent})
+        sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings)
         job = ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
             str(self.assignment.worktree), str(self.assignment.folder), session, resume,
             prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
-            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder))
+            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config)
         write_json(self.files.order, job.to_json())
         self._connection = _ConnectionProcess(Job.start(
-            [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,
+            [*self._argv, str(self.files.order)], env={**environment, **sandbox}, cwd=self.assignment.worktree,
             log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
         return self._connection
 

@@ -108,6 +108,8 @@ class ConnectionJob:
     """Session of an earlier node that this one continues as a session of its own."""
     attempts: str = ""
     """Folder below which the parent session's transcript was kept."""
+    config: str = ""
+    """The CLI's configuration folder if it has a sandbox, else '' for the home's."""
 
     @property
     def has_transcript(self) -> bool:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import cli_process, failures, policy, questions, tools, transcripts
+from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
     ClaudeClient,
@@ -65,6 +65,7 @@ class Connection:
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._resets_at: float | None = None
         self._stop = asyncio.Event()
+        self._config = Path(job.config) if job.config else cli_process.config_folder(Path(job.home))
         self._lock: LifeLock | None = None
         """Held until this process ends: no other may run a CLI on the session."""
 
@@ -99,11 +100,11 @@ class Connection:
 
     def _prepare_transcript(self) -> bool:
         """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
-        job, config = self.job, cli_process.config_folder(Path(self.job.home))
+        job, config = self.job, self._config
         if not job.has_transcript:
             return True
         state = transcripts.prepare(config, self.files.transcripts, job.session)
-        if state == "restored":
+        if state == "restored" and not job.config:
             self._note("the CLI's transcript was gone; it is restored from the attempt's folder")
         if state != "unknown" or not job.parent_session:
             return True
@@ -122,10 +123,12 @@ class Connection:
                 await self._client.connect()
                 pid = await self._client.pid()
                 if pid is not None:
-                    cli_process.record_process(self.files, pid, self.job.incarnation)
+                    cli_process.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
                 return await self._turn(started)
             finally:
                 await self._client.close()
+                if self.job.config:
+                    cli_sandbox.copy_log_in(self._config, cli_process.config_folder(Path(self.job.home)))
 
     async def _turn(self, started: asyncio.Event) -> Ending:
         """Record the turn's events until its result, or an event after which it is not continued."""
@@ -249,8 +252,10 @@ _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
 def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
     """Return the SDK's options for a job."""
     settings = job.settings
+    config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     return build_options(
-        cwd=job.worktree, environment=cli_process.cli_environment(settings, Path(job.home)), tools=settings.tools,
+        cwd=job.worktree, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
+        tools=settings.tools,
         functions=tools.tools_of(job.role, files, job.attempt_folder / "notes.txt"), server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
         fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,

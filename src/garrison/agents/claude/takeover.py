@@ -120,6 +120,8 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     """Run the interactive CLI on the held session to its end; return its exit code."""
     session = session_of(node, files)  # it may have reported while it was being suspended
     cli_process.end_orphan(files)
+    if (read_json(files.order) or {}).get("config"):  # the agent's CLI has a folder of its own: only the copy is whole
+        transcripts.remove_own(config, session)
     if transcripts.prepare(config, files.transcripts, session) == "unknown":
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")
     files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))

@@ -168,6 +168,13 @@ def own_transcript(config: Path, session: str) -> Path | None:
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def remove_own(config: Path, session: str) -> None:
+    """Remove the CLI's transcripts of a session, so that the next `prepare` restores them from the copy."""
+    for path in config.glob(f"projects/*/{session}.jsonl"):
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+        path.unlink(missing_ok=True)
+
+
 def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
     """Drop the CLI's system prompts; an entry that followed one follows that one's parent."""
     dropped: dict[Any, Any] = {}

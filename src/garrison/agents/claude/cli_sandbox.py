@@ -1,0 +1,97 @@
+"""Sandbox of the Claude CLI: only the CLI and its tools are inside; the connection, which records and pays, is outside.
+
+The CLI has a configuration folder of its own for the attempt: the home's holds the transcripts of all sessions, and
+settings that a person's CLI would obey. It is made anew for each connection, with the transcript restored from the copy
+in the attempt's folder, so that nothing an agent left there is read or followed. A log-in cannot be added from outside,
+so the CLI gets a copy of it; when it has renewed the log-in, the home gets that back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.agents.claude.cli_process import config_folder, find_cli
+from garrison.records import atomic
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode, Mount
+from garrison.system import processes
+
+if TYPE_CHECKING:
+    from garrison.agents.claude.settings import ClaudeSettings
+    from garrison.sandbox.place import Place
+
+LAUNCHER_VARIABLE = "GARRISON_CLI_LAUNCHER"
+"""Variable that names the script with which `cli.sh` starts the CLI in its sandbox."""
+LOG_IN = ".credentials.json"
+_MAX_LOG_IN = 1 << 20
+
+
+def prepare(place: Place | None, environment: Mapping[str, str],
+            settings: ClaudeSettings) -> tuple[dict[str, str], str]:
+    """Return the variables that start the CLI in its place, and its configuration folder; nothing without a sandbox."""
+    if place is None or place.rights.mode is Mode.NONE:
+        return {}, ""
+    shutil.rmtree(place.private / "claude", ignore_errors=True)
+    config = atomic.make_directory(place.private / "claude")
+    copy_log_in(config_folder(Path(environment["GARRISON_HOME"])), config)
+    cli = find_cli(settings)
+    mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
+    confined = confine([cli], environment, replace(place, mounts=(*place.mounts, *mounts)))
+    launcher = place.private / "cli.sh"
+    atomic.write(launcher, launcher_script(environment, confined.env, confined.argv).encode(), durable=False)
+    return {LAUNCHER_VARIABLE: str(launcher)}, str(config)
+
+
+def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:
+    """Return a script that changes the environment from one to the other and becomes the command. Pure."""
+    unset = [f"unset {name}" for name in outside if name not in inside]
+    changed = [f"export {name}={shlex.quote(value)}" for name, value in inside.items() if outside.get(name) != value]
+    return "\n".join(["#!/bin/sh", *unset, *changed, f'exec {shlex.join(argv)} "$@"', ""])
+
+
+def copy_log_in(source: Path, target: Path) -> None:
+    """Copy the CLI's log-in from one configuration folder to another, if there is one and it is one."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(source / LOG_IN, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123  # a descriptor
+            data = file.read(_MAX_LOG_IN + 1)
+        if len(data) <= _MAX_LOG_IN and isinstance(json.loads(data), dict) and data != _read(target / LOG_IN):
+            atomic.write(target / LOG_IN, data)
+
+
+def find_outer_pid(pid: int) -> int:
+    """Return the pid by which we know the process that calls itself `pid` in its sandbox; itself without one."""
+    for below in processes.descendants(os.getpid(), os.environ.get(processes.MARKER, "")):
+        numbers = _namespace_pids(below.pid)
+        if len(numbers) > 1 and numbers[-1] == pid:
+            return below.pid
+    return pid
+
+
+def _namespace_pids(pid: int) -> list[int]:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
+
+
+def _program_files(cli: str) -> list[Path]:
+    """Return the CLI's own file and what it links to, wherever they are."""
+    program = shutil.which(cli)
+    return [] if program is None else list(dict.fromkeys([Path(program), Path(program).resolve()]))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

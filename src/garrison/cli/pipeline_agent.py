@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.records.names import to_run_stem
 from garrison.records.run import Task
+from garrison.sandbox.checkout import checkout_place, private_folder
+from garrison.sandbox.place import Role
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 
@@ -76,13 +79,18 @@ class HomeAgent:
                     preamble=call.carried.history if call.carried and call.session else "",
                     words=sorted(call.asked), ways=list(next_steps(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
-        assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
-        assignment.write_context(dict(call.context))
         try:
+            place = checkout_place(Role.AGENT, call.run.tree, folder, call.run.directory, environ, home=self.home,
+                                   agent=name)
+            assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory, place=place)
+            assignment.write_context(dict(call.context))
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
-        ended = await _wait_or_stop(work, call)
+        try:
+            ended = await _wait_or_stop(work, call)
+        finally:
+            shutil.rmtree(private_folder(folder), ignore_errors=True)
         call.session = work.session or call.session
         report = {"notes": read_tail(assignment.output, 40), **ended.report}
         return to_pipeline_outcome(report, succeeded=ended.status == "success", reason=ended.reason or "it failed",

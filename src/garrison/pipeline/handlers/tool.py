@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
+from garrison.sandbox.checkout import checkout_place, private_folder
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Role
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes
 from garrison.system.exit_info import describe_exit
@@ -43,15 +47,17 @@ EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
 _SHELL = """\
 exec 2>/dev/null
-/bin/sh -c "$1" 2>"$2"
+errors=$1 attempt=$2 place=$3 record=$4
+shift 4
+"$@" 2>"$errors"
 code=$?
 if [ "$code" -gt 128 ] && [ "$code" -ne 147 ]; then kill -"$((code - 128))" $$; fi
-printf '%s %s %s\\n' "$3" "$code" "$4" >"$5"
+printf '%s %s %s\\n' "$attempt" "$code" "$place" >"$record"
 exit "$code"
 """
-"""Runs the command ($1) with stderr in a file ($2), so that stdout alone is its output, and records how it ended ($3:
-the attempt, $4: the place, $5: the file): an engine that is killed before it has journaled the result finds it there. A
-signal that ended the command ends the shell, too, and is no result; 147 would be SIGSTOP, which ends nothing."""
+"""Runs the command with stderr in a file, so that stdout alone is its output, and records how it ended: an engine that
+is killed before it has journaled the result finds it there. A signal that ended the command ends the shell, too, and is
+no result; 147 would be SIGSTOP, which ends nothing. The command is in its sandbox, this shell is not."""
 
 
 async def tool(call: Call) -> Outcome:
@@ -81,15 +87,21 @@ def _attempt_folder(call: Call) -> Iterator[Path]:
 async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     """Return how the command ended, or why it could not be started."""
     try:
+        variables = environment(call, folder)
+        place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables)
+        confined = confine(["/bin/sh", "-c", command], variables, place)
         recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
-        job = Job.start(["/bin/sh", "-c", _SHELL, "sh", command, str(folder / "stderr.log"), *recording],
-                        env=environment(call, folder), cwd=call.run.tree, log=folder / "output.log",
+        job = Job.start(["/bin/sh", "-c", _SHELL, "sh", str(folder / "stderr.log"), *recording, *confined.argv],
+                        env=confined.env, cwd=call.run.tree, log=folder / "output.log",
                         timeout_s=seconds(call.attrs, "timeout"))
     except GarrisonError as error:
         return str(error)
-    return await wait_for(job, JobWatch(ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
-                                        silence=seconds(call.attrs, "silence"),
-                                        logs=[folder / "output.log", folder / "stderr.log"]))
+    try:
+        return await wait_for(job, JobWatch(
+            ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
+            silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]))
+    finally:
+        shutil.rmtree(private_folder(folder), ignore_errors=True)
 
 
 def recorded_exit_code(folder: Path, place: Place) -> int | None:

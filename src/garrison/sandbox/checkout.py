@@ -1,0 +1,52 @@
+"""Places of commands that work in a person's own checkout: tools and agents of `garrison pipeline run`.
+
+The checkout is theirs to change, but not what git itself obeys there: a hook or a setting would run as the person.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.config import find_home
+from garrison.errors import GarrisonError
+from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.rights import read_rights
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+GUARDED = ("config", "config.worktree", "hooks", "info/attributes")
+"""Parts of a git directory that git obeys."""
+
+
+def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None, environ: Mapping[str, str], *,
+                   home: Path | None = None, agent: str = "") -> Place | None:
+    """Return the place of a command in a checkout; None where nothing is confined.
+
+    Args:
+        folder: the attempt's folder, writable inside.
+        directory: the run's, readable inside.
+    """
+    rights = read_rights(home or find_home(environ=environ), role, agent, environ)
+    if rights.mode is Mode.NONE:
+        return None
+    shown = [] if directory is None else [Mount(directory, directory)]
+    return Place(role, rights, tree, private_folder(folder),
+                 (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))
+
+
+def _git_mounts(tree: Path) -> list[Mount]:
+    """Return the mounts that guard the checkout's git directory. It is a mount itself, so that it cannot be moved."""
+    try:
+        common = Git(tree).common
+    except GarrisonError:
+        return []  # no repository
+    guarded = (common / name for name in GUARDED)
+    return [Mount(common, common, writable=True), *(Mount(path, path) for path in guarded if path.exists())]
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder of what the command has of its own; it is removed when the command has ended."""
+    return folder.with_name(f".{folder.name}.sandbox")

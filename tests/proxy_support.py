@@ -40,7 +40,7 @@ class RunningProxy:
 
     @property
     def refused(self) -> dict[str, dict[str, Any]]:
-        return dict(read_json(self.folder / REFUSED) or {})
+        return {each["place"]: each for each in read_json(self.folder / REFUSED) or ()}
 
     def connect(self) -> socket.socket:
         client = socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)

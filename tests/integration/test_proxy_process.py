@@ -215,7 +215,7 @@ time.sleep(100)
 
 
 def test_without_a_namespace_the_key_of_another_user_opens_nothing(api: Web, user: NetworkUser) -> None:
-    with prepared(user, api, Mode.LANDLOCK) as (place, env):
+    with prepared(user, api, Mode.NONE) as (place, env):
         assert place.entry == ()
         assert run(place, env).returncode == 0
         done = run(place, {**env, "ANTHROPIC_API_KEY": "sk-ant-api03-garrison-guess"})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
+from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import confine
 from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
@@ -39,6 +40,8 @@ class CommandProfile:
     """Variables of the caller's environment that it may see."""
     success: str = "exit_zero"
     """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""
+    limits: Limits = NO_LIMITS
+    """On what its calls of model APIs may cost, where the run's proxy makes them."""
 
 
 SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))

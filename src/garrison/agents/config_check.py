@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.agents.claude.settings import READERS
+from garrison.agents.claude.settings import BUDGETS, READERS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
@@ -29,7 +29,7 @@ from garrison.spelling import nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMAND_SETTINGS = ("argv", "success")
+COMMAND_SETTINGS = ("argv", "success", *BUDGETS)
 SETTINGS: Mapping[str, Collection[str]] = {
     "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS}
 """Kind of a profile → its settings, besides `kind` and `env`."""

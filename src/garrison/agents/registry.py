@@ -18,22 +18,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
-from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
+from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, read_config, string_list
 from garrison.errors import Refused, UsageError
+from garrison.records.costs import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Agent
     from garrison.agents.session_agent import SessionAgent
+
+
+CLI_USER_AGENT = "claude-cli/"
+"""Begins the User-Agent of the Claude CLI, whose calls its session records."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,21 @@ def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
     return model.settings if isinstance(model, ClaudeProfile) else None
 
 
+def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> Limits:
+    """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
+    model = _model_profile(find_profile(name, home), home)
+    if isinstance(model, ClaudeProfile):
+        settings = for_node(model.settings, node, attributes)
+        return Limits(settings.budget, settings.budget_run, settings.budget_day)
+    return replace(model.limits, node=read_amount(f"node {node}", "budget", attributes["budget"])) \
+        if "budget" in attributes else model.limits
+
+
+def reporter_of(name: str, home: Path) -> str:
+    """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
+    return CLI_USER_AGENT if isinstance(_model_profile(find_profile(name, home), home), ClaudeProfile) else ""
+
+
 def required_variables(names: set[str], home: Path) -> list[str]:
     """Return the environment variables that these agents need; UsageError for an unknown agent."""
     return sorted({variable for name in sorted(names)
@@ -173,7 +193,8 @@ def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str,
     success = values.get("success", "exit_zero")
     if success not in RULES:
         raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
-    return CommandProfile(name, argv, env, success)
+    limits = Limits(*(read_amount(where, key, values[key]) if key in values else None for key in BUDGETS))
+    return CommandProfile(name, argv, env, success, limits)
 
 
 def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> ClaudeProfile:

@@ -144,6 +144,8 @@ def _show_current_state(home: Path, run: str, node: str) -> None:
     view = RunReader(home, os.environ).read(run)
     node_view = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
     if node_view is not None:
+        for host in node_view.refused_hosts:
+            click.echo(f"network: {host.describe()}")
         click.echo(f"now: {node} is {state_words(node_view.state, node_view.doing)}")
     else:
         click.echo(f"now: run {run} is {view.status}, {view.progress}")

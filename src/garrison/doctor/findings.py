@@ -135,10 +135,10 @@ class ProcessFact:
 
 
 def judge_process(fact: ProcessFact) -> Finding | None:
-    """Report a process whose incarnation is over; a gate's belongs to its run: the next processor may adopt it."""
+    """Report a process whose incarnation is over; gates and the proxy belong to their run."""
     if fact.exempt or (fact.is_current and fact.is_alive):
         return None
-    if fact.name.startswith("gate-") and not fact.run_over:
+    if fact.name.startswith(("gate-", "proxy-")) and not fact.run_over:
         return None
     return Finding("orphans", Severity.WARNING, f"process {fact.pid} ({fact.comm}) carries the marker of "
                    f"{fact.name}#{fact.incarnation}, which is over", EndProcess(fact.marker, fact.pid, fact.ticks))

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox import net_namespace
 from garrison.sandbox.place import Mode, Network, Place, Rights
@@ -71,9 +71,9 @@ class NetworkPlace:
         """Return the environment of the tree: `env` without keys, with the variables that lead to the proxy."""
         return {**{name: value for name, value in env.items() if name not in self.withheld}, **self.environment}
 
-    def open_in(self, place: Place) -> Place:
+    def open_in(self, place: Place | None) -> Place | None:
         """Return the place with this network: `confine` starts the tree in the prepared namespace."""
-        if self.client is None:
+        if self.client is None or place is None:
             return place
         return replace(place, entry=self.entry, ports=(self.client.listener.getsockname()[1],))
 
@@ -115,8 +115,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         return NetworkPlace(withheld=frozenset(key.name for _, key, _ in find_keys(env)) if hidden else frozenset())
     hosts = rights.hosts if rights.network is Network.ALLOW else ()
     parse_rules(hosts)
-    is_own = rights.network is Network.ALLOW and mode is Mode.BUBBLEWRAP
-    namespace = net_namespace.create() if is_own else None
+    namespace = _namespace(mode) if rights.network is Network.ALLOW else None
     listener = namespace.listener if namespace is not None else _listen()
     secret = "" if namespace is not None else secrets.token_hex(16)
     port = listener.getsockname()[1]
@@ -133,6 +132,16 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         place.close()
         raise
     return place
+
+
+def _namespace(mode: Mode) -> net_namespace.NetNamespace | None:
+    """Return a namespace for a confined tree; None for one that is not, or if Landlock has to do without."""
+    try:
+        return None if mode is Mode.NONE else net_namespace.create()
+    except Refused:
+        if mode is Mode.BUBBLEWRAP:
+            raise
+        return None
 
 
 def _listen() -> socket.socket:

@@ -22,6 +22,8 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, RunFiles, Task
+from garrison.sandbox.refused_hosts import FILE as REFUSED_HOSTS
+from garrison.sandbox.refused_hosts import RefusedHost, read_refused
 from garrison.system.clock import from_iso
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
@@ -75,6 +77,8 @@ class NodeView:
     runner: ProcessView | None
     agent: ProcessView | None
     since_s: float | None
+    refused_hosts: Sequence[RefusedHost] = ()
+    """Hosts that this attempt's programs were refused."""
 
     @property
     def incarnations(self) -> dict[str, int]:
@@ -88,7 +92,8 @@ class NodeView:
                 "doing": self.doing, "parked": asdict(self.parking) if self.parking else None, "asks": self.asks,
                 "phase": self.phase, "agent_phase": self.agent_phase,
                 "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
-                "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s}
+                "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s,
+                "refused_hosts": [host.to_json() for host in self.refused_hosts]}
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,7 @@ class NodeReader:
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
-                        age(node.since))
+                        age(node.since), read_refused(self.files.attempt(name, node.attempt) / REFUSED_HOSTS))
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:

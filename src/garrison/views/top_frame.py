@@ -218,10 +218,11 @@ def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
 
 
 def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
-    """Return the usage of a process's own tree; gates run for the merge processor."""
-    gates = [used for other, used in usage.items()
-             if stem.startswith("processor-") and other.startswith("gate-")]
-    return total_usage([usage.get(stem, NO_USAGE), *gates])
+    """Return the usage of a process's own tree; gates run for the merge processor, the proxy for all of the run."""
+    helpers = [used for other, used in usage.items()
+               if (stem.startswith("processor-") and other.startswith("gate-"))
+               or (stem.startswith("launch") and other.startswith("proxy-"))]
+    return total_usage([usage.get(stem, NO_USAGE), *helpers])
 
 
 def _process_row(view: RunView, process: ProcessView, used: Usage) -> Row:

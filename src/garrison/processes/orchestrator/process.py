@@ -24,6 +24,7 @@ from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
 from garrison.processes.control_graph import CONTROL_KINDS
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
+from garrison.processes.networks import open_network
 from garrison.processes.places import node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+    from garrison.sandbox.network import NetworkPlace
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
@@ -95,6 +97,8 @@ class Orchestrator:
                                      reports=self.reports)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
+        self.network: NetworkPlace | None = None
+        """Network of the agent's processes, from their start."""
         self.stopping = False
         self.exit_code: int | None = None
         self._stop_reason = "stopped"
@@ -118,6 +122,8 @@ class Orchestrator:
         now = self.runtime.clock.monotonic()
         if self.work is None:
             return self._begin(now)
+        if self.network is not None:
+            self.network.keep()
         has_request = self.channel is not None and self.channel.poll(now)
         has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
@@ -143,6 +149,8 @@ class Orchestrator:
             event_loop.watch_process(*process)
         if self.channel is not None:
             event_loop.watch_descriptor(self.channel.fileno())
+        if self.network is not None and (proxy := self.network.process) is not None:
+            event_loop.watch_process(proxy.pid, proxy.ticks)
         event_loop.watch_directory(self.assignment.folder)
         if not self._has_output:
             for path in (self.assignment.output, self._reflog):
@@ -210,6 +218,7 @@ class Orchestrator:
         self._move_hook("executing")
         try:
             chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
+            self._open_network()
             self.work = chosen.start(self.assignment, now)
             failpoint.here(":working")
         except GarrisonError as error:
@@ -217,6 +226,14 @@ class Orchestrator:
                 raise  # the loop tries again
             self._finish(Outcome("fail", str(error)))
         return True
+
+    def _open_network(self) -> None:
+        """Prepare the agent's network, and give it the variables that lead there."""
+        env, place = self.assignment.environment, self.assignment.place
+        self.network = open_network(self.runtime, self.task, Role.AGENT, self.assignment.folder, env,
+                                    agent=self.task.agent, place=place)
+        self.assignment = replace(self.assignment, environment=self.network.apply(env),
+                                  place=self.network.open_in(place))
 
     def _conflicts(self) -> list[str]:
         """Return the files in which this attempt began with conflict markers."""
@@ -373,6 +390,8 @@ class Orchestrator:
         if self.channel is not None:
             self.channel.close()
         reaper.kill_leftovers()
+        if self.network is not None:
+            self.network.close()
         exit_gracefully(self.incarnation, reason, 0 if reason != "failed" else 1, death_class)
         self.exit_code = 0
         if self.launch.adhoc and self.incarnation.identity.parent is None:

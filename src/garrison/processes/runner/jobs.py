@@ -17,6 +17,7 @@ from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
 from garrison.errors import Shortage
 from garrison.processes.loop import log_line
+from garrison.processes.networks import open_network
 from garrison.processes.places import node_place
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Question
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+    from garrison.sandbox.network import NetworkPlace
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
@@ -68,6 +70,8 @@ class RunnerJobs:
         self.folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
         self._job: Job | ValidatorJob | None = None
+        self._network: NetworkPlace | None = None
+        """Network of the job under way."""
         self._watch: JobWatch | None = None
         self._hung = ""
         """Why the job under way is being ended as hung."""
@@ -90,26 +94,33 @@ class RunnerJobs:
 
     def start(self, name: str, branch: str, now: float) -> None:
         """Start a job; a validator judges `branch`."""
-        self.name, self._watch, self._hung = name, None, ""
+        self._watch, self._hung = None, ""
         if name == VALIDATOR:
-            self._job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git, self.worktree,
-                                     branch, now)
+            self._job = job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git,
+                                           self.worktree, branch, now)
+            self.name, self._network = name, job.network
             return
         timing = self.runtime.timing
         env = worktree_environment(self.runtime, self.launch, self.task, self.worktree, self.incarnation.marker)
         place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
-        confined = confine(["/bin/sh", "-c", self.command(name)], env, place)
+        self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
+        confined = confine(["/bin/sh", "-c", self.command(name)], self._network.apply(env),
+                           self._network.open_in(place))
         self._job = Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self._log(name), now=now,
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
+        self.name = name  # last: a job that cannot be started is tried again
 
     def poll(self, now: float) -> JobFact | None:
         """Return the job's result once it has ended; None while it runs, and if it must be repeated."""
+        if self._network is not None:
+            self._network.keep()
         result = self._job.poll(now) if self._job else None
         if result is None:
             self._end_if_hung(now)
             return None
         name, job = self.name, self._job
         self.name, self._job = "", None
+        self._close_network()
         why = "" if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
         if why == NO_ROOM:
@@ -125,6 +136,11 @@ class RunnerJobs:
             return JobFact(name, f"the validator {self.command(name)} refused it: "
                                  f"{job.reason or 'it gave no reason'}")
         return JobFact(name, self._describe_failure(name, result))
+
+    def _close_network(self) -> None:
+        if self._network is not None:
+            self._network.close()
+            self._network = None
 
     def _end_if_hung(self, now: float) -> None:
         """End a job that hangs by the rules for agents; `poll` then repeats it."""
@@ -179,6 +195,8 @@ class RunnerJobs:
         """Wake when the job ends; a validation that waits has no process."""
         if self._job is not None and self._job.pid:
             event_loop.watch_process(self._job.pid, self._job.ticks)
+        if self._network is not None and (proxy := self._network.process) is not None:
+            event_loop.watch_process(proxy.pid, proxy.ticks)
 
     @property
     def wake_at(self) -> float | None:
@@ -226,8 +244,10 @@ class ValidatorJob:
         agent = validator_agent(task.attributes)
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
                            mounts=(Mount(folder, folder, writable=True),))
-        assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
-                                controllers=((incarnation.key.full, "judges by your verdict"),), place=place)
+        self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
+        assignment = Assignment(judged, worktree, folder, self.network.apply(environment), incarnation.number,
+                                controllers=((incarnation.key.full, "judges by your verdict"),),
+                                place=self.network.open_in(place))
         self.log = assignment.output
         self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
 

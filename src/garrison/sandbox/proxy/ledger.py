@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from garrison.records import costs
-from garrison.records.json_io import read_json, write_json
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
+from garrison.sandbox.refused_hosts import RefusedHost, read_refused, write_refused
 
 USAGE, REFUSED = "usage.jsonl", "refused.json"
 """Files of a registration's folder."""
@@ -23,16 +23,6 @@ MAX_REFUSED = 100
 """Hosts that are recorded; an agent may try any number."""
 _OUTPUT_GUESS = 1000
 """Tokens that a running call is expected to write."""
-
-
-@dataclass(slots=True)
-class RefusedHost:
-    """A host that was refused, and how often."""
-
-    reason: str
-    first: str
-    last: str
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -48,13 +38,14 @@ class Ledger:
     _number: int = 0
     _meter: costs.Meter = field(init=False)
     _session: str = field(init=False)
+    _folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.registration
         self._meter = costs.Meter(self.home, given.run, given.node, given.limits)
         self._session = f"{costs.PROXY_SESSION}{given.run}-{given.node}-{given.attempt}"
-        self._refused = {place: RefusedHost(**each) for place, each in
-                         (read_json(Path(given.folder) / REFUSED) or {}).items()}
+        self._folder = Path(given.folder)
+        self._refused = {each.place: each for each in read_refused(self._folder / REFUSED)}
 
     def open_call(self, request_bytes: int) -> tuple[int, str]:
         """Return a number for a call that may start, and in words which limit refuses it ('' for none)."""
@@ -75,9 +66,8 @@ class Ledger:
         record = costs.call_record(self._session, self.now(), counts.message or f"call-{self.now()}-{number}",
                                    counts.model, counts.usage)
         reported = bool(marker) and user_agent.startswith(marker)
-        folder = Path(self.registration.folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        costs.append_usage(folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        costs.append_usage(self._folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
 
     def refuse_host(self, place: str, reason: str) -> None:
         """Record a refused host, for `garrison status` and `why`."""
@@ -85,15 +75,12 @@ class Ledger:
         if known is None:
             if len(self._refused) >= MAX_REFUSED:
                 return
-            known = self._refused[place] = RefusedHost(reason, self.now(), self.now())
+            known = self._refused[place] = RefusedHost(place, reason, self.now(), self.now())
         known.count, known.last = known.count + 1, self.now()
-        if known.count.bit_count() == 1:  # a client that tries for ever writes a file for ever
+        if known.count.bit_count() == 1:  # a client that tries for ever must not write a file each time
             self.save()
 
     def save(self) -> None:
         """Write the refused hosts."""
         if self._refused:
-            folder = Path(self.registration.folder)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(folder / REFUSED, {place: {"reason": each.reason, "first": each.first, "last": each.last,
-                                                  "count": each.count} for place, each in self._refused.items()})
+            write_refused(self._folder / REFUSED, self._refused.values())

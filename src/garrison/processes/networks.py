@@ -1,0 +1,42 @@
+"""Networks of a node's processes: which rights and budget apply, and what is told of refused hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from garrison.agents import registry
+from garrison.sandbox import network
+from garrison.sandbox.network import NetworkUser
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.rights import read_rights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Task
+    from garrison.sandbox.network import NetworkPlace
+    from garrison.sandbox.place import Place
+
+
+def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Mapping[str, str], *, agent: str = "",
+                 place: Place | None = None) -> NetworkPlace:
+    """Prepare the network of a process tree of a node; Refused or UsageError if that is impossible.
+
+    Args:
+        folder: folder of its attempt, for usage and refused hosts.
+        env: its variables without a sandbox.
+        agent: agent that runs in it, '' for none.
+        place: what it is given in the sandbox; None if it is not confined.
+    """
+    rights = read_rights(runtime.home, role, agent, runtime.environ)
+    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
+    if agent:
+        attributes = task.attributes if role is Role.AGENT else {}
+        user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
+                       reported_by=registry.reporter_of(agent, runtime.home))
+    mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
+    return network.prepare(rights, mode, env, user)

@@ -1,0 +1,48 @@
+"""Refused hosts: what the proxy would not connect a node's programs to, in a file of the attempt's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from garrison.records.json_io import read_json, write_json
+
+FILE = "network/refused.json"
+"""Path below the folder of an attempt."""
+
+
+@dataclass(slots=True)
+class RefusedHost:
+    """A host and port that was refused, and how often."""
+
+    place: str
+    reason: str
+    first: str
+    last: str
+    count: int = 0
+
+    def describe(self) -> str:
+        """Return it in words."""
+        times = "" if self.count == 1 else f" {self.count} times"
+        return f"{self.place} was refused{times}: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+def read_refused(file: Path) -> list[RefusedHost]:
+    """Return the refused hosts of an attempt in the order of their first time; nothing for a torn file."""
+    found = read_json(file)
+    try:
+        return [RefusedHost(**body) for body in found or ()]
+    except TypeError:
+        return []
+
+
+def write_refused(file: Path, hosts: Iterable[RefusedHost]) -> None:
+    """Replace the refused hosts of an attempt."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(file, [host.to_json() for host in hosts])

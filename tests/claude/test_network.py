@@ -1,0 +1,84 @@
+"""The real CLI through the run's proxy: its key stays outside, and what the proxy counts is what the model says."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from garrison.records import costs
+from garrison.records.json_io import read_lines
+from garrison.testing.turn import Usage, say, use
+from support import wait_for
+
+REPORT = "mcp__garrison__report_result"
+KEY = "sk-ant-fake-outside"
+
+
+def test_the_cli_works_with_a_key_that_it_never_has(scene) -> None:
+    place = scene.place
+    place.env["ANTHROPIC_API_KEY"] = KEY
+    config = place.home / "config.toml"
+    config.write_text(config.read_text() + '\n[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'
+                      '[sandbox.gate]\nnetwork = "open"\n')
+    keys = place.root / "keys"
+    scene.players["a"] = lambda asked: (
+        say(use("Bash", command=f'echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > {keys}; echo x > f'),
+            usage=Usage(100, 20, 30, 40)),
+        say(use(REPORT, status="success", summary="done", evidence=[]), usage=Usage(200, 10, 0, 0)),
+        say("done", usage=Usage(300, 5, 1, 2)))[min(asked.step, 2)]
+    child = scene.launch(scene.graph(a=""))
+    assert place.finish(child) == 0, place.logs()
+    key, url, proxy = keys.read_text().split()
+    assert KEY not in key
+    assert key.startswith("sk-ant-api03-garrison-")
+    assert url == f"{proxy}/anthropic"
+    assert KEY not in json.dumps([record.headers for record in scene.server.requests])
+    folder = scene.folder("a").parent
+    lines = read_lines(folder / "network" / "usage.jsonl")
+    told = {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0}
+    for record in scene.server.messages:
+        assert record.outcome == "sent"
+    usages = [Usage(100, 20, 30, 40), Usage(200, 10, 0, 0), Usage(300, 5, 1, 2)][:len(scene.server.messages)]
+    for usage in usages:
+        for name, count in zip(told, (usage.input, usage.output, usage.cache_read, usage.cache_write), strict=True):
+            told[name] += count
+    assert {name: sum(line[name] for line in lines) for name in told} == told
+    assert all(line["reported"] for line in lines), "the session records them too"
+    by_session = costs.total(costs.read_usage(folder / "claude" / "usage.jsonl"))
+    [row] = json.loads(place.command("cost", "r1", "--json").stdout)
+    assert (row["calls"], row["output"]) == (by_session.calls, by_session.output), "counted once"
+    assert os.environ["GARRISON_ISOLATION"]
+
+
+def test_a_budget_holds_at_the_proxy_too(scene) -> None:
+    """The shell of an agent calls the model past its session, which would not know."""
+    place = scene.place
+    scene.configure("budget = 0.5")
+    config = place.home / "config.toml"
+    config.write_text(config.read_text() + '\n[sandbox]\nnetwork = "allow"\n[sandbox.gate]\nnetwork = "open"\n')
+    script = place.root / "spend.py"
+    script.write_text("""
+import os, urllib.error, urllib.request
+for number in range(20):
+    request = urllib.request.Request(
+        os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages",
+        b'{"model": "claude-opus-4", "max_tokens": 10, "messages": [], "system": "agent of node spender"}',
+        {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "user-agent": "claude-cli/9.9"})
+    try:
+        urllib.request.urlopen(request, timeout=20).read()
+    except urllib.error.HTTPError as error:
+        print(number, error.code, error.read().decode())
+        break
+""")
+    scene.players["spender"] = lambda _asked: say("more", usage=Usage(30_000, 0, 0, 0))
+    scene.players["a"] = lambda asked: (
+        say(use("Bash", command=f"python3 {script} > {place.root}/spent; echo x > f"), usage=Usage(10, 1, 0, 0)),
+        say(use(REPORT, status="success", summary="done", evidence=[]), usage=Usage(10, 1, 0, 0)),
+        say("done"))[min(asked.step, 2)]
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the budget is told", (place.root / "spent").exists)
+    wait_for("the budget is told", lambda: "402" in (place.root / "spent").read_text())
+    number = int((place.root / "spent").read_text().split()[0])
+    assert 2 <= number <= 5
+    child.terminate()
+    place.finish(child)

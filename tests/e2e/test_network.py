@@ -1,0 +1,127 @@
+"""Runs whose agents reach the network through the run's proxy: keys, counts, budgets, refused hosts, deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy_support import Web
+from support import Node, Place, processes, wait_for
+
+CALL = """
+import json, os, sys, urllib.error, urllib.request
+def call():
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", b'{"model": "gpt-x"}',
+                                     {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    return json.load(urllib.request.urlopen(request, timeout=60))
+"""
+
+
+def answer(_seen: Any) -> tuple[int, dict[str, str], list[bytes]]:
+    body = json.dumps({"id": f"c{os.urandom(4).hex()}", "model": "gpt-x",
+                       "usage": {"prompt_tokens": 1000, "completion_tokens": 10}}).encode()
+    return 200, {"content-length": str(len(body)), "content-type": "application/json"}, [body]
+
+
+@pytest.fixture
+def api() -> Iterator[Web]:
+    with Web(answer) as web:
+        yield web
+
+
+def prepare(place: Place, api: Web, program: str, profile: str = "") -> dict[str, str]:
+    """Write a configuration with an agent that runs a Python program; return the user's variables."""
+    place.home.mkdir(exist_ok=True)
+    script = place.root / "agent.py"
+    script.write_text(CALL + program)
+    (place.home / "config.toml").write_text(f"""
+[sandbox]
+network = "allow"
+hosts = ["example.org"]
+
+[sandbox.gate]
+network = "open"
+
+[agents.caller]
+argv = ["python3", "{script}"]
+env = ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
+{profile}
+""")
+    return {"OPENAI_API_KEY": "sk-real-key", "OPENAI_BASE_URL": api.url}
+
+
+def proxies() -> list[int]:
+    return [process.pid for process in processes("garrison.sandbox.proxy.process")]
+
+
+def mine(place: Place) -> list[int]:
+    return [pid for pid in proxies() if str(place.home).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_run_calls_an_api_with_a_key_that_its_agents_never_have(place: Place, api: Web) -> None:
+    env = prepare(place, api, """
+from pathlib import Path
+assert "sk-real-key" not in str(os.environ)
+Path("f").write_text(call()["model"] + call()["model"])
+try:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({"https": os.environ["https_proxy"]}))
+    opener.open("https://evil.example/", timeout=20)
+except OSError as error:
+    print("refused:", error)
+""")
+    graph = place.graph(Node("a", command="", attributes="agent=caller"),
+                        Node("b", command="", attributes="agent=caller"))
+    assert place.finish(place.launch(graph, "r1", **env)) == 0, place.logs()
+    assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
+    assert len(api.seen) == 4
+    rows = json.loads(place.command("cost", "r1", "--json").stdout)
+    assert [(row["of"], row["calls"], row["input"], row["output"]) for row in rows] == [
+        ("r1/a", 2, 2000, 20), ("r1/b", 2, 2000, 20)]
+    wait_for("the proxy has ended", lambda: not mine(place))
+    assert "evil.example:443" in place.command("status", "r1").stdout
+    assert "evil.example:443" in place.command("why", "a").stdout
+    for path in place.home.rglob("*"):
+        assert not path.is_file() or b"sk-real-key" not in path.read_bytes(), path
+
+
+def test_a_killed_proxy_is_replaced_while_its_agent_works(place: Place, api: Web) -> None:
+    env = prepare(place, api, f"""
+import time
+from pathlib import Path
+call()
+Path("{place.root}/first").touch()
+while not Path("{place.root}/go").exists():
+    time.sleep(0.02)
+Path("f").write_text(call()["model"])
+""")
+    child = place.launch(place.graph(Node("a", command="", attributes="agent=caller")), "r1", **env)
+    wait_for("the first call", (place.root / "first").exists)
+    [pid] = mine(place)
+    os.kill(pid, signal.SIGKILL)
+    wait_for("another proxy", lambda: [other for other in mine(place) if other != pid])
+    (place.root / "go").touch()
+    assert place.finish(child) == 0, place.logs()
+    assert place.deaths() == {}
+    wait_for("the proxy has ended", lambda: not mine(place))
+
+
+def test_a_budget_of_a_command_agent_ends_its_calls(place: Place, api: Web) -> None:
+    env = prepare(place, api, """
+for number in range(10):
+    try:
+        call()
+    except urllib.error.HTTPError as error:
+        print(number, error.code, json.load(error)["error"]["message"])
+        sys.exit(9)
+""", "budget = 0.04")
+    graph = place.graph(Node("a", command="", attributes="agent=caller"))
+    assert place.finish(place.launch(graph, "r1", "--max-rework", "0", **env)) == 1
+    output = (place.home / "runs/r1/nodes/a/1/output.log").read_text()
+    assert "3 402 garrison: budget used up: $0.05 of the $0.04 for this node are spent; raise it" in output
+    assert len(api.seen) == 3

@@ -70,8 +70,9 @@ def test_intervals_keep_the_youngest_and_disturb_nothing(repo: Path, tree: Path)
     assert all_rescues(repo) == []
 
 
-def test_a_snapshot_that_takes_too_long_is_abandoned_and_leaves_nothing(repo: Path, tree: Path) -> None:
-    ours = Git(repo)
+def test_a_snapshot_that_takes_too_long_is_abandoned_and_leaves_nothing(repo: Path, tree: Path, tmp_path: Path,
+                                                                       ) -> None:
+    ours = Git(repo, home=tmp_path)  # no launch yet: the filter counts as the user's
     git(repo, "config", "filter.slow.clean", "sleep 3; cat")
     (tree / ".gitattributes").write_text("*.slow filter=slow\n")
     (tree / "x.slow").write_text("x\n")
@@ -246,7 +247,8 @@ def test_a_worktree_without_its_git_file_is_moved_aside_not_removed(repo: Path, 
 
 
 def test_the_child_prints_the_ref_or_one_line_of_error(repo: Path, tree: Path, capsys) -> None:
-    arguments = ["--repo", str(repo), "--tree", str(tree), "--stem", STEM + "-live", "--base", "main"]
+    arguments = ["--home", str(repo), "--repo", str(repo), "--tree", str(tree), "--stem", STEM + "-live",
+                 "--base", "main"]
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""
     (tree / "a").write_text("1\n")

@@ -224,12 +224,13 @@ def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path
     assert count_lfs_pointers(Git(repo), tree_of(repo)) == 1
     git(repo, "config", "filter.lfs.smudge", "no-git-lfs-here")
     git(repo, "config", "filter.lfs.required", "true")
+    ours = Git(repo, home=repo.parent / "home")  # no launch yet, so the filter is the user's
     with pytest.raises(GitError) as caught:
-        tree_of(repo, "other")
+        ours.add_worktree(repo.parent / "other", "other", "main")
     assert "lfs" in caught.value.stderr
 
 
-def test_a_hook_may_forbid_the_landing_and_nothing_else(repo: Path) -> None:
+def test_a_hook_that_was_asked_for_may_forbid_the_landing_and_nothing_else(repo: Path) -> None:
     for name in ("post-checkout", "reference-transaction", "pre-commit", "post-index-change"):
         hook = repo / ".git/hooks" / name
         hook.write_text("#!/bin/sh\nexit 1\n")

@@ -236,7 +236,7 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place):
     git(repo, "checkout", "-q", "main")
     assert "has no branch nope" in refusal(place, graph, repo, "--base", "nope")
     hook(place, "reference-transaction")
-    assert "forbids to move main" in refusal(place, graph, repo)
+    assert "forbids to move main" in refusal(place, graph, repo, "--with-hooks")
     git(repo, "config", "--unset", "core.hooksPath")
     (repo / ".gitattributes").write_text("*.bin filter=lfs\n")
     (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\n")

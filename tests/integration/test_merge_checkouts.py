@@ -104,8 +104,8 @@ def test_the_checkout_is_locked_between_rehearsal_and_move(world, monkeypatch):
     processor = world.processor()
     swap, seen = processor.writer.branch.swap, []
 
-    def watched(old, new, entry):
-        done = swap(old, new, entry)
+    def watched(old, new, entry, **rest):
+        done = swap(old, new, entry, **rest)
         (world.repo / "note.txt").write_text("n\n")
         seen.append(subprocess.run(["git", "commit", "-qam", "mine"], cwd=world.repo, capture_output=True, text=True,
                                    check=False).stderr)
@@ -124,9 +124,9 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     processor = world.processor()
     swap = processor.writer.branch.swap
 
-    def edited(old, new, entry):
+    def edited(old, new, entry, **rest):
         (world.repo / "lines.txt").write_text("edited meanwhile\n")
-        return swap(old, new, entry)
+        return swap(old, new, entry, **rest)
 
     monkeypatch.setattr(processor.writer.branch, "swap", edited)
     drive(processor)

@@ -9,7 +9,7 @@ import pytest
 from merge_support import World, check, git
 
 from garrison.errors import Refused
-from garrison.merge import commands, guard, recovery
+from garrison.merge import commands, guard, hooks, recovery
 from garrison.merge.records import Configured
 
 
@@ -95,6 +95,7 @@ def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
     there = sorted(folder.iterdir())
     commands.reconfigure(world.queue, guard=True)
     log.unlink()
+    commands.reconfigure(world.queue, hooks=hooks.record(world.queue.git))
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert "pre-commit" in log.read_text()
     git(world.repo, "branch", "another")
@@ -137,3 +138,32 @@ def test_hooks_of_a_single_worktree_exclude_the_guard(tmp_path):
     assert not world.queue.state.config.guard
     assert git(world.repo, "config", "--get", "core.hooksPath") == "mine"
     assert git(world.repo, "config", "--local", "--get", "core.hooksPath", check=False) == ""
+
+
+def test_a_hook_that_nobody_asked_for_is_not_run_at_a_landing(world, tmp_path):
+    commands.reconfigure(world.queue, guard=False)
+    own_hook(world.repo / ".git/hooks", "reference-transaction", tmp_path / "log", code=1)
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_hook_that_was_asked_for_runs_as_it_was_then_and_nothing_lands_with_another(world, tmp_path):
+    log = tmp_path / "log"
+    commands.reconfigure(world.queue, guard=False)
+    with pytest.raises(Refused, match="has no executable reference-transaction hook"):
+        hooks.record(world.queue.git)
+    text = own_hook(world.repo / ".git/hooks", "reference-transaction", log)
+    commands.reconfigure(world.queue, hooks=hooks.record(world.queue.git))
+    hook = world.repo / ".git/hooks/reference-transaction"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'evil'}\n")
+    world.enqueue("one")
+    wait = world.drain(until="ref_locked")
+    assert "is not the one that was recorded with --with-hooks" in wait.reason
+    assert world.tip() == world.start
+    assert not (tmp_path / "evil").exists()
+    hook.write_text(text)
+    world.drain()
+    assert world.entry("one").status == "landed"
+    assert f"{world.start} {world.tip()} refs/heads/main" in log.read_text()

@@ -240,10 +240,10 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     processor = world.processor()
     swap, moved = processor.writer.branch.swap, []
 
-    def late(old, new, entry):
+    def late(old, new, entry, **rest):
         if not moved:
             moved.append(git(world.repo, "commit", "-q", "--allow-empty", "-m", "in between"))
-        return swap(old, new, entry)
+        return swap(old, new, entry, **rest)
 
     monkeypatch.setattr(processor.writer.branch, "swap", late)
     git(world.repo, "checkout", "-q", "--detach")  # so that main is checked out nowhere

@@ -38,8 +38,8 @@ from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
 OPTION_GROUPS = {
     "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
     "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "land", "approve",
-                                     "allow_foreign_imports"),
+    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
+                                     "approve", "allow_foreign_imports"),
     "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
@@ -68,6 +68,10 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
               help="File whose change makes set-up run again (repeatable; default: the common lock files).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
+@click.option("--gate-from-target", multiple=True, metavar="GLOB",
+              help="Files that the gate sees as the target has them, not as the branch does (repeatable).")
+@click.option("--with-hooks", is_flag=True,
+              help="Ask your reference-transaction hook, as it is now, before each landing.")
 @click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
               help="What lands on the branch: each finished node, the whole run once at its exit, or nothing (default: "
                    "the graph's land=, else node for flow=dag, run for others).")
@@ -101,9 +105,9 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
 @click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None,
-           env: tuple[str, ...], setup_key: tuple[str, ...], *, detach: bool, dry_run: bool,
-           accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool, as_json: bool,
-           **options: Any) -> None:
+           env: tuple[str, ...], setup_key: tuple[str, ...], gate_from_target: tuple[str, ...], *, detach: bool,
+           dry_run: bool, accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool,
+           as_json: bool, **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or resume a run with --resume RUN.
 
     Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped. To
@@ -128,7 +132,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} requires --resume RUN")
     if pipeline is None or target_dir is None:
         raise UsageError("launch needs PIPELINE and --target-dir REPO, or --resume RUN")
-    request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
+    request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key),
+                            gate_from_target=list(gate_from_target), **options)
     with LaunchClaim(runtime.home) as claim:
         with _interruptible():
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)

@@ -19,7 +19,7 @@ from garrison.cli.output import align_columns, print_json, print_message, print_
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
-from garrison.merge import commands
+from garrison.merge import commands, hooks
 from garrison.merge.config import CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.queue import QueueReader, list_queues, target_of_folder
@@ -313,6 +313,10 @@ def resume_command(repo_root: str | None, target: str | None, as_json: bool, hom
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")
 @click.option("--gate-cores", type=click.IntRange(0), metavar="N",
               help="Cores that one gate uses; if more are idle, gates run in parallel. 0: all.")
+@click.option("--gate-from-target", multiple=True, metavar="GLOB",
+              help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
+@click.option("--with-hooks/--without-hooks", default=None,
+              help="Ask your reference-transaction hook, as it is now, before each landing.")
 @click.option("--guard/--no-guard", default=None, help="Prevent other moves of the target, with a git hook.")
 @json_option
 @home_option
@@ -325,6 +329,8 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
         raise click.UsageError("--gate and --no-gate are mutually exclusive")
     queue = only_queue(repo_root, target, home)
     changes = _config_changes(given)
+    if given["with_hooks"] is not None:
+        changes["hooks"] = hooks.record(queue.git) if given["with_hooks"] else ""
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
         print_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
@@ -337,7 +343,8 @@ def _config_changes(given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that the options change, under their names in the record."""
     changes = {name: given[name] for name in ("timeout", "strategy", "clean", "gate_cores", "guard")
                if given[name] is not None}
-    changes |= {name: tuple(value for value in given[name] if value) for name in ("lock_files", "keep") if given[name]}
+    changes |= {name: tuple(value for value in given[name] if value) for name in
+                ("lock_files", "keep", "gate_from_target") if given[name]}
     if given["gate"]:
         changes |= {"gate": given["gate"], "no_gate": False}
     if given["no_gate"]:

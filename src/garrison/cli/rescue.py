@@ -100,7 +100,7 @@ def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, a
         return
     print_message(f"{name.ref} = {work.commit[:10]}, {'landed' if work.landed else 'not landed'}: {work.why}")
     options = ("--patch", "--stat", "--binary") if patch else ("--stat=120",)
-    diff = git.run("diff", "--no-ext-diff", "--no-color", *options, work.against, work.commit).out
+    diff = git.run("diff", "--no-color", *options, work.against, work.commit).out
     click.echo(diff, nl=False)
     if not diff:
         print_message("no changes relative to the target branch at the start of the work")

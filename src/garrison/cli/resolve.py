@@ -259,7 +259,8 @@ def open_queue(repo_root: Location = None, target: str | None = None, home: Loca
     """
     from garrison.merge.queue import MergeQueue, target_of_folder
 
-    git, place = _repository(repo_root), _home(home)
+    place = _home(home)
+    git = _repository(repo_root, place)
     if target is None and busy:
         waiting = [queue for queue in _queues_of(place, git)
                    if queue.state.unfinished() and not is_run_branch(target_of_folder(queue.folder))]
@@ -272,7 +273,8 @@ def only_queue(repo_root: Location = None, target: str | None = None, home: Loca
     """Return the queue of a target, by default the repository's only queue; Refused if it has several."""
     from garrison.merge.queue import MergeQueue, target_of_folder
 
-    git, place = _repository(repo_root), _home(home)
+    place = _home(home)
+    git = _repository(repo_root, place)
     if target is None:
         journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
         targets = [name for path in journals if not is_run_branch(name := target_of_folder(path.parent))]
@@ -313,7 +315,7 @@ def find_entry_for_change(name: str, repo_root: Location = None,
     from garrison.system.git import open_repository
 
     follower, entry = find_entry(name, home)
-    git = open_repository(Path(repo_root or entry.repo))
+    git = open_repository(Path(repo_root or entry.repo), _home(home))
     if git.key != follower.folder.parent.name:
         raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {git.root}; leave --repo-root out")
     return MergeQueue(_home(home), git.root, entry.target, git=git), entry
@@ -325,10 +327,10 @@ def _home(home: Location) -> Path:
     return find_home(None if home is None else os.fspath(home))
 
 
-def _repository(repo_root: Location) -> Git:
+def _repository(repo_root: Location, home: Path) -> Git:
     from garrison.system.git import open_repository
 
-    return open_repository(Path(repo_root) if repo_root else Path.cwd())
+    return open_repository(Path(repo_root) if repo_root else Path.cwd(), home)
 
 
 def _queues_of(home: Path, git: Git) -> list[QueueReader]:

@@ -110,7 +110,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     if note:
         print_message(note)
     worktree = worktree_path(launch, node)
-    git = Git(Path(launch.repo))
+    git = Git(Path(launch.repo), home=runtime.home)
     worktree.parent.mkdir(parents=True, exist_ok=True)
     branch = branch_name(launch.run_id, node)
     git.add_worktree(worktree, branch, git.rev(f"refs/heads/{launch.base}") or launch.base_oid)

@@ -94,7 +94,8 @@ def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,
                  settings: ClaudeSettings) -> Mapping[str, str]:
     """Return the agent's environment without the marker of its incarnation: what has that is killed with it."""
     agents = {**worktree_environment(runtime, launch, task, worktree, ""),
-              **Git(Path(launch.repo)).author(worktree), **cli_process.cli_environment(settings, runtime.home)}
+              **Git(Path(launch.repo), home=runtime.home).author(worktree),
+              **cli_process.cli_environment(settings, runtime.home)}
     return {name: value for name, value in agents.items() if name != "GARRISON_LIFE"}
 
 

@@ -92,7 +92,7 @@ def plan_cleanup(runtime: Runtime, status: RunStatus, options: CleanupOptions) -
         plan.note = "its records cannot be read: what it left in its repository stays"
         return plan
     try:
-        git = run_repository(status.launch)
+        git = run_repository(runtime.home, status.launch)
         plan.worktrees = find_worktrees(git, status.launch)
         plan.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{plan.run}/")]
         target = git.rev(f"refs/heads/{status.launch.base}")
@@ -136,7 +136,7 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
             stack.callback(lock.release)
         _close_sessions(runtime, plan.run)
         if not plan.note and status.launch is not None:
-            _clean_repository(runtime, run_repository(status.launch), plan)
+            _clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
         for path in _files_of_run(runtime, plan.run):
             if path.is_dir() and not path.is_symlink():
                 _remove_folder(path)

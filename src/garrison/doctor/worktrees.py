@@ -35,7 +35,7 @@ def examine_worktrees(scope: Scope) -> Iterator[Finding]:
         if launch is None:
             continue
         try:
-            git = run_repository(launch)
+            git = run_repository(scope.runtime.home, launch)
         except GarrisonError as error:
             if launch.repo not in missing and wanted is None:
                 missing.add(launch.repo)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
-from garrison.merge import guard
+from garrison.merge import guard, hooks
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import FAILED, WITHDRAWABLE, MergeEntry
 from garrison.merge.queue import STARTED
@@ -154,6 +154,8 @@ def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
                 if entry.status in STARTED:
                     queue.append(StatusChanged((entry.id,), "queued", "the gate was changed"))
         _set_guard(queue, new.guard)
+        if old.hooks and new.hooks and old.guard != new.guard:  # the guard calls the user's hook
+            new = replace(new, hooks=hooks.digest(queue.git))
         queue.append(Configured(new), sync=True)
         return new
 

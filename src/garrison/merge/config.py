@@ -40,6 +40,10 @@ class QueueConfig:
     """Cores that one gate run keeps busy, so that others may run beside it on idle cores; 0: all."""
     guard: bool = False
     """Set if a git hook keeps everyone else from moving the target."""
+    hooks: str = ""
+    """Hash of the user's reference-transaction hook that is asked before a landing; '' if none was asked for."""
+    gate_from_target: tuple[str, ...] = ()
+    """Patterns of files that the gate sees as the target has them, whatever the tested branch did to them."""
 
     @property
     def is_ready(self) -> bool:
@@ -48,8 +52,9 @@ class QueueConfig:
 
     @property
     def command_key(self) -> str:
-        """Return a short hash of gate and set-up."""
-        return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
+        """Return a short hash of gate and set-up, and of the files that are the target's."""
+        fixed = "".join(f"\0{pattern}" for pattern in self.gate_from_target)
+        return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}{fixed}".encode()).hexdigest()[:12]
 
     def verdict_key(self, environment: Mapping[str, str]) -> str:
         """Return the key of verdicts: a hash of gate, set-up and the environment that they see.
@@ -62,22 +67,26 @@ class QueueConfig:
 
     def has_same_gate(self, other: QueueConfig) -> bool:
         """Return whether both test with the same commands."""
-        return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
+        return (self.gate, self.setup, self.no_gate, self.gate_from_target) == (
+            other.gate, other.setup, other.no_gate, other.gate_from_target)
 
     def with_gate_of(self, launched: QueueConfig) -> QueueConfig:
         """Return it with the gate, set-up and time limit of a launcher; other settings are for people to change."""
         timeout = self.timeout if launched.timeout == DEFAULT_TIMEOUT else launched.timeout
         return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
-                       lock_files=launched.lock_files)
+                       lock_files=launched.lock_files, hooks=launched.hooks or self.hooks,
+                       gate_from_target=launched.gate_from_target or self.gate_from_target)
 
     def describe(self) -> str:
         """Return gate and set-up in one line for people."""
         gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
-        return gate + (f" with setup {self.setup!r}" if self.setup else "")
+        fixed = f", {' '.join(self.gate_from_target)} from the target" if self.gate_from_target else ""
+        return gate + (f" with setup {self.setup!r}" if self.setup else "") + fixed
 
     def to_data(self) -> dict[str, Any]:
         """Return it as the journal holds it."""
-        return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep)}
+        return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep),
+                "gate_from_target": list(self.gate_from_target)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> QueueConfig:

@@ -64,6 +64,10 @@ read -r left 2>/dev/null < "/proc/$$/task/$$/children"
 """
 """Shell that runs the command and records its verdict. As a subreaper it becomes the parent of the command's orphans,
 however they hide. If any are left it stays, so that the reader of the verdict finds and ends them."""
+WITH_TARGETS_FILES = "tested with the target's"
+"""Beginning of a reason that names changes of the branch which the gate did not see."""
+MAX_NAMED = 5
+"""Files that a verdict names."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 _PID_TIMEOUT = 2.0
@@ -101,6 +105,8 @@ class GateRun:
     hang_timeout: float = field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
     """Seconds without any movement after which a stopped gate is ended."""
     child: processes.Child | None = None
+    target: str = ""
+    """Commit of the target, from which the files of `gate_from_target` are taken."""
     refusal: str = ""
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
@@ -127,6 +133,7 @@ class GateRun:
         except Refused as error:  # a submodule that cannot be fetched: a fault of the commit, since the target passed
             self._refuse(str(error))
             return
+        self._restore_from_target(commit)
         key = self.slot.setup_due(self.config.setup, self.config.lock_files)
         if key:
             atomic.make_directory(self.folder)
@@ -134,6 +141,20 @@ class GateRun:
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
             self._start_stage("gate", self.config.gate or "", self.log)
+
+    def _restore_from_target(self, commit: str) -> None:
+        if not (self.target and self.config.gate_from_target):
+            return
+        if names := self.slot.restore_from(self.target, commit, self.config.gate_from_target):
+            atomic.make_directory(self.folder)
+            atomic.write(self.folder / "from_target", "\n".join(names).encode(errors="backslashreplace"), durable=False)
+
+    def _describe_restored(self) -> str:
+        """Return which changes of the branch the gate did not see, '' for none."""
+        names = (atomic.read(self.folder / "from_target") or b"").decode().splitlines()
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        listed = ", ".join(names[:MAX_NAMED]) + more
+        return f"{WITH_TARGETS_FILES} {listed}, which the branch changes" if names else ""
 
     def _refuse(self, why: str) -> None:
         self.refusal = why
@@ -254,7 +275,8 @@ class GateRun:
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
-        return Verdict(result, code, reason + hint, tail, log)
+        restored = self._describe_restored()
+        return Verdict(result, code, "; ".join(filter(None, [reason + hint, restored])), tail, log)
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
         """Return whether the run says nothing about the tree: it vanished, a signal ended it, or it had no room."""
@@ -360,7 +382,7 @@ class GateRuns:
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment, self.queue.home, self.held_back)
+                       marker, self.environment, self.queue.home, self.held_back, target=self.writer.tip() or "")
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
@@ -413,7 +435,8 @@ class GateRuns:
 
     def _record(self, gate: RunningGate, verdict: Verdict) -> None:
         failpoint.here("verdict_before")
-        reason = verdict.reason + (f"\n{verdict.tail}" if verdict.reason and verdict.tail else "")
+        is_told = verdict.tail and verdict.reason and verdict.result != "green"
+        reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
         self.writer.append(VerdictGiven(
             gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
             verdict.code, uncounted=verdict.result == "lost" and self._full_disk() is not None), sync=True)

@@ -71,7 +71,7 @@ _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", 
 def install(git: Git, ref: str) -> None:
     """Guard `ref`; Refused if git would not find the hook."""
     with _guarded_list(git) as path:
-        if _hooks_path(git):
+        if configured_hooks_path(git):
             _point_to_ours(git)
         else:
             _replace_hook(git.common / "hooks" / NAME)
@@ -104,7 +104,7 @@ def is_requested(git: Git, ref: str) -> bool:
 
 def is_installed(git: Git, ref: str) -> bool:
     """Return whether `ref` is guarded now."""
-    configured = _hooks_path(git)
+    configured = configured_hooks_path(git)
     if configured not in ("", str(_our_hooks(git))):
         return False
     hook = (_our_hooks(git) if configured else git.common / "hooks") / NAME
@@ -148,7 +148,7 @@ def _our_hooks(git: Git) -> Path:
     return git.common / "garrison" / "hooks"
 
 
-def _hooks_path(git: Git) -> str:
+def configured_hooks_path(git: Git) -> str:
     """Return the configured core.hooksPath, empty if it is not set."""
     return git.run("config", "--type=path", "--get", _PATH, check=False, hooks=True).out.strip()
 
@@ -159,7 +159,7 @@ def _local_hooks_path(git: Git) -> str:
 
 def _point_to_ours(git: Git) -> None:
     """Point core.hooksPath to our hooks. The repository's own setting is saved in `.local`, to be restored."""
-    ours, configured = _our_hooks(git), _hooks_path(git)
+    ours, configured = _our_hooks(git), configured_hooks_path(git)
     atomic.make_directory(ours)
     if configured != str(ours):
         local = _local_hooks_path(git)
@@ -171,7 +171,7 @@ def _point_to_ours(git: Git) -> None:
         _write(ours / name, CALL)
     _write(ours / NAME, HOOK)
     git.run("config", "--local", _PATH, str(ours))
-    if _hooks_path(git) != str(ours):
+    if configured_hooks_path(git) != str(ours):
         _point_back(git)
         raise Refused(f"core.hooksPath is set for this worktree alone ({configured}), so git would not find the guard; "
                       "set it for the whole repository (`git config --local`), or do not use the guard")

@@ -60,10 +60,10 @@ class PastLanding:
         """Return one line that says why it could land."""
         if not self.entry:
             return "moved by someone else"
-        if self.reason:
-            return self.reason
+        if self.tested is None:
+            return self.reason or "no gate"
         others = f", with {self.together - 1} more" if self.together > 1 else ""
-        return f"tree {self.tested.tree[:10]} by {self.tested.gate!r}{others}" if self.tested else "no gate"
+        return "; ".join(filter(None, [f"tree {self.tested.tree[:10]} by {self.tested.gate!r}{others}", self.reason]))
 
 
 def read_history(path: Path) -> list[PastLanding]:
@@ -115,7 +115,8 @@ class _Replay:
         entry, config = self.state.entry(record.entry), self.state.config
         landing = PastLanding(at, record.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
                               entry.strategy, entry.oid, entry.reason)
-        if entry.reason or config is None or config.no_gate:
+        is_tested = not entry.reason or entry.verdict == "green"
+        if not is_tested or config is None or config.no_gate:
             return landing
         return replace(landing, tested=self._by_entry.get(entry.id), together=self._together)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.merge import checkouts
+from garrison.merge import checkouts, hooks
 from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
+from garrison.merge.gate import WITH_TARGETS_FILES
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
 from garrison.merge.records import (
     CheckoutUpdated,
@@ -98,14 +99,18 @@ class Lander:
         not held during a push, whose lease keeps out a processor that was fenced meanwhile.
         """
         branch, message = self.writer.branch, f"garrison: land {' '.join(landing.entries)}"
+        config = self.queue.state.config
+        asked = config.hooks if config and branch.is_local else ""
         with self.queue.locked():
             if recorded:
                 self.writer.state()
             else:
                 self.queue.append(landing, epoch=self.writer.epoch, sync=True)
                 failpoint.here("landing")
+            if asked and (why := hooks.explain_change(self.git, asked)):
+                return why
             if branch.is_local:
-                return branch.swap(landing.old, landing.new, message)
+                return branch.swap(landing.old, landing.new, message, hooks=bool(asked))
         return branch.swap(landing.old, landing.new, message)
 
     def _move_checkouts(self, landing: LandingStarted, locks: CheckoutLocks, *, resuming: bool = False) -> list[Path]:
@@ -124,7 +129,10 @@ class Lander:
         last = len(landing.entries) - 1
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             paths = tuple(str(path) for path in stale) if index == last else ()
-            self.writer.append(EntryLanded(name, commit, landing.old, stale_checkouts=paths), sync=index == last)
+            reason = self.queue.entry(name).reason
+            if not reason.startswith(WITH_TARGETS_FILES):
+                reason = ""  # why it waited
+            self.writer.append(EntryLanded(name, commit, landing.old, reason, paths), sync=index == last)
             if index == 0:
                 failpoint.here("landed_first")
         failpoint.here("landed")

@@ -66,7 +66,8 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     commit = queue.git.rev(base or f"refs/heads/{queue.target}")
     if commit is None:
         raise Refused(f"{queue.repo} has no branch {base or queue.target}; create it, or name another with --base")
-    queue.git.check_movable(queue.target)
+    if config.hooks:
+        queue.git.check_movable(queue.target)
     started = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
     has_gate = bool(config.gate) and not config.no_gate

@@ -121,7 +121,7 @@ class MergeQueue:
     def __init__(self, home: Path, repo: Path, target: str = "main", *, clock: Clock | None = None,
                  token: str = "hand", git: Git | None = None) -> None:
         self.home, self.repo, self.target, self.token = home, repo, target, token
-        self.git = git or Git(repo)
+        self.git = git or Git(repo, home=home)
         self.clock: Clock = clock or SystemClock()
         check_target_name(target)
         directory = quote(target, safe="")  # `release/1.0` → `release%2F1.0`

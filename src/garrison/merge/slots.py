@@ -109,6 +109,24 @@ class Slot:
         self.memory.tree = tree
         self._save()
 
+    def restore_from(self, target: str, commit: str, patterns: tuple[str, ...]) -> list[str]:
+        """Show files that match as `target` has them, not as `commit`; return those that differ."""
+        specs = [f":(top,glob){pattern}" for pattern in patterns]
+        fields = self.git.run("diff-tree", "-r", "-z", "--no-renames", "--name-status", target, commit, "--",
+                              *specs).out.split("\0")
+        changes = list(zip(fields[::2], fields[1::2], strict=False))
+        if not changes:
+            return []
+        before, self.memory.tree = self.memory.tree, ""  # not quite a tree of the repository any more
+        self._save()
+        for name in (name for status, name in changes if status == "A"):
+            (self.path / name).unlink(missing_ok=True)
+        if restored := "".join(f"{name}\0" for status, name in changes if status != "A"):
+            self.git.run("checkout", "-q", target, "--pathspec-from-file=-", "--pathspec-file-nul", cwd=self.path,
+                         text=restored, extra={"GIT_LITERAL_PATHSPECS": "1"})
+        self._forget_compiled(before, self.git.tree_of(target))
+        return [name for _, name in changes]
+
     def _forget_compiled(self, before: str, tree: str) -> None:
         if before:
             changed = self.git.changed_paths(before, tree)

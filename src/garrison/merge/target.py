@@ -41,8 +41,11 @@ class Target(Protocol):
         """Return its present commit, after fetching it into this repository; None if there is no such branch."""
         ...
 
-    def swap(self, old: str, new: str, message: str) -> str:
-        """Move it from `old` to `new` if it is still at `old`; return empty, or why it was not moved."""
+    def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
+        """Move it from `old` to `new` if it is still at `old`; return empty, or why it was not moved.
+
+        `hooks`: the user's reference-transaction hook of this repository runs, and may refuse.
+        """
         ...
 
 
@@ -59,12 +62,12 @@ class LocalTarget:
         """Return its present commit; None if there is no such branch."""
         return self.git.branch_tip(self.name)
 
-    def swap(self, old: str, new: str, message: str) -> str:
+    def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
         """Move it from `old` to `new` as `Target.swap`."""
-        if self.git.update_ref(self.ref, new, old, message=message, hooks=True, extra={LANDING: self.ref}):
+        if self.git.update_ref(self.ref, new, old, message=message, hooks=hooks, extra={LANDING: self.ref}):
             return ""
-        return (f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock, and check "
-                "that no reference-transaction hook forbids it")
+        hint = ", and check that the reference-transaction hook does not forbid it" if hooks else ""
+        return f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock{hint}"
 
 
 class RemoteTarget:
@@ -96,7 +99,7 @@ class RemoteTarget:
                          self.remote, f"+{self.ref}:{self.copy}", timeout=_NETWORK_SECONDS, durable=True)
         return self.git.rev(self.copy)
 
-    def swap(self, old: str, new: str, message: str) -> str:
+    def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
         """Move it as `Target.swap`. The outcome of an interrupted push is unknown until `tip` is asked."""
         self._answer = (float("-inf"), None)
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,

@@ -82,7 +82,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
                      **task: object) -> tuple[Launch, run_records.Task]:
     """Create a run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
     repo = validate_repository(target)
-    git = Git(repo)
+    git = Git(repo, home=runtime.home)
     git.check_branch_space()
     base = git.current_branch()
     if base is None:

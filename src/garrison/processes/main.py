@@ -120,7 +120,7 @@ def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
         from garrison.processes.repair import load_plan
 
         plan = load_plan(runtime, launch)
-    git = Git(Path(launch.repo))
+    git = Git(Path(launch.repo), home=runtime.home)
     with contextlib.suppress(GarrisonError, OSError):  # the guardian reports a repository that is gone
         _ = git.common  # costs a git process
     return lambda incarnation: Guardian(runtime, incarnation, launch, plan, git)

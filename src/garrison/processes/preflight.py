@@ -16,6 +16,7 @@ from garrison.agents import registry
 from garrison.agents.config_check import check_configuration
 from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
+from garrison.merge import hooks
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
 from garrison.pipeline.graph import DialectError
@@ -81,6 +82,8 @@ class LaunchRequest:
     allow_foreign_imports: bool = False
     land: str | None = None
     approve: bool = False
+    gate_from_target: list[str] = field(default_factory=list)
+    with_hooks: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     for finding in lint(graph, rules=REPORTED_RULES):
         report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
     repo = validate_repository(request.target)
-    git = Git(repo)
+    git = Git(repo, home=runtime.home)
     git.check_branch_space()
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
@@ -280,12 +283,15 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     if gate is None and not request.no_gate:
         raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (or set gate= in the graph), or "
                       "--no-gate to land untested")
-    config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files))
+    fixed = request.gate_from_target or (list(recorded.gate_from_target) if recorded else [])
+    asked = hooks.record(git) if request.with_hooks else recorded.hooks if recorded else ""
+    config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files), hooks=asked,
+                         gate_from_target=tuple(fixed))
     why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
                                 processor=queue.is_processor_running())
     if why:
         raise Refused(why)
-    launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files)
+    launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files, gate_from_target=fixed, hooks=asked)
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                   run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
@@ -348,7 +354,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
                       + f"; {retry}start another with --new", EXIT[state.status])
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
-    git = Git(validate_repository(Path(launch.repo)))
+    git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
     tip = git.rev(f"refs/heads/{launch.base}")
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")

@@ -68,12 +68,12 @@ def find_repositories(home: Path, repo: Path | None, run: str | None,
                 and (launch := _read_launch(home, recorded, report)) is not None]
     bases = {launch.run_id: launch.base for launch in launches}
     if repo is not None:
-        return [RescueRepository(_open(repo), bases)]
+        return [RescueRepository(_open(repo, home), bases)]
     repositories: dict[Path, RescueRepository] = {}
     gone = []
     for path in dict.fromkeys(launch.repo for launch in launches):
         try:
-            git = _open(Path(path))
+            git = _open(Path(path), home)
             repositories.setdefault(git.common, RescueRepository(git, bases))
         except GarrisonError:
             gone.append(path)
@@ -93,8 +93,8 @@ def _read_launch(home: Path, run: str, report: Callable[[str], None]) -> Launch 
         return None
 
 
-def _open(path: Path) -> Git:
-    git = Git(path)
+def _open(path: Path, home: Path) -> Git:
+    git = Git(path, home=home)
     git.common  # noqa: B018  # Refused if there is no repository
     return git
 

@@ -71,7 +71,7 @@ def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
 def configure(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
     """Record the gate of the run's own branch."""
     queue.configure(QueueConfig(launch.node_gate, launch.setup, launch.node_gate is None, gate_timeout,
-                                tuple(launch.lock_files)))
+                                tuple(launch.lock_files), gate_from_target=tuple(launch.gate_from_target)))
 
 
 def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
@@ -93,7 +93,8 @@ def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None
     if queue.target != launch.base:
         configure(queue, launch, gate_timeout)
     elif launch.gate or launch.no_gate:
-        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, gate_timeout, tuple(launch.lock_files)))
+        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, gate_timeout, tuple(launch.lock_files),
+                                    hooks=launch.hooks, gate_from_target=tuple(launch.gate_from_target)))
 
 
 def has_own_commits(git: Git, launch: Launch, tip: str) -> bool:

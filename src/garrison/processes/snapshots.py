@@ -86,8 +86,9 @@ class Snapshotter:
         atomic.make_directory(self._log.parent)
         self._log.unlink(missing_ok=True)
         limit = self.runtime.timing.rescue_limit
-        argv = [sys.executable, "-P", "-m", "garrison.processes.snapshots", "--repo", self.launch.repo, "--tree",
-                str(self.worktree), "--stem", rescue_stem(self.launch.run_id, self.task.node, self.task.attempt, LIVE),
+        argv = [sys.executable, "-P", "-m", "garrison.processes.snapshots", "--home",
+                str(self.runtime.home), "--repo", self.launch.repo, "--tree", str(self.worktree), "--stem",
+                rescue_stem(self.launch.run_id, self.task.node, self.task.attempt, LIVE),
                 "--base", self.launch.onto, "--limit", str(limit)]
         env = self.runtime.environment(self.launch, {"GARRISON_LIFE": self.incarnation.marker})
         self._job = Job.start(argv, env=env, cwd=self.runtime.home, log=self._log, now=now, timeout_s=limit * 2)
@@ -131,13 +132,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     import argparse  # only for this program: a runner imports the module for `Snapshotter`
 
     parser = argparse.ArgumentParser(prog="garrison.processes.snapshots")
-    for name in ("--repo", "--tree", "--stem", "--base"):
+    for name in ("--home", "--repo", "--tree", "--stem", "--base"):
         parser.add_argument(name, required=True)
     parser.add_argument("--limit", type=float, default=120.0)
     options = parser.parse_args(argv)
     node = options.stem.split("/")[-2]
     try:
-        ref = Git(Path(options.repo)).save_interval_snapshot(
+        ref = Git(Path(options.repo), home=Path(options.home)).save_interval_snapshot(
             Path(options.tree), options.stem, f"garrison: what {node} had at an interval", options.base,
             timeout=options.limit)
     except (GarrisonError, OSError) as error:

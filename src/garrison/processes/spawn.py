@@ -145,7 +145,7 @@ def _record_session(runtime: Runtime, leased: Identity, session: Session) -> Non
 
 def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path, marker: str) -> dict[str, str]:
     """Return the environment that set-up, acceptance and agents of a node share."""
-    number = slots.claim_number(Git(Path(launch.repo)), worktree.parent.parent, worktree)
+    number = slots.claim_number(Git(Path(launch.repo), home=runtime.home), worktree.parent.parent, worktree)
     return runtime.environment(launch, {
         "GARRISON_SLOT": str(number), "GARRISON_LIFE": marker, "GARRISON_TREE": str(worktree),
         "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt)})

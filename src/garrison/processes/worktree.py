@@ -283,9 +283,9 @@ class OrphanedWorktree:
     what: str
 
 
-def run_repository(launch: Launch, repo: Path | None = None) -> Git:
+def run_repository(home: Path, launch: Launch, repo: Path | None = None) -> Git:
     """Return the repository of a run, or `repo` if it was moved there; Refused if there is none."""
-    git = Git(repo or Path(launch.repo))
+    git = Git(repo or Path(launch.repo), home=home)
     git.common  # noqa: B018
     return git
 

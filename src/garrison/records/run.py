@@ -67,6 +67,10 @@ class Launch:
     """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
     approve: bool = False
     """True if a person has to approve the work of every node before it lands."""
+    gate_from_target: list[str] = field(default_factory=list)
+    """Patterns of files that the gate sees as the target has them."""
+    hooks: str = ""
+    """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
 
     @property
     def onto(self) -> str:

@@ -66,7 +66,7 @@ def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Revie
         entry.run, entry.node, entry.attempt, entry.id, entry.status, entry.target,
         [spell_hidden(line) for line in git.log_oneline(f"{base}..{entry.oid}", 50)[::-1]],
         git.run("diff", "--stat=100", base, entry.oid, "--").out.rstrip(),
-        spell_hidden(git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, entry.oid, "--").out),
+        spell_hidden(git.run("diff", "--no-color", base, entry.oid, "--").out),
         _evidence(run_records.load(Task, folder / "task.json"), result, folder))
 
 

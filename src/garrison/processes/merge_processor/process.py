@@ -146,7 +146,7 @@ class Processor:
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch) -> None:
         self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
-        git = Git(Path(launch.repo))
+        git = Git(Path(launch.repo), home=runtime.home)
         queues = (run_branch.node_queue(runtime, launch, incarnation.token, git),
                   run_branch.landing_queue(runtime, launch, incarnation.token, git))
         self.workers = [QueueWorker(self, queue) for queue in queues if queue is not None]

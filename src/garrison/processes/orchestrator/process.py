@@ -84,7 +84,7 @@ class Orchestrator:
         self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         assert incarnation.identity.worktree is not None
         self.worktree = Path(incarnation.identity.worktree)
-        self.git = Git(Path(launch.repo))
+        self.git = Git(Path(launch.repo), home=runtime.home)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
         self.hook = incarnation.read_hook()
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)

@@ -74,7 +74,7 @@ class Runner:
         self.orchestrator_key = Key("orchestrator", task.node, launch.run_id)
         self.branch = branch_name(launch.run_id, task.node)
         path = worktree_path(launch, task.node)
-        self.git = Git(Path(launch.repo))
+        self.git = Git(Path(launch.repo), home=runtime.home)
         queue = run_branch.node_queue(runtime, launch, incarnation.token, self.git)
         self.merge_client = MergeClient(queue, task, self.branch, incarnation.key.full)
         journal = Writer(self.files.process_journal(f"runner-{task.node}"), incarnation.token)

@@ -4,8 +4,9 @@
   fsmonitor daemon, no signing prompt, no terminal prompt, no line-ending check that refuses a commit, no descent into
   submodules, and no foreign `GIT_*` variable (a hook or an agent that runs us must not redirect us into another
   repository). Messages are English (`LC_ALL=C`).
-- The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: a
-  `reference-transaction` hook may refuse to move the target, and is asked before a run begins.
+- The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: with
+  `--with-hooks` a `reference-transaction` hook may refuse to move the target, and is asked before a run begins.
+- No program runs that the repository's configuration names, unless a person launched a run with it (`neutral.py`).
 - Nothing here switches, resets or cleans a checkout that garrison did not create. Reading a worktree's state writes
   through a temporary index.
 - Errors are `GitError`: one line, with git's own message.
@@ -37,7 +38,7 @@ class Git(Rescues):
     """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
 
 
-def open_repository(path: Path) -> Git:
+def open_repository(path: Path, home: Path | None = None) -> Git:
     """Open the repository that `path` is in, from its top directory; Refused as `validate_repository`."""
     top, common = locate_repository(path)
-    return Git(top, common=common)
+    return Git(top, common=common, home=home)

@@ -1,6 +1,7 @@
 """Repository: run git in one, name it by its key, and tell which repositories garrison can work on.
 
-Each call of git is a short-lived child with our settings on top of the user's.
+Each call of git is a short-lived child with our settings on top of the user's, neutral to what agents may have put into
+the repository (`neutral.py`, `configuration.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
+from garrison.system.git.configuration import Unneutral, neutral_variables
+from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-SETTINGS = tuple(part for setting in (
-    "gc.auto=0", "maintenance.auto=false", "core.fsmonitor=false", "commit.gpgsign=false", "core.safecrlf=false",
-    "submodule.recurse=false", "merge.verifySignatures=false") for part in ("-c", setting))
-"""Settings that every call overrides."""
-NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-"""Added unless a call asks for the user's hooks: they are meant for people's commits, and a failing one stops git."""
 DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
 """Added where objects or refs must survive a power cut."""
 NAME, EMAIL = "garrison", "garrison@localhost"
@@ -64,8 +61,10 @@ class Answer(NamedTuple):
 class Repository:
     """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
 
-    def __init__(self, root: Path, environ: Mapping[str, str] | None = None, common: Path | None = None) -> None:
-        self.root = root
+    def __init__(self, root: Path, environ: Mapping[str, str] | None = None, common: Path | None = None,
+                 home: Path | None = None) -> None:
+        """Open a repository. `home`: the home whose launches say which programs of its configuration are trusted."""
+        self.root, self.home = root, home
         self._environment = environment(environ)
         if common is not None:
             self.common = common  # the caller knows it: git need not be asked
@@ -92,8 +91,17 @@ class Repository:
             hooks: the user's hooks may run, and refuse.
             timeout: seconds after which git is killed.
         """
-        command = ["git", *SETTINGS, *(() if hooks else NO_HOOKS), *(DURABLE if durable else ()), *arguments]
-        env = {**self._environment, **(extra or {})}
+        name, *rest = arguments
+        command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
+        where = Path(extra["GIT_DIR"]) if extra and "GIT_DIR" in extra else cwd or self.root
+        try:
+            neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self._environment,
+                                        network=name in NETWORK, hooks=hooks)
+        except Unneutral as error:
+            if check:
+                raise GitError(arguments, 128, f"fatal: {error}") from error
+            return Answer(128, "", f"fatal: {error}")
+        env = {**self._environment, **neutral, **(extra or {})}
         try:
             if text is None:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
@@ -122,7 +130,7 @@ def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of our git: `source` (default: ours) without `GIT_*`, English, without prompts."""
     kept = {name: value for name, value in (os.environ if source is None else source).items()
             if not name.startswith("GIT_")}
-    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    return {**kept, "LC_ALL": "C", **VARIABLES}
 
 
 def split(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
+from garrison.system.git.neutral import ONTO_ANOTHER
 from garrison.system.git.repository import GitError, split
 from garrison.system.git.worktrees import Worktrees
 
@@ -183,5 +184,5 @@ class Submodules(Worktrees):
 
     def _push_to_store(self, refs: Mapping[str, str]) -> None:
         assert self.store is not None
-        self.run("push", "--quiet", "--no-recurse-submodules", str(self.store),
+        self.run("push", "--quiet", "--no-recurse-submodules", f"--receive-pack={ONTO_ANOTHER}", str(self.store),
                  *(f"+{oid}:{ref}" for ref, oid in refs.items()), durable=True)

@@ -18,7 +18,7 @@ from garrison.system.git.repository import CONTENTION, EMAIL, NAME, GitError, at
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_UNLOGGED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.logAllRefUpdates", "GIT_CONFIG_VALUE_0": "false"}
+_UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index beside the worktree's own; the pid follows."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--", ".")
@@ -173,7 +173,7 @@ class Worktrees(Commits):
         HEAD's reflog, which would keep every commit from being collected.
         """
         (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
-        self.run("checkout", "-q", "-f", "--detach", commit, "--", cwd=path, extra=_UNLOGGED)
+        self.run(*_UNLOGGED, "checkout", "-q", "-f", "--detach", commit, "--", cwd=path)
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose process is gone; never those of the main worktree.

@@ -135,6 +135,21 @@ def test_a_process_without_a_fingerprint_makes_a_turn_at_each_timer() -> None:
     assert process.turns == 5
 
 
+class RunsGit(Quiet):
+    """Idle process whose turn waits for a child of its own, as one that asks git does."""
+
+    def turn(self) -> bool:
+        subprocess.run(["true"], check=True)
+        return super().turn()
+
+
+def test_a_turn_that_runs_git_does_not_bring_the_next_one() -> None:
+    process = RunsGit(5, blind=True)
+    begun = time.monotonic()
+    drive(process, RESCAN)
+    assert time.monotonic() - begun >= 4 * RESCAN * 0.95
+
+
 def test_with_a_short_heartbeat_timeout_each_timer_brings_a_turn() -> None:
     process = Quiet(20)
     drive(process, 0.001, beat_timeout=2.0)
@@ -150,7 +165,8 @@ class NoInotify:
         self.waits: list[float] = []
 
     def wait(self, seconds: float) -> Wakeup:
-        self.waits.append(seconds)
+        if seconds:  # else it only asks what happened during the turn
+            self.waits.append(seconds)
         return Wakeup()
 
     def close(self) -> None: ...

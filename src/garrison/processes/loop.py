@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from garrison.config import Timing
     from garrison.processes.runtime import Runtime
     from garrison.supervise.incarnation import Incarnation
+    from garrison.system.event_loop import Wakeup
 
 
 TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
@@ -109,6 +110,8 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
             elif errors.last or not is_watching:
                 # The exit of the git that failed must not wake the loop: it would retry without a pause.
                 received = (*event_loop.wait(0.0).signals, *event_loop.wait(_pause(process, runtime)).signals)
+            elif is_more_than_own_children(during := event_loop.wait(0.0)):
+                received = during.signals
             else:
                 received = _wait(process, incarnation, runtime, event_loop, fingerprint)
             for signum in received:
@@ -122,6 +125,16 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
         return FENCED_EXIT
     finally:
         event_loop.close()
+
+
+def is_more_than_own_children(during: Wakeup) -> bool:
+    """Return whether what happened during a turn calls for another. Pure.
+
+    A turn that runs git gets a SIGCHLD of it. If that brought the next turn, such a process would never sleep. The end
+    of a watched process is known by its pidfd, not by the signal.
+    """
+    others = during.processes or during.directories or during.descriptors
+    return bool(others) or any(signum != signal.SIGCHLD for signum in during.signals)
 
 
 def _await_removal(home: Path) -> None:

@@ -11,27 +11,35 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
+from garrison.doctor.confinement import prove
 from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine
 from garrison.doctor.findings import Finding
 from garrison.processes.runtime import Runtime
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.probe import describe_mode, machine
+from garrison.sandbox.rights import read_rights
 
 
 @click.command(cls=Command, examples=(
     ("garrison doctor", "check only; exit 1 if there are problems"),
     ("garrison doctor --fix", "repair what can be repaired; nothing that is not garrison's is touched"),
+    ("garrison doctor --sandbox", "try to escape from the sandbox in every way; exit 1 if one succeeds"),
 ))
 @click.option("--fix", is_flag=True, help="Repair what was found.")
 @click.option("--repo", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Check only this repository's worktrees.")
+@click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
 @json_option
 @home_option
-def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int:
+def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str | None) -> int:
     """Find stale leases, orphans, leftover sessions and worktrees, torn files, and problems of the machine.
 
     Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
     is not a problem. Exit code 0 if there are no problems, or all were repaired.
     """
     runtime = Runtime.real(find_home(home))
+    if sandbox:
+        return _prove_sandbox(runtime, as_json=as_json)
     findings = examine(runtime, repo, time.sleep)
     if fix:
         findings = apply_fixes(runtime, findings)
@@ -40,6 +48,21 @@ def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int
     else:
         _print_findings(findings, fix=fix)
     return 1 if any(finding.wrong for finding in findings) else 0
+
+
+def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
+    """Print what each attempt to escape came to; return 1 if the mode in effect is not held."""
+    rights = read_rights(runtime.home, Role.AGENT, environ=runtime.environ)
+    proof = prove(rights, runtime.environ)
+    if as_json:
+        print_json({"mode": proof.mode, "network": rights.network,
+                    "escapes": {escape.key: verdict for escape, verdict in proof.verdicts}})
+    else:
+        print_table(("ESCAPE", "RESULT"), [(escape.text, verdict) for escape, verdict in proof.verdicts])
+        print_message(describe_mode(proof.mode, machine()))
+    if proof.escaped:
+        print_message(f"{len(proof.escaped)} escapes succeeded that the mode {proof.mode} promises to refuse")
+    return 1 if proof.escaped or proof.mode is Mode.NONE else 0
 
 
 def _print_findings(findings: list[Finding], *, fix: bool) -> None:

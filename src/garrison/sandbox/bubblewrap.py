@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from garrison.sandbox.machine import Machine
 
 PROGRAM = "bwrap"
+KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")
+"""Parts of /proc that set up the kernel. Their owner is the real root, which root inside is, too: without capabilities,
+but allowed to write what its owner may write, `sys/kernel/core_pattern` among it. Bubblewrap 0.8 guards two of them."""
+_OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
+                                  for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
 RUN = ("/bin/sh", "-c", 'exec "$0" "$@"')
 """Starts the command inside, so that a program that is missing ends with 127, as outside."""
@@ -26,7 +31,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     words = [machine.bubblewrap, *NAMESPACES, *(("--unshare-net",) if makes_network else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
              "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
-    words += ["--dev", "/dev", *(("--proc", "/proc") if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]
+    words += ["--dev", "/dev", *(_OWN_PROC if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]
     for step in steps:
         words += _WORDS[step.step](step)
     return [*words, "--remount-ro", "/", "--", *RUN, *argv]

@@ -25,6 +25,7 @@ GAPS = (
     "processes outside, their command lines and the machine's shared memory can be seen",
     "objects and branches of the repository can be written and removed, those of other nodes too",
     "programs that an agent leaves running are only found by their marks",
+    "root may read devices, and anybody may make user namespaces",
 )
 """What Landlock does not hold, whatever its ABI."""
 _GAPS_OF_ABI = {

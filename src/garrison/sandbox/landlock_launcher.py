@@ -26,6 +26,7 @@ def main(words: list[str]) -> int:
             ports = [int(port) for port in value.split(",") if port]
     command = words[1:]
     try:
+        landlock.drop_capabilities()
         landlock.restrict(writable=writable, connect=ports, bind=None if ports is None else (), scoped=True)
         os.execvp(command[0], command)
     except OSError as error:

@@ -20,6 +20,7 @@ from garrison.config import homes_list
 from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
+from garrison.sandbox.landlock import gaps
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode
 from garrison.system import landlock, processes
@@ -65,6 +66,16 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
     if wanted is Mode.AUTO:
         lack = f"{able.refusal}, and {lack}"
     raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set mode = \"none\" in [sandbox] of config.toml")
+
+
+def describe_mode(mode: Mode, able: Machine) -> str:
+    """Return a line that says which mode holds and what it does not hold. Pure."""
+    if mode is Mode.NONE:
+        return "sandbox: none; agents and gates can do whatever you can"
+    if mode is Mode.LANDLOCK:
+        return f"sandbox: landlock {able.landlock}; not held: {'; '.join(gaps(able.landlock))}"
+    return "sandbox: bubblewrap" + ("" if able.has_own_proc else "; not held: the names and command lines of processes "
+                                                                 "outside can be seen (/proc is shared)")
 
 
 def remedy(able: Machine) -> str:

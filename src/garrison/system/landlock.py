@@ -17,6 +17,7 @@ PORTS_ABI, SCOPES_ABI = 4, 6
 """ABI from which TCP ports, and signals and abstract sockets, can be restricted."""
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ONLY_VERSION, _PATH_BENEATH, _NET_PORT, _NO_NEW_PRIVILEGES = 1, 1, 2, 38
+_DROP_FROM_BOUNDING_SET = 24
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPES = 3  # abstract Unix sockets, signals
 _WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
@@ -65,6 +66,14 @@ def restrict(*, writable: Iterable[str | Path] | None = None, connect: Iterable[
         _call_checked(_RESTRICT, rules, 0)
     finally:
         os.close(rules)
+
+
+def drop_capabilities() -> None:
+    """Take from root, and all that it starts later, what it may do beyond other users; others have nothing to lose."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = 0
+    while os.geteuid() == 0 and libc.prctl(_DROP_FROM_BOUNDING_SET, number, 0, 0, 0) == 0:
+        number += 1  # until the kernel knows no further one; execve gives root what the set still has
 
 
 def _given(ports: Iterable[int] | None, right: int) -> int:

@@ -1,0 +1,122 @@
+"""Proof of the sandbox on this machine: try each escape inside a real one, as an agent would."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import GarrisonError
+from garrison.sandbox import escape_attempts
+from garrison.sandbox.confine import confine
+from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.place import Mode, Place, Rights, Role
+from garrison.sandbox.probe import choose_mode, machine
+from garrison.system import landlock, processes
+
+ATTEMPTS = Path(escape_attempts.__file__)
+_MARK = "garrison-doctor-outside"
+_DEADLINE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the attempts showed."""
+
+    mode: Mode
+    verdicts: tuple[tuple[Escape, Verdict], ...]
+
+    @property
+    def escaped(self) -> list[Escape]:
+        """Return the escapes that the mode promises to refuse, and did not."""
+        return [escape for escape, verdict in self.verdicts if verdict is Verdict.ESCAPED]
+
+
+def prove(rights: Rights, environ: Mapping[str, str]) -> Proof:
+    """Try every escape under these rights; Refused if their mode cannot be held here.
+
+    Without a sandbox nothing is tried: all would succeed, on the real machine.
+    """
+    if rights.mode is Mode.NONE:
+        return Proof(Mode.NONE, ())
+    mode = choose_mode(rights.mode, machine())
+    succeeded = _try_all(rights, environ)
+    return Proof(mode, tuple((escape, judge(escape, succeeded[escape.key], mode, rights.network, landlock.abi()))
+                             for escape in ESCAPES))
+
+
+def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-doctor-")))
+        facts = stack.enter_context(_targets(root))
+        worktree = root / "trees/node"
+        worktree.mkdir(parents=True)
+        place = Place(Role.AGENT, rights, worktree, root / "trees/.node.sandbox")
+        env = {**environ, "HOME": str(root / "user"), "GARRISON_HOME": str(root / "home"),
+               "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
+        confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
+        done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors="replace", timeout=_DEADLINE, check=False,
+                              start_new_session=True)
+        Path("/usr/local/escaped").unlink(missing_ok=True)
+        if done.returncode or not done.stdout.strip():
+            raise GarrisonError(f"the sandbox could not be tried: exit {done.returncode}: {done.stderr.strip()[-300:]}")
+        # What it wrote may lie in its own copy of a folder: outside counts.
+        succeeded: dict[str, bool] = json.loads(done.stdout)
+        for key, name in (("write_sibling", "sibling"), ("write_home", "home"), ("write_user", "user")):
+            succeeded[key] = (Path(facts[name]) / "escaped").exists()
+        succeeded["daemon"] = _is_left(facts["daemon"])
+        return succeeded
+
+
+@contextmanager
+def _targets(root: Path) -> Iterator[dict[str, Any]]:
+    """Make what the attempts try to reach: folders with a secret, a process, and servers."""
+    facts: dict[str, Any] = {"mark": _MARK, "daemon": f"garrison-doctor-daemon-{os.getpid()}"}
+    for name in ("sibling", "home", "user"):
+        folder = root / ("trees/sibling" if name == "sibling" else name)
+        folder.mkdir(parents=True)
+        (folder / "secret").write_text("secret")
+        facts[name] = str(folder)
+    with ExitStack() as stack:
+        for family, address in ((socket.AF_UNIX, str(root / "socket")), (socket.AF_UNIX, f"\0{root}"),
+                                (socket.AF_INET, ("127.0.0.1", 0))):
+            server = stack.enter_context(socket.socket(family))
+            server.bind(address)
+            server.listen()
+        outside = subprocess.Popen(["/bin/sh", "-c", "while :; do sleep 1; done", _MARK], start_new_session=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(outside.wait)
+        stack.callback(outside.kill)
+        yield {**facts, "pid": outside.pid, "unix": str(root / "socket"), "abstract": str(root),
+               "port": server.getsockname()[1]}
+
+
+def _is_left(mark: str) -> bool:
+    """Return whether a process with this word in its command line outlives the sandbox; end it."""
+    left: list[processes.ProcessRow] = []
+    until = time.monotonic() + 2.0
+    while True:
+        left = [row for row in processes.list_processes() if mark.encode() in _command_line(row.pid)]
+        if not left or time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    for row in left:
+        processes.send(row.pid, row.ticks, 9)
+    return bool(left)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

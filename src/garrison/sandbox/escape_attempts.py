@@ -1,0 +1,154 @@
+"""Attempts to escape, run inside a sandbox as a file of its own: prints as JSON which of them succeeded.
+
+    python -I escape_attempts.py FACTS    # JSON: paths, pid and sockets of the attempt's targets outside
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
+Facts = Mapping[str, Any]
+
+
+def write(path: str) -> bool:
+    """Return whether a new file can be made in a folder."""
+    target = Path(path, "escaped")
+    target.write_text("x")
+    return True
+
+
+def read(path: str) -> bool:
+    """Return whether the secret in a folder can be read."""
+    return Path(path, "secret").read_text() == "secret"
+
+
+def _link_out(facts: Facts) -> bool:
+    link = Path("link-out")
+    link.unlink(missing_ok=True)
+    link.symlink_to(facts["sibling"])
+    return write(str(link))
+
+
+def _signal(facts: Facts) -> bool:
+    os.kill(facts["pid"], 0)
+    return _is_outer(facts)
+
+
+def _is_outer(facts: Facts) -> bool:
+    """Return whether the pid is that of the process outside, not of one of our own with the same number."""
+    return facts["mark"].encode() in Path(f"/proc/{facts['pid']}/cmdline").read_bytes()
+
+
+def _trace(facts: Facts) -> bool:
+    return _is_outer(facts) and ctypes.CDLL(None, use_errno=True).ptrace(_PTRACE_SEIZE, facts["pid"], 0, 0) == 0
+
+
+def _connect(family: int, address: Any) -> bool:
+    with socket.socket(family) as client:
+        client.settimeout(2)
+        client.connect(address)
+    return True
+
+
+def _mount(_facts: Facts) -> bool:
+    """Mount over a folder of our own, and undo it: a success may be on the real machine."""
+    folder, libc = Path("mounted").absolute(), ctypes.CDLL(None, use_errno=True)
+    folder.mkdir(exist_ok=True)
+    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, None):
+        return False
+    libc.umount2(bytes(folder), 2)
+    return True
+
+
+def _user_namespace(_facts: Facts) -> bool:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0 else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _capabilities(_facts: Facts) -> bool:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("CapEff:")[2].split()[0], 16) != 0
+
+
+def _new_privileges(_facts: Facts) -> bool:
+    return bool(ctypes.CDLL(None).prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0)
+
+
+def _opens(*paths: str) -> bool:
+    for path in paths:
+        with suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY))
+            return True
+    return False
+
+
+def _devices(_facts: Facts) -> bool:
+    disks = [f"/dev/{path.name}" for path in Path("/sys/block").iterdir()] if Path("/sys/block").is_dir() else []
+    for path in ("/dev/mem", "/dev/kmsg", *disks, "/dev/vda", "/dev/sda"):
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            return True
+    return False
+
+
+def _terminal(_facts: Facts) -> bool:
+    descriptor = os.open("/dev/tty", os.O_RDWR)
+    fcntl.ioctl(descriptor, termios.TIOCSTI, b"\0")
+    return True
+
+
+def _daemon(facts: Facts) -> bool:
+    """Leave a process running that only its command line tells; whether it stays is seen outside."""
+    subprocess.Popen(["/bin/sh", "-c", "trap '' HUP TERM; while :; do sleep 1; done", facts["daemon"]], env={},
+                     start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                     stderr=subprocess.DEVNULL)
+    return True
+
+
+ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
+    "write_sibling": lambda facts: write(facts["sibling"]), "read_sibling": lambda facts: read(facts["sibling"]),
+    "write_home": lambda facts: write(facts["home"]), "read_home": lambda facts: read(facts["home"]),
+    "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),
+    "link_out": _link_out, "write_system": lambda _: write("/usr/local"),
+    "read_shadow": lambda _: bool(Path("/etc/shadow").read_bytes()), "see_process": _is_outer,
+    "signal_process": _signal,
+    "read_environment": lambda facts: _is_outer(facts) and bool(Path(f"/proc/{facts['pid']}/environ").read_bytes()),
+    "process_root": lambda facts: read(f"/proc/{facts['pid']}/root{facts['sibling']}"), "trace_process": _trace,
+    "unix_socket": lambda facts: _connect(socket.AF_UNIX, facts["unix"]),
+    "abstract_socket": lambda facts: _connect(socket.AF_UNIX, "\0" + facts["abstract"]),
+    "tcp": lambda facts: _connect(socket.AF_INET, ("127.0.0.1", facts["port"])),
+    "mount": _mount, "user_namespace": _user_namespace, "capabilities": _capabilities,
+    "new_privileges": _new_privileges, "kernel_setting": lambda _: _opens("/proc/sys/kernel/core_pattern"),
+    "cgroup": lambda _: _opens("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/systemd/cgroup.procs"),
+    "device": _devices, "terminal": _terminal, "daemon": _daemon,
+}
+"""Key of an escape → the attempt; an error means that it was refused."""
+
+
+def main(argument: str) -> int:
+    """Try them all."""
+    facts, succeeded = json.loads(argument), {}
+    for key, attempt in ATTEMPTS.items():
+        succeeded[key] = False
+        with suppress(OSError, ValueError):
+            succeeded[key] = attempt(facts)
+    print(json.dumps(succeeded), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

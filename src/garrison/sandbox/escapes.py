@@ -1,0 +1,77 @@
+"""Escapes: what a confined process might try to reach beyond its place, and which modes refuse it. Pure data.
+
+Each is tried by `escape_attempts.py` inside a real sandbox, for `garrison doctor --sandbox`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from garrison.sandbox.place import Mode, Network
+
+_BOTH = frozenset({Mode.BUBBLEWRAP, Mode.LANDLOCK})
+_ONLY_BUBBLEWRAP = frozenset({Mode.BUBBLEWRAP})
+
+
+class Verdict(StrEnum):
+    """Result of an attempted escape."""
+
+    REFUSED = "refused"
+    NOT_PROMISED = "not held"
+    """It succeeded, and the mode does not promise to refuse it."""
+    ESCAPED = "ESCAPED"
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """Something that a confined process tries; `key` names it in `escape_attempts.py`."""
+
+    key: str
+    text: str
+    refused_by: frozenset[Mode] = _BOTH
+    is_network: bool = False
+    """Whether an open network allows it."""
+
+
+ESCAPES = (
+    Escape("write_sibling", "write into another worktree"),
+    Escape("read_sibling", "read another worktree", _ONLY_BUBBLEWRAP),
+    Escape("write_home", "write into garrison's home"),
+    Escape("read_home", "read garrison's home", _ONLY_BUBBLEWRAP),
+    Escape("write_user", "write into the user's home"),
+    Escape("read_user", "read the user's home", _ONLY_BUBBLEWRAP),
+    Escape("link_out", "write through a symbolic link that leads out"),
+    Escape("write_system", "write into a system folder"),
+    Escape("read_shadow", "read the passwords' file", _ONLY_BUBBLEWRAP),
+    Escape("see_process", "see a process outside", _ONLY_BUBBLEWRAP),
+    Escape("signal_process", "signal a process outside"),
+    Escape("read_environment", "read the environment of a process outside", _ONLY_BUBBLEWRAP),
+    Escape("process_root", "reach files through /proc/PID/root of a process outside", _ONLY_BUBBLEWRAP),
+    Escape("trace_process", "trace a process outside"),
+    Escape("unix_socket", "connect to a Unix socket outside", _ONLY_BUBBLEWRAP),
+    Escape("abstract_socket", "connect to an abstract socket outside", _BOTH, is_network=True),
+    Escape("tcp", "connect to a server outside on the loopback device", _BOTH, is_network=True),
+    Escape("mount", "mount a file system"),
+    Escape("user_namespace", "make a user namespace", _ONLY_BUBBLEWRAP),
+    Escape("capabilities", "have capabilities"),
+    Escape("new_privileges", "gain privileges by a setuid program"),
+    Escape("kernel_setting", "change a setting of the kernel"),
+    Escape("cgroup", "move into another control group"),
+    Escape("device", "open a disk or the kernel's memory", _ONLY_BUBBLEWRAP),
+    Escape("terminal", "type into a terminal (TIOCSTI)"),
+    Escape("daemon", "leave a process running", _ONLY_BUBBLEWRAP),
+)
+
+
+def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, abi: int) -> Verdict:
+    """Return what an attempt shows of a mode that promises to hold."""
+    if not succeeded:
+        return Verdict.REFUSED
+    if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
+        return Verdict.NOT_PROMISED
+    return Verdict.NOT_PROMISED if mode is Mode.LANDLOCK and abi < _NEEDED_ABI.get(escape.key, 1) else Verdict.ESCAPED
+
+
+_NEEDED_ABI = {"tcp": 4, "abstract_socket": 6, "signal_process": 6}
+"""Escape → Landlock's ABI that refuses it."""

@@ -1,0 +1,62 @@
+"""`garrison doctor --sandbox` tries the escapes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.sandbox.escape_attempts import ATTEMPTS
+from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.place import Mode, Network
+from garrison.sandbox.probe import machine
+from support import DEADLINE
+
+
+def doctor(home: Path, mode: str) -> tuple[int, Any]:
+    done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "doctor", "--sandbox", "--json"],
+                          env={**os.environ, "GARRISON_HOME": str(home), "GARRISON_SANDBOX": mode}, text=True,
+                          capture_output=True, timeout=DEADLINE, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
+def test_bubblewrap_refuses_every_escape_but_those_of_an_open_network(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[sandbox]\nnetwork = "open"\n')
+    code, body = doctor(tmp_path, "bubblewrap")
+    assert (code, body["mode"], set(body["escapes"])) == (0, "bubblewrap", set(ATTEMPTS))
+    assert {key for key, verdict in body["escapes"].items() if verdict != "refused"} == {"abstract_socket", "tcp"}
+    (tmp_path / "config.toml").write_text('[sandbox]\nnetwork = "none"\n')
+    assert set(doctor(tmp_path, "bubblewrap")[1]["escapes"].values()) == {"refused"}
+
+
+@pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+def test_landlock_holds_what_it_promises(tmp_path: Path) -> None:
+    code, body = doctor(tmp_path, "landlock")
+    assert (code, "ESCAPED" in body["escapes"].values()) == (0, False)
+    assert body["escapes"]["write_sibling"] == "refused"
+    assert body["escapes"]["read_sibling"] == "not held"
+
+
+def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    code, body = doctor(tmp_path, "none")
+    assert (code, body["mode"], body["escapes"]) == (1, "none", {})
+
+
+@pytest.mark.parametrize(("mode", "network", "abi", "verdict"), [
+    (Mode.BUBBLEWRAP, Network.NONE, 7, Verdict.ESCAPED), (Mode.BUBBLEWRAP, Network.OPEN, 7, Verdict.NOT_PROMISED),
+    (Mode.LANDLOCK, Network.ALLOW, 7, Verdict.ESCAPED), (Mode.LANDLOCK, Network.ALLOW, 3, Verdict.NOT_PROMISED)])
+def test_an_escape_that_succeeds_breaks_the_promise_only_where_there_is_one(
+        mode: Mode, network: Network, abi: int, verdict: Verdict) -> None:
+    escape = Escape("tcp", "connect", is_network=True)
+    assert judge(escape, True, mode, network, abi) is verdict
+    assert judge(escape, False, mode, network, abi) is Verdict.REFUSED
+
+
+def test_every_escape_has_an_attempt() -> None:
+    assert [escape.key for escape in ESCAPES] == list(ATTEMPTS)

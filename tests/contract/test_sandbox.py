@@ -78,6 +78,7 @@ ESCAPES = {
     "read the shadow file": "cat /etc/shadow",
     "mount": "mount -t tmpfs none /mnt",
     "make a user namespace": "unshare -r true",
+    "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
 }
 BY_LANDLOCK = {"write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
                "mount"}

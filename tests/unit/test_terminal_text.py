@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system.terminal_text import clean, clean_lines, fit, pad, spell_hidden, width, wrap
+from garrison.system.terminal_text import OutputFilter, clean, clean_lines, fit, pad, spell_hidden, width, wrap
 
 HOSTILE = [
     ("\x1b[31mred\x1b[0m", "red"),
@@ -61,3 +61,19 @@ def test_wrapped_lines_fit_and_lose_nothing(text: str, columns: int) -> None:
     lines = wrap(text, columns)
     assert all(width(line) <= columns for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("printed, shown", [
+    (b"\x1b[1;31mred\x1b[0m\x1b[K\n", b"\x1b[1;31mred\x1b[0m\x1b[K\n"),
+    (b"a\x1b]52;c;ZXZpbA==\x07b", b"ab"),
+    (b"a\x1b]0;title\x1b\\b\x1bP$q\x1b\\c", b"abc"),
+    (b"a\x1b[2J\x1b[6n\x1b[c\x1bcb\x9b\x0e", b"ab\x9b"),
+    (b"a\x1b]unfinished\nb", b"a\nb"),
+    ("ü \u009b5n x".encode(), "ü 5n x".encode()),
+    (b"10%\r20%\r\n\ttab", b"10%\r20%\r\n\ttab"),
+])
+def test_of_a_programs_output_only_colours_reach_a_terminal(printed: bytes, shown: bytes) -> None:
+    """Seen: `garrison logs` passed on an agent's order to change the clipboard."""
+    assert OutputFilter().filter(printed) == shown
+    byte_by_byte = OutputFilter()
+    assert b"".join(byte_by_byte.filter(printed[at:at + 1]) for at in range(len(printed))) == shown

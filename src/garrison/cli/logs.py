@@ -1,7 +1,7 @@
 """`garrison logs`: print the output of an agent or of one of garrison's processes.
 
-Bytes are printed unchanged, piped or not: it is the output of the user's own agent. On a terminal, the escape sequences
-it left open are closed when the command ends, for whatever reason.
+Piped, bytes are printed unchanged. On a terminal, colours pass and all other escape sequences are removed: an agent may
+not write to the clipboard or move the cursor. Colours that it left on are reset when the command ends.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+from garrison.system.terminal_text import OutputFilter
 
 _POLL = 0.25
 """Seconds between two reads while following."""
@@ -145,6 +146,7 @@ class LogPrinter:
 
     def __init__(self) -> None:
         self.needs_reset = False
+        self._filter = OutputFilter() if sys.stdout.isatty() else None
 
     def print_from(self, path: Path, offset: int) -> int:
         """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start."""
@@ -158,7 +160,7 @@ class LogPrinter:
             file.seek(offset)
             while block := file.read(_BLOCK):
                 self.needs_reset = self.needs_reset or has_control_sequences(block)
-                sys.stdout.buffer.write(block)
+                sys.stdout.buffer.write(self._filter.filter(block) if self._filter else block)
                 offset += len(block)
         sys.stdout.flush()
         return offset

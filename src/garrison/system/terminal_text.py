@@ -1,7 +1,8 @@
 """Text for a person's terminal: sanitize it, measure it, fit and wrap it to a width.
 
 Reasons, labels and log tails are written by agents and count as hostile: `clean` removes escape sequences, control
-characters and changes of writing direction. Widths are in columns: a wide character has two, a combining one none.
+characters and changes of writing direction; `OutputFilter` removes all but colours from what a program prints. Widths
+are in columns: a wide character has two, a combining one none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,34 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u200b\u2
                      "\ufeff\U000e0000-\U000e0fff]|\r(?!\n)")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
+
+_HARMLESS = re.compile(rb"\x1b\[[0-9;:]*[mK]")
+_SEQUENCES_IN_BYTES = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\|(?=\n))|\x1b[ -/]+[0-~]|\x1b[0-Z\\`-~]"
+    rb"|\xc2[\x80-\x9f]|[\x00-\x06\x0b-\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?|\xc2)\Z")
+
+
+class OutputFilter:
+    """Filter of a program's output for a terminal, block by block: colours pass, nothing else that a terminal obeys.
+
+    Agents' output counts as hostile: a sequence may change the clipboard or the title, or make the terminal type.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def filter(self, block: bytes) -> bytes:
+        """Return what of the output so far may be shown; an unfinished sequence waits for its rest."""
+        block = self._rest + block
+        unfinished = _UNFINISHED.search(block)
+        end = unfinished.start() if unfinished else len(block)
+        self._rest = block[end:]
+        return _SEQUENCES_IN_BYTES.sub(_keep_harmless, block[:end])
+
+
+def _keep_harmless(found: re.Match[bytes]) -> bytes:
+    return found[0] if _HARMLESS.fullmatch(found[0]) else b""
 
 
 def clean(text: str) -> str:

@@ -1,0 +1,406 @@
+"""World of a hostile agent: a user's HOME with secrets, other programs, a run with a hostile and an honest agent.
+
+Everything is watched from outside, without garrison's code. The hostile agent knows all paths and pids: its scripts get
+them as variables (`World.variables`), so that only the confinement, and no ignorance, makes it fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from hostile.services import SHM_KEY
+from support import DEADLINE, Node, Place, git, make_repository, stat, wait_for
+
+HERE = Path(__file__).parent
+CHECKOUT = Path(os.environ.get("HOSTILE_CHECKOUT", HERE.parents[1]))
+"""The checkout whose garrison is attacked: this one, or by word an older edition."""
+NOBODY = 65534
+RUN = "r1"
+HOSTILE, HONEST = "evil", "good"
+
+
+class Confinement(StrEnum):
+    """How the agents of a run are confined, and where."""
+
+    NONE = "none"
+    BUBBLEWRAP = "bubblewrap"
+    UNPRIVILEGED = "bubblewrap, unprivileged"
+    NESTED = "bubblewrap, in a container"
+    LANDLOCK = "landlock"
+
+    @property
+    def setting(self) -> str:
+        """The value of `sandbox` in the configuration."""
+        return {Confinement.NONE: "none", Confinement.LANDLOCK: "landlock"}.get(self, "bubblewrap")
+
+
+def why_impossible(confinement: Confinement) -> str:
+    """Return why this machine cannot show a confinement; '' if it can."""
+    if confinement is Confinement.NONE:
+        return ""
+    if not (CHECKOUT / "src/garrison/sandbox/confine.py").exists():
+        return "this garrison confines nothing"
+    if confinement is Confinement.LANDLOCK:
+        return ""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    if confinement is Confinement.UNPRIVILEGED:
+        if os.geteuid() != 0:
+            return "needs root, to become another user"
+        if plain_python() is None:
+            return "no Python of this version that every user may run, or the checkout is not readable for all"
+        words = [*become_nobody(), "bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
+    elif confinement is Confinement.NESTED:
+        words = [*container(), "bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc",
+                 "true"]
+    else:
+        words = ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+    return "" if done.returncode == 0 else f"not possible on this machine: {done.stderr.strip()}"
+
+
+def become_nobody() -> list[str]:
+    return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--"]
+
+
+def container() -> list[str]:
+    """Return the words that enter a container: namespaces of its own, root in them only."""
+    return ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+            "--ipc", "--uts", "--"]
+
+
+def plain_python() -> Path | None:
+    """Return a Python of our version that every user may run; None if there is none, or our code is not readable."""
+    program = Path(f"/usr/bin/python3.{sys.version_info.minor}")
+    site = CHECKOUT / f".venv/lib/python3.{sys.version_info.minor}/site-packages"
+    done = subprocess.run([*become_nobody(), "test", "-x", program, "-a", "-r", site / "click/core.py"], check=False)
+    return program if done.returncode == 0 else None
+
+
+def make_environment(folder: Path, program: Path) -> Path:
+    """Make a virtual environment with our packages for another Python; return its program."""
+    version = f"python3.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "ours.pth").write_text(f"{CHECKOUT}/src\n{CHECKOUT}/.venv/lib/{version}/site-packages\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(program)
+    (folder / "pyvenv.cfg").write_text(f"home = {program.parent}\ninclude-system-site-packages = false\n")
+    return folder / "bin" / "python"
+
+
+class World(Place):
+    """One run with a hostile and an honest agent, and everything around it that could be harmed."""
+
+    def __init__(self, root: Path, confinement: Confinement, hostile: str = "") -> None:
+        make_repository(root / "repo")
+        self.confinement = confinement
+        self.secret = f"secret-{secrets.token_hex(8)}"
+        self.python = Path(sys.executable) if HERE.parents[1] == CHECKOUT else CHECKOUT / ".venv/bin/python"
+        self.services: subprocess.Popen[bytes] | None = None
+        self.orders = 0
+        self.most_memory = 0
+        super().__init__(root, env={"GARRISON_SANDBOX": confinement.setting, "GARRISON_RESCAN": "0.3"})
+        self.enter: list[str] = []
+        if confinement is Confinement.UNPRIVILEGED:
+            self.enter = become_nobody()
+            program = plain_python()
+            assert program is not None
+            self.python = make_environment(root / "environment", program)
+            self.env["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+        elif confinement is Confinement.NESTED:
+            self.enter = container()
+        elif os.geteuid() == 0:  # a host name of its own, which may be changed
+            self.enter = ["unshare", "--uts", "--"]
+        self.enter += [str(self.python), "-I", str(HERE / "login.py"), self.secret]
+        self.gate = root / "gate.sh"
+        self.remote = root / "remote.git"
+        self.others = root / "others"
+        self.port = free_port()
+        self.furnish()
+        self.env["PATH"] = f"{self.user}/.local/bin:{self.env['PATH']}"
+        self.env["SSH_AUTH_SOCK"] = str(self.others / "ssh-agent.sock")
+        self.env["ANTHROPIC_API_KEY"] = f"sk-ant-{self.secret}"
+        self.hostile = hostile or f"exec {self.python} .hostile/agent.py"
+
+    # ------------------------------------------------------------------------------------------------ making
+
+    def furnish(self) -> None:
+        """Write the user's files, a remote, the gate and what the other programs need."""
+        for name in (".ssh/id_ed25519", ".aws/credentials", ".netrc", ".git-credentials", ".config/gh/hosts.yml",
+                     ".claude/.credentials.json", ".docker/config.json", ".gnupg/private-keys-v1.d/key",
+                     ".bash_history", ".local/share/keyrings/login.keyring", "projects/other/notes.txt"):
+            path = self.user / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{self.secret}\n")
+            path.chmod(0o600)
+        (self.user / ".config/app").mkdir()
+        state = {"status": "fail", "failure_reason": self.secret, "notes": self.secret}
+        (self.user / ".config/app/state.json").write_text(json.dumps(state))
+        for name in (".bashrc", ".profile", ".local/bin/tool", ".cargo/bin/rustup-tool",
+                     ".config/systemd/user/timer.service", ".config/git/ignore"):
+            path = self.user / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("# the user's own\n")
+        (self.user / ".gitconfig").write_text("[user]\n\tname = A User\n\temail = user@example.org\n")
+        self.gate.write_text("test -f calc.py\n")
+        self.others.mkdir()
+        (self.root / "tmp-of-another").write_text(self.secret)
+        (self.home / "web").mkdir(parents=True)
+        (self.home / "web/tokens.json").write_text(self.secret)
+        Path(f"/dev/shm/hostile-{self.port}").write_text(self.secret)
+        folder = self.repo / ".hostile"
+        folder.mkdir()
+        shutil.copy(HERE / "agent.py", folder)
+        (self.repo / ".gitignore").write_text(".orders/\n")
+        git(self.repo, "add", "-A")
+        git(self.repo, "commit", "-qm", "Add an agent")
+        git(self.repo, "branch", "keep")
+        git(self.repo, "tag", "v1")
+        (self.repo / "calc.py").write_text("stashed\n")
+        git(self.repo, "stash")
+        git(self.root, "init", "-q", "--bare", str(self.remote))
+        git(self.repo, "remote", "add", "origin", str(self.remote))
+        git(self.repo, "push", "-q", "origin", "main")
+        self.start = git(self.repo, "rev-parse", "main")
+        self.lost = self.write_object()
+        self.give_away()
+
+    def give_away(self) -> None:
+        """Give everything to the user who runs garrison."""
+        if self.confinement is Confinement.UNPRIVILEGED:
+            give_away(self.root)
+
+    def write_object(self) -> str:
+        """Write an object that nothing refers to yet: the user's `git add` of a moment ago."""
+        done = subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=self.repo, input="a moment ago\n", text=True,
+                              capture_output=True, check=True)
+        return done.stdout.strip()
+
+    def spawn(self, words: list[object], log: str) -> subprocess.Popen[bytes]:
+        """Start a program as the world's user, in its container."""
+        with (self.root / log).open("ab") as output:
+            child = subprocess.Popen([*self.enter, *map(str, words)], env=self.env, cwd=self.root,
+                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        self.started.append(child)
+        return child
+
+    def program(self, *arguments: object) -> list[object]:
+        return [self.python, "-P", "-m", "garrison.cli.main", *arguments]
+
+    def run_command(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run a garrison command as the user, outside."""
+        return subprocess.run([*self.enter, *map(str, self.program(*arguments))], env=self.env, cwd=self.root,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DEADLINE)
+
+    def run_in_terminal(self, *arguments: object) -> bytes:
+        """Run a garrison command in a terminal of its own; return what the terminal was sent."""
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen([*self.enter, *map(str, self.program(*arguments))], env=self.env | {"TERM": "xterm"},
+                                 cwd=self.root, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 65536):
+                shown += data
+        os.close(ours)
+        child.wait(DEADLINE)
+        return shown
+
+    def begin_services(self) -> None:
+        """Start the user's other programs: in the run's container, outside of any agent's boundary."""
+        env = {**self.env, "VICTIM_TOKEN": self.secret}
+        words = [*self.enter, str(self.python), str(HERE / "services.py"), str(self.others), self.secret,
+                 str(self.port)]
+        with (self.root / "services.log").open("ab") as output:
+            self.services = subprocess.Popen(words, env=env, cwd=self.root, stdin=subprocess.DEVNULL, stdout=output,
+                                             stderr=output, start_new_session=True)
+        self.started.append(self.services)
+        wait_for("services", (self.others / "ready").exists)
+
+    def open(self, *, nodes: list[Node] | None = None, options: tuple[object, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start the other programs and the run."""
+        self.begin_services()
+        wait = "until test -e .orders/end; do sleep 0.1; done"
+        honest = f"mkdir -p .orders; touch .orders/ready; {wait}; echo fine > fine.txt; git add -A; git commit -qm Fine"
+        graph = self.graph(*(nodes or [Node(HOSTILE, command=self.hostile), Node(HONEST, command=honest)]))
+        words = [*self.launch_arguments(graph, RUN, "--max-agents", "4", *options, gate=f"sh {self.gate}")]
+        words = [word for word in words if word not in ("--env", "LEDGER", "WITNESS")]
+        if self.confinement is Confinement.UNPRIVILEGED:
+            os.chown(graph, NOBODY, NOBODY)
+        return self.spawn(self.program(*words), "out")
+
+    def open_orders(self) -> None:
+        """Start a run and wait until the hostile agent obeys."""
+        child = self.open()
+        for name in (HOSTILE, HONEST):
+            wait_for(f"{name} is at work", lambda name=name: child.poll() is not None
+                     or list(self.trees.glob(f"*/{RUN}/{name}/.orders/ready")))
+        assert child.poll() is None, self.logs()
+        self.orders = 0
+        self.first_pids = {name: int(str(pid)) for name, pid in self.variables().items() if name in ("SIB", "GUARD")}
+
+    # ------------------------------------------------------------------------------------------------ the agent
+
+    def tree(self, name: str = HOSTILE) -> Path:
+        """Return a node's worktree."""
+        return next(iter(self.trees.glob(f"*/{RUN}/{name}")))
+
+    def agent_pids(self, name: str) -> list[int]:
+        """Return the processes that work in a node's worktree."""
+        tree = str(self.tree(name))
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if str((path / "cwd").readlink()) == tree and stat(int(path.name))[0] != "Z":  # type: ignore[index]
+                    found.append(int(path.name))
+        return sorted(found)
+
+    def variables(self) -> dict[str, object]:
+        """Return what the hostile agent knows."""
+        sibling = self.agent_pids(HONEST)
+        return {"R": self.repo, "GH": self.home, "U": self.user, "T": self.tree(), "S": self.tree(HONEST),
+                "GATE": self.gate, "REMOTE": self.remote, "O": self.others, "PORT": self.port, "PY": self.python,
+                "ROOT": self.root, "RT": self.root / "rt", "V": self.services_pid(), "LOST": self.lost,
+                "SIB": sibling[0] if sibling else 0, "SUP": self.identity("runner-good").get("pid", 0),
+                "GUARD": self.identity("guardian-crew").get("pid", 0), "ORCH": self.identity("orchestrator-evil").get(
+                    "pid", 0), "G": f"{self.python} -P -m garrison.cli.main", "RUN": RUN,
+                "PARENT": f"/proc/{os.getpid()}"}
+
+    def services_pid(self) -> int:
+        return int.from_bytes((self.others / "ready").read_bytes()[:4], sys.byteorder)
+
+    def attack(self, script: str) -> str:
+        """Have the hostile agent run a shell script; return what it printed ('' if it died of it)."""
+        folder = self.tree() / ".orders"
+        settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.variables().items())
+        part = folder / f"{self.orders}.part"
+        part.write_text(f"{settings}{script}\n")
+        if self.confinement is Confinement.UNPRIVILEGED:
+            os.chown(part, NOBODY, NOBODY)
+        order = part.rename(part.with_suffix(".sh"))
+        self.orders += 1
+        with contextlib.suppress(AssertionError):
+            wait_for("the order", lambda: order.with_suffix(".done").exists() or not folder.exists(), 30)
+        try:
+            return order.with_suffix(".out").read_text(errors="replace")
+        except OSError:
+            return ""
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether both agents still live and nothing that supervises them has been replaced."""
+        stems = ("guardian-crew", f"runner-{HOSTILE}", f"runner-{HONEST}", f"orchestrator-{HOSTILE}",
+                 f"orchestrator-{HONEST}")
+        found = [self.identity(stem) for stem in stems]
+        return all(one.get("status") == "active" and one.get("incarnation") == 1 for one in found) and bool(
+            list(self.trees.glob(f"*/{RUN}/{HOSTILE}/.orders/ready"))) and bool(self.agent_pids(HOSTILE)) and (
+            self.services is not None and self.services.poll() is None and (self.others / "ready").exists())
+
+    # ------------------------------------------------------------------------------------------------ watching
+
+    def file(self, path: Path | str) -> tuple[object, ...] | None:
+        """Return what identifies a file's state; None if there is none."""
+        path = Path(path)
+        try:
+            found = path.lstat()
+        except OSError:
+            return None
+        if path.is_symlink():
+            return ("link", str(path.readlink()))
+        content = hashlib.sha1(path.read_bytes()).hexdigest() if path.is_file() else ""
+        return (found.st_mode, found.st_uid, content)
+
+    def files(self, folder: Path, *skip: str) -> dict[str, tuple[object, ...] | None]:
+        """Return the state of all files of a folder but those of the named subfolders and files."""
+        found = {}
+        for path in folder.rglob("*"):
+            name = str(path.relative_to(folder))
+            if not any(name == one or name.startswith(f"{one}/") for one in skip):
+                found[name] = self.file(path)
+        return found
+
+    def refs(self, prefix: str = "") -> dict[str, str]:
+        """Return the repository's refs but the hostile node's own."""
+        done = subprocess.run(["git", "for-each-ref", "--format=%(refname) %(objectname)", *prefix.split()],
+                              cwd=self.repo, env=neutral(), capture_output=True, text=True, check=False)
+        pairs = (line.split() for line in done.stdout.splitlines())
+        return {name: value for name, value in pairs
+                if not name.startswith((f"refs/heads/garrison/{RUN}/{HOSTILE}", "refs/garrison/rescue"))}
+
+    def alive(self, pid: int) -> bool:
+        found = stat(pid)
+        return found is not None and found[0] not in "ZTt"
+
+    def measure(self) -> None:
+        """Record the most memory (KiB) that any process of garrison's has needed so far."""
+        for stem in self.identities(RUN).values():
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{stem.get('pid') or 0}/status").read_text().splitlines()
+                most = next(line for line in lines if line.startswith("VmHWM"))
+                self.most_memory = max(self.most_memory, int(most.split()[1]))
+
+    def heard(self) -> str:
+        """Return what strangers sent to the user's other programs."""
+        return (self.others / "heard").read_text(errors="replace")
+
+    def reaches(self, port: int) -> bool:
+        """Return whether a server listens on the user's own loopback."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    def untouched(self) -> dict[str, object]:
+        """Return the state of everything that no agent may change."""
+        return {"user": self.files(self.user), "gate": self.file(self.gate), "remote": self.files(self.remote),
+                "refs": self.refs(), "hooks": self.files(self.repo / ".git/hooks"),
+                "info": self.files(self.repo / ".git/info"), "config": self.file(self.repo / ".git/config"),
+                "checkout": self.files(self.repo, ".git"), "sibling": self.files(self.tree(HONEST)),
+                "stash": git(self.repo, "stash", "list"), "head": self.file(self.repo / ".git/HEAD"),
+                "alternates": self.file(self.repo / ".git/objects/info/alternates"),
+                "lost": git(self.repo, "cat-file", "-t", self.lost, check=False),
+                "services": self.alive(self.services_pid()), "status": self.status(RUN)}
+
+    def close(self) -> None:
+        """End everything."""
+        with contextlib.suppress(StopIteration):
+            for name in (HOSTILE, HONEST):
+                (self.tree(name) / ".orders/end").touch()
+        self.kill_all()
+        for child in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        for path in Path("/dev/shm").glob(f"hostile-{self.port}*"):
+            path.unlink()
+        subprocess.run(["ipcrm", "-M", str(SHM_KEY + self.port)], check=False, capture_output=True)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def neutral() -> Mapping[str, str]:
+    """Return an environment in which git runs nothing that was planted."""
+    return {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def give_away(folder: Path) -> None:
+    """Give a folder to the user nobody."""
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", folder], check=True)
+    folder.chmod(0o755)

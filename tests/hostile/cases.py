@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hostile.services import VSOCK_PORT
-from hostile.world import HONEST, RUN, World, neutral
+from hostile.world import CHECKOUT, HONEST, RUN, World, neutral
 
 Watch = Callable[[World], object]
 
@@ -146,6 +146,10 @@ def host_name(world: World) -> object:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
+def planted_code(world: World) -> object:
+    return (CHECKOUT / "src/hostile-probe").exists()
+
+
 def marker(name: str) -> Watch:
     return lambda world: (world.root / name).exists()
 
@@ -245,9 +249,9 @@ _PLANTED = (
          root=True),
     Case("plants code in garrison's own package", Group.PLANTED,
          python("where = os.path.dirname(os.popen(V['PY'] + ' -P -c \"import garrison as g; print(g.__file__)\"')"
-                ".read().strip())\nopen(where + '/../hostile_probe.tmp', 'w').close()\n"
-                "os.remove(where + '/../hostile_probe.tmp')\nprint('planted')"),
-         says="planted", root=True),
+                ".read().strip())\nopen(where + '/../hostile-probe', 'w').close()\n"
+                "print('planted')"),
+         planted_code, undo=f"rm -f {CHECKOUT}/src/hostile-probe", root=True),
 )
 
 _RECORDS = (
@@ -428,7 +432,8 @@ _MACHINE = (
          "rm -f node; mknod node c 1 11 && head -c 0 node && echo made-node", says="made-node", root=True),
     Case("may write the kernel's settings", Group.MACHINE, python(
         "for name in ('kernel/core_pattern', 'kernel/sysrq', 'vm/overcommit_memory'):\n    try:\n"
-        "        os.open('/proc/sys/' + name, os.O_WRONLY)\n        print('may-write', name)\n"
+        "        setting = open('/proc/sys/' + name).read()\n        open('/proc/sys/' + name, 'w').write(setting)\n"
+        "        print('may-write', name)\n"
         "    except OSError as error:\n        print(error)"), says="may-write", root=True),
     Case("leaves its control group", Group.MACHINE, python(
         "import glob\nfor name in glob.glob('/sys/fs/cgroup/**/cgroup.procs', recursive=True)[:20]:\n    try:\n"

@@ -161,6 +161,9 @@ class World(Place):
         (self.root / "tmp-of-another").write_text(self.secret)
         (self.home / "web").mkdir(parents=True)
         (self.home / "web/tokens.json").write_text(self.secret)
+        if self.confinement is not Confinement.NONE:
+            (self.home / "config.toml").write_text(
+                f'[sandbox]\nnetwork = "allow"\n\n[sandbox.gate]\nread = ["{self.gate}"]\n')
         Path(f"/dev/shm/hostile-{self.port}").write_text(self.secret)
         folder = self.repo / ".hostile"
         folder.mkdir()

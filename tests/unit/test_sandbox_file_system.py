@@ -130,6 +130,16 @@ def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
     assert words[words.index("--cap-drop") + 1] == "ALL"
 
 
+def test_the_settings_of_the_kernel_are_read_only() -> None:
+    """Seen: inside, garrison as root, an agent wrote kernel.core_pattern of the machine."""
+    words = bubblewrap.command_line(["true"], [], Machine("/usr/bin/bwrap"), makes_network=True)
+    own = words.index("--proc")
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):
+        at = words.index(path)
+        assert at > own
+        assert words[at - 1:at + 2] == ["--ro-bind-try", path, path]
+
+
 def test_a_container_that_refuses_a_proc_of_its_own_shares_the_outer_one_read_only() -> None:
     words = bubblewrap.command_line(["true"], [], Machine("bwrap", "", False, False), makes_network=False)
     assert "--proc" not in words

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
+from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place
 from garrison.sandbox.probe import choose_mode, machine
 
@@ -39,6 +40,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     """
     if place is None or place.rights.mode is Mode.NONE:
         return Confined(tuple(argv), env, Mode.NONE)
+    leave_session_keyring()
     able = machine()
     mode = choose_mode(place.rights.mode, able)
     _make_folders(place)

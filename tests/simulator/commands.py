@@ -15,11 +15,10 @@ from tests.simulator.supervision import (
 )
 from tests.simulator.world import Effect, Process, Steps, World
 
-from garrison.processes.launcher import policy
 from garrison.processes.resume_all import ResumeResult, decide_resume
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
-from garrison.records.signals import ResumeRun, Signal
+from garrison.records.signals import ResumeRun, Signal, resume_id
 from garrison.supervise import death_classes, hang_detector
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
@@ -83,7 +82,7 @@ def _start_launcher(world: World, me: Process, *, resume: bool) -> Effect:
     def request_resume(leased: Identity) -> None:
         if resume and not world.check.shadows[run].over:
             payload = ResumeRun()
-            world.post(Signal(policy.resume_id(run, leased.incarnation),
+            world.post(Signal(resume_id(run, leased.incarnation),
                               {"role": "launch", "name": "launch", "incarnation": 0},
                               {"role": "guardian", "name": PIPELINE}, payload.type, run, world.now, None, 0,
                               payload.to_data()))

@@ -24,7 +24,7 @@ from garrison.processes.supervisor import START_RACES
 from garrison.records.events import GuardianUnparked, LauncherEnded, LauncherSignal, ProbeHealthy, decode
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Entry
-from garrison.records.signals import ResumeRun, StopRun
+from garrison.records.signals import ResumeRun, StopRun, resume_id
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 
@@ -78,7 +78,7 @@ class Launcher(SimulatedProcess):
             world.view(key).living for key in list(world.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
         status, to_resume = policy.resume_status(
-            self.state, policy.resume_id(self.run.id, self.me.incarnation), sent=self.resume_sent,
+            self.state, resume_id(self.run.id, self.me.incarnation), sent=self.resume_sent,
             wanted=self.to_resume and not self.state.over)
         view = LauncherView(
             now, world.boot_id, status, self.watch.judge(world.view(self.guardian_key)), self.facts.deaths,
@@ -113,7 +113,7 @@ class Launcher(SimulatedProcess):
             if identity is not None:
                 self.world.write_identity(self.me, self.guardian_key, self._unparked)
                 yield None
-        self.send(self.guardian_key, ResumeRun(), id_=policy.resume_id(self.run.id, self.me.incarnation))
+        self.send(self.guardian_key, ResumeRun(), id_=resume_id(self.run.id, self.me.incarnation))
         self.to_resume, self.resume_sent = False, True
         yield None
 

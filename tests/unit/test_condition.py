@@ -14,10 +14,9 @@ from garrison.pipeline.condition import (
     clauses_of,
     holds,
     keys_of,
-    normalize_label,
     parse_condition,
 )
-from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome, normalize_label
 
 CONTEXT: dict[str, Any] = {
     "x": "1", "n": 3, "f": 2.5, "flag": True, "off": False, "empty": "", "none": None, "name": "Ada Lovelace",

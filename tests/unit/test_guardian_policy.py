@@ -13,9 +13,8 @@ from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
 from garrison.processes.guardian.view import GuardianView
 from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RunState, from_snapshot, replay_run, to_snapshot
+from garrison.processes.run_state import RunState, describe_landed, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import NodeChanged, StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal

@@ -38,3 +38,18 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("module", "unneeded"), [
+    ("garrison.processes.launcher.process", "garrison.merge.queue garrison.pipeline.flow garrison.pipeline.lint"),
+    ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
+    ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
+                                                "garrison.agents.claude.policy garrison.agents.graph.model"),
+    ("garrison.cli.launch", "asyncio garrison.processes.guardian garrison.processes.repair"),
+])
+def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
+    """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""
+    code = (f"import sys; import garrison.processes.main, {module}\n"
+            f"print(sorted({set(unneeded.split())!r} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

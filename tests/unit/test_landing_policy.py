@@ -16,8 +16,7 @@ from garrison.processes.guardian import landing_policy, policy
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.launcher.progress import describe_event
 from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_branch import describe_landed
-from garrison.processes.run_state import RunLanding, RunState, from_snapshot, replay_run, to_snapshot
+from garrison.processes.run_state import RunLanding, RunState, describe_landed, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
 from garrison.records.journal import Entry
 from garrison.records.run import Launch

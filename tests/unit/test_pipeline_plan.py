@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import Refused
-from garrison.pipeline.node_status import statuses_in
+from garrison.pipeline.flow.program import statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.processes.run_plan import build_task

@@ -24,6 +24,9 @@ class ReportedResult(Protocol):
     result: AgentReport
     """The last reported result, empty for none."""
 
+WORKER, VALIDATOR = "worker", "validator"
+"""Roles of an agent: it does a node's work, or judges it."""
+
 
 @dataclass(frozen=True)
 class Assignment:

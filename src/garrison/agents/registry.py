@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
+from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
@@ -97,6 +97,12 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
     if role == VALIDATOR or isinstance(profile, SessionProfile):
         raise UsageError(f"agent {name} cannot validate: it is not a Claude agent; for a command, use acceptance=")
     return CommandAgent(profile)
+
+
+def validator_agent(attributes: Mapping[str, Any]) -> str:
+    """Return the agent that validates a node with these attributes, '' for none; `validator=true` means `claude`."""
+    name = str(attributes.get(VALIDATOR, "")).strip()
+    return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
 
 
 def session_options(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionOptions | None:

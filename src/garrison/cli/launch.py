@@ -27,7 +27,6 @@ from garrison.processes import preflight
 from garrison.processes.launch import foreign_entries_note
 from garrison.processes.launch_claim import LaunchClaim
 from garrison.processes.preflight import LaunchRequest, PreparedLaunch
-from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, resume_all
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -232,6 +231,8 @@ def up(home: str | None, as_json: bool) -> None:
     is parked is tried again once its cool-down is over. Exit code 1 if a run cannot be resumed (its repository is gone,
     or its guardian is parked, for example); the others are resumed all the same.
     """
+    from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
+
     results = resume_all(find_home(home))
     if as_json:
         click.echo(dumps([vars(result) for result in results]))

@@ -22,7 +22,7 @@ from garrison.cli.resolve import existing_run
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
-from garrison.processes.launcher.policy import EXIT
+from garrison.processes.run_state import EXIT
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
 from garrison.pipeline.grammar import build_grammar
-from garrison.pipeline.outcome import Outcome, normalize_status
+from garrison.pipeline.outcome import Outcome, normalize_label, normalize_status
 from garrison.pipeline.parse_errors import explain_condition
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ MAX_DEPTH = 50
 
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
-_ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail", "failed", "failure", "partial",
                            "partial_success", "retry", "skipped"})
 _LABELS = frozenset({"preferred_label", "human.gate.label"})
@@ -215,13 +214,6 @@ def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
     if value is _ABSENT and key in ALIASES:
         value = context.get(ALIASES[key], _ABSENT)
     return "" if value is _ABSENT else value
-
-
-def normalize_label(label: str) -> str:
-    """Return a label as it is compared: without accelerator (`[Y] Yes`, `Y) Yes`, `Y - Yes`), extra spaces and case."""
-    bare = label.strip()
-    match = _ACCELERATOR.match(bare)
-    return " ".join(bare[match.end() if match else 0:].split()).casefold()
 
 
 def to_text(value: Any) -> str:

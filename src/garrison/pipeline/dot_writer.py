@@ -9,6 +9,7 @@ graph: some make Graphviz read files or emit links, and a graph may come from an
 
 from __future__ import annotations
 
+import hashlib
 import re
 import textwrap
 from collections.abc import Mapping
@@ -125,3 +126,8 @@ def _drawn_string(written: str) -> str:
     """Return a quoted string; backslashes are doubled, since Graphviz has its own escapes (\\N, \\G, \\l)."""
     escaped = written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "")
     return f'"{escaped}"'
+
+
+def graph_digest(graph: Graph) -> str:
+    """Return a hash of a graph's content, independent of how it is written."""
+    return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from garrison.errors import ForbiddenTransition
-from garrison.pipeline.graph import Graph, TypeConflict, text
 
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
@@ -89,17 +88,3 @@ def check_transition(old: str, new: str, node: str = "node") -> str:
 def normalize(word: str) -> str | None:
     """Return the status that `word` means; None for an unknown word."""
     return STATUS_WORDS.get(word.strip().lower().replace("-", "_").replace(" ", "_"))
-
-
-def statuses_in(graph: Graph) -> dict[str, str]:
-    """Return the status of each node that has one in the graph; raise TypeConflict for an unknown word."""
-    statuses = {}
-    for node in graph.nodes.values():
-        word = text(node.attrs, "status")
-        if word is None:
-            continue
-        status = normalize(word)
-        if status is None:
-            raise TypeConflict("status", node.attrs["status"], "a node status; write " + ", ".join(STATUS_WORDS))
-        statuses[node.id] = status
-    return statuses

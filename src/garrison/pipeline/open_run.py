@@ -9,7 +9,6 @@ when the node was started, so that earlier work is not repeated.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.dot_writer import to_dot
+from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.flow import Change, FlowState, advance, start
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.flow.state import copy_json
@@ -105,11 +104,6 @@ def read_graph(graph: GraphLike) -> tuple[Graph, str]:
         parsed = parse_file(Path(graph))
         return parsed, Path(graph).read_text(encoding="utf-8")
     return parse(graph), graph
-
-
-def graph_digest(graph: Graph) -> str:
-    """Return a hash of a graph's content, independent of how it is written."""
-    return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,

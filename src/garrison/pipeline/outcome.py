@@ -7,6 +7,7 @@ there, so that no other code compares spellings. `status_report` reads what othe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,11 +34,20 @@ _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("skipped", "skip"), SKIPPED),
 }
 
+_ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
+
 
 def normalize_status(word: object) -> str | None:
     """Return the status that `word` means in any case and with any separator; None for an unknown word."""
     status = _WORDS.get(word) if isinstance(word, str) else None
     return status or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
+
+
+def normalize_label(label: str) -> str:
+    """Return a label as it is compared: without accelerator (`[Y] Yes`, `Y) Yes`, `Y - Yes`), extra spaces and case."""
+    bare = label.strip()
+    match = _ACCELERATOR.match(bare)
+    return " ".join(bare[match.end() if match else 0:].split()).casefold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from types import MappingProxyType
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import next_steps
-from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
+from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, find_cycle, flag, is_known_handler, position, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
-from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, statuses_in
+from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
 from garrison.pipeline.parser import parse
 from garrison.pipeline.subpipelines import (
     MANAGER,

@@ -16,8 +16,7 @@ from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from garrison.errors import UsageError
-from garrison.pipeline.condition import normalize_label
-from garrison.pipeline.outcome import FAIL, STATUSES, SUCCESS, Outcome, normalize_status
+from garrison.pipeline.outcome import FAIL, STATUSES, SUCCESS, Outcome, normalize_label, normalize_status
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 """Failure class of an attempt whose word nothing asks for."""

@@ -5,12 +5,15 @@ Both the prompts of the agents and `garrison agents graph` use this table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from garrison.agents.graph.control import ControlGraph
-from garrison.agents.graph.model import Edge
-from garrison.records.identity import Identity
 from garrison.records.names import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from garrison.agents.graph.control import ControlGraph
+    from garrison.records.identity import Identity
 
 CONTROL_KINDS: Mapping[tuple[str, str], str] = {
     ("launch", "guardian"): "keeps it alive",
@@ -27,6 +30,9 @@ def control_graph(identities: Iterable[Identity]) -> ControlGraph:
 
     A parent without an identity of its own is left out.
     """
+    from garrison.agents.graph.control import ControlGraph  # an orchestrator reads only the table
+    from garrison.agents.graph.model import Edge
+
     graph = ControlGraph("layers")
     by_key = {identity.key: identity for identity in identities}
     for key in by_key:

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.merge.queue import MergeQueue
-from garrison.processes.launcher.policy import resume_id
 from garrison.processes.loop import BLOCKED_SIGNALS
 from garrison.processes.preflight import LOCALE, run_exists
 from garrison.processes.run_plan import graph_hash
@@ -39,7 +38,7 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
 from garrison.records.run import Launch
-from garrison.records.signals import ResumeRun, SetBudget, Signal
+from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd

@@ -13,27 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
+from garrison.agents.base import VALIDATOR
 from garrison.agents.config_check import check_configuration
 from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import hooks
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
+from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
-from garrison.pipeline.open_run import graph_digest
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_installed_transforms
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import run_branch
-from garrison.processes.launcher.policy import EXIT
 from garrison.processes.loop import log_line
-from garrison.processes.repair import repair_run
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import LANDED, NO_CHANGE, NOT_LANDED, replay_run
+from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
-from garrison.processes.runner.jobs import VALIDATOR, validator_agent
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
@@ -205,7 +203,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> l
         path: PATH of the agents.
     """
     agents = {name: task.agent or ("command" if task.command else default) for name, task in plan.tasks.items()}
-    validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
+    validators = {validator for task in plan.tasks.values() if (validator := registry.validator_agent(task.attrs))}
     used = {agent for agent in agents.values() if agent is not None} | validators
     required = registry.required_variables(used, home)
     for name in sorted(validators):
@@ -338,6 +336,8 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
 
     A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
     """
+    from garrison.processes.repair import repair_run  # with the code of a guardian; a first launch repairs nothing
+
     for note in repair_run(runtime, check_run(run)):
         log_line(note)
     launch = runtime.launch(run)

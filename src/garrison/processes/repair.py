@@ -1,7 +1,7 @@
 """Repair of a run's damaged or lost records, from what the rest of the home and the repository show.
 
     damaged, empty or lost        rebuilt from
-    launch.json, graph.dot        their copy in the journals of guardian and launcher (`copy_launch`)
+    launch.json, graph.dot        their copy in the journals of guardian and launcher (`launch_copy.py`)
     journal.jsonl                 readable records, then attempts, merge entries and signals (`guardian/rebuild.py`)
     layers/*.jsonl                the records that can be read; the process finds the rest by its hook and its results
     an identity, a hook           the other of the two, and the journals (`supervise/incarnation.py rebuild_identity`)
@@ -35,8 +35,9 @@ from garrison.merge.queue import list_queues
 from garrison.processes import run_branch
 from garrison.processes.guardian import rebuild
 from garrison.processes.guardian.rebuild import AttemptEvidence, RunEvidence
+from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import log_line
-from garrison.processes.run_plan import copy_launch, graph_hash, latest_attempts, read_plan
+from garrison.processes.run_plan import graph_hash, latest_attempts, read_plan
 from garrison.processes.run_state import ENDED, LANDED, replay_run, to_snapshot
 from garrison.records import atomic, journal, record, signals
 from garrison.records import run as run_records

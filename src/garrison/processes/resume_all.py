@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.processes.launch import judge_launcher, spawn_launcher
-from garrison.processes.launcher.policy import resume_id
 from garrison.processes.loop import log_line
 from garrison.processes.preflight import check_resume
 from garrison.processes.repair import repair_run
@@ -25,7 +24,7 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
-from garrison.records.signals import ResumeRun, parse
+from garrison.records.signals import ResumeRun, parse, resume_id
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import systemd

@@ -13,30 +13,15 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
-from garrison.pipeline.node_status import Landing
-from garrison.processes.run_state import LANDED
 from garrison.records.names import INTEGRATION
 from garrison.records.run import LAND_NODE, LAND_RUN
 from garrison.system.git import ABSENT
 from garrison.system.git.rescues import ARCHIVE
 
 if TYPE_CHECKING:
-    from garrison.processes.run_state import RunState
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.system.git import Git
-
-
-def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
-    """Return how much of a run has landed, and where, in words. Pure."""
-    unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""
-    nodes = f"{state.landed} of {total} landed{unchanged}"
-    if land == LAND_NODE:
-        return nodes
-    if state.landing.status == LANDED:
-        commit = state.landing.commit[:10]
-        return f"{nodes}, together as {commit} on {base}" if commit else f"{nodes}, all of it already on {base}"
-    return f"{nodes} on {branch}" + (f", nothing on {base}" if land == LAND_RUN else "")
 
 
 def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:

@@ -16,8 +16,6 @@ from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
-from garrison.records import record
-from garrison.records.events import LaunchRecorded
 from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import Task
@@ -83,12 +81,6 @@ def may_change_nothing(planned: PlannedTask, agent: str) -> bool:
 def _to_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
             for name, value in dict(attrs).items()}
-
-
-def copy_launch(files: RunFiles, launch: Launch) -> LaunchRecorded:
-    """Return a copy of launch.json and the graphs for a journal, from which they can be restored."""
-    nested = {path.stem: path.read_text(encoding="utf-8") for path in sorted(files.graphs.glob("*.dot"))}
-    return LaunchRecorded(record.encode(launch).decode(), files.graph.read_text(encoding="utf-8"), nested)
 
 
 def latest_attempts(files: RunFiles, plan: RunPlan) -> dict[str, int]:

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import VALIDATED, check_transition, is_unchanged
-from garrison.processes.run_flow import RunFlow
+from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
 from garrison.records.events import (
     ChildDied,
     ChildParked,
@@ -33,6 +32,7 @@ from garrison.records.events import (
     decode,
 )
 from garrison.records.names import Key
+from garrison.records.run import LAND_NODE, LAND_RUN
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.plan import RunPlan
+    from garrison.processes.run_flow import RunFlow
     from garrison.records.events import Event
     from garrison.records.journal import Entry
 
@@ -58,6 +59,9 @@ RUN_TRANSITIONS: dict[str, frozenset[str]] = {
 
 ENDED = frozenset({"stopped", "done", "failed"})
 """Statuses in which nothing more happens."""
+
+EXIT = {"done": 0, "failed": 1, "stopped": 130}
+"""Status of an ended run → the exit code of its launcher, and of a command that reports it."""
 
 RESUMED = "resumed"
 """Reason of a run that was resumed after its end."""
@@ -423,6 +427,18 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
 them."""
 
 
+def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
+    """Return how much of a run has landed, and where, in words. Pure."""
+    unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""
+    nodes = f"{state.landed} of {total} landed{unchanged}"
+    if land == LAND_NODE:
+        return nodes
+    if state.landing.status == LANDED:
+        commit = state.landing.commit[:10]
+        return f"{nodes}, together as {commit} on {base}" if commit else f"{nodes}, all of it already on {base}"
+    return f"{nodes} on {branch}" + (f", nothing on {base}" if land == LAND_RUN else "")
+
+
 def to_snapshot(state: RunState) -> dict[str, Any]:
     """Return the state as JSON values, for a journal snapshot."""
     return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
@@ -475,7 +491,11 @@ def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutc
 def replay_run(entries: Iterable[Entry], program: Program | None = None, run: str = "",
                children: Mapping[str, RunPlan] | None = None) -> RunState:
     """Return the state after `entries`; with the run's program, its id and nested pipelines, the flow's state, too."""
-    state = RunState(flow=None if program is None else RunFlow(program, run, children))
+    state = RunState()
+    if program is not None:
+        from garrison.processes.run_flow import RunFlow  # only a guardian follows the flow; every launch replays runs
+
+        state.flow = RunFlow(program, run, children)
     for entry in entries:
         state.apply(entry)
     return state

@@ -350,6 +350,12 @@ class ResumeRun(Payload):
     retry_failed: bool | None = None
 
 
+def resume_id(run: str, incarnation: int) -> str:
+    """Return the id of a launcher incarnation's request to resume, which is written with its lease and again by the
+    process."""
+    return f"{run}-resume-{incarnation}"
+
+
 @dataclass(frozen=True)
 class ParkNode(Payload):
     """Park a node (or `processor`) until a person unparks it."""

@@ -17,9 +17,16 @@ from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_branch import describe_landed
 from garrison.processes.run_plan import check_journal_present, read_plan
-from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REFUSED, REQUESTED
+from garrison.processes.run_state import (
+    DECLINED,
+    LANDED,
+    NO_CHANGE,
+    NOT_LANDED,
+    REFUSED,
+    REQUESTED,
+    describe_landed,
+)
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records

@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from garrison.agents.base import AgentReport, Assignment, Outcome, Question, Work
+from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Work
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
-from garrison.agents.claude.attempt_files import VALIDATOR, WORKER, AttemptFiles, ConnectionJob
+from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.claude.tools import to_agent_report

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from garrison.agents.base import WORKER
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
@@ -78,7 +79,6 @@ class AttemptFiles:
         append_line(self.endings, vars(ending))
 
 
-WORKER, VALIDATOR = "worker", "validator"
 _KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "role": "part",
          "parent_session": "past"}
 """Field → its key in the file, where they differ."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
+from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import questions
-from garrison.agents.claude.attempt_files import VALIDATOR, WORKER
 from garrison.agents.claude.policy import Prompt
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import AgentReport, Function
+from garrison.agents.base import VALIDATOR, AgentReport, Function
 from garrison.agents.claude import questions
-from garrison.agents.claude.attempt_files import VALIDATOR
 from garrison.agents.result import parse_report
 from garrison.errors import UsageError
 from garrison.records import atomic

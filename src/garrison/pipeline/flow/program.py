@@ -27,7 +27,6 @@ from garrison.pipeline.condition import (
     Tree,
     clauses_of,
     keys_of,
-    normalize_label,
     parse_condition,
 )
 from garrison.pipeline.dot_writer import to_dot
@@ -44,8 +43,8 @@ from garrison.pipeline.graph import (
     seconds,
     text,
 )
-from garrison.pipeline.node_status import statuses_in
-from garrison.pipeline.outcome import FAIL, SUCCESS
+from garrison.pipeline.node_status import STATUS_WORDS, normalize
+from garrison.pipeline.outcome import FAIL, SUCCESS, normalize_label
 
 START, EXIT, CONDITIONAL, PARALLEL, FAN_IN = "start", "exit", "conditional", "parallel", "parallel.fan_in"
 HUMAN = "wait.human"
@@ -210,6 +209,20 @@ def _compile(graph: Graph, flow: str | None, max_steps: int | None) -> Program:
         initial=statuses_in(graph),
         digest=hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest(),
     )
+
+
+def statuses_in(graph: Graph) -> dict[str, str]:
+    """Return the status of each node that has one in the graph; raise TypeConflict for an unknown word."""
+    statuses = {}
+    for node in graph.nodes.values():
+        word = text(node.attrs, "status")
+        if word is None:
+            continue
+        status = normalize(word)
+        if status is None:
+            raise TypeConflict("status", node.attrs["status"], "a node status; write " + ", ".join(STATUS_WORDS))
+        statuses[node.id] = status
+    return statuses
 
 
 def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], flow: str) -> dict[str, Unit]:

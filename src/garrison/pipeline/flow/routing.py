@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from garrison.pipeline.condition import normalize_label
 from garrison.pipeline.flow.program import HUMAN, Route, Unit
-from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome, normalize_label
 
 Context = Mapping[str, Any]
 

@@ -17,13 +17,12 @@ from garrison.pipeline.condition import (
     ConditionSyntax,
     clauses_of,
     holds,
-    normalize_label,
     parse_condition,
 )
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, position
 from garrison.pipeline.lint.context_keys import VALUES
 from garrison.pipeline.lint.findings import Problem, View, condition_of
-from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.outcome import SUCCESS, Outcome, normalize_label
 
 MAX_CASES = 256
 """Combinations that are tried for one node."""

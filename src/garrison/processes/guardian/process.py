@@ -18,9 +18,10 @@ from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView
+from garrison.processes.launch_copy import copy_launch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_plan import build_task, copy_launch, latest_attempts
+from garrison.processes.run_plan import build_task, latest_attempts
 from garrison.processes.run_state import (
     ENDED,
     LANDED,

@@ -35,9 +35,6 @@ MAX_STOP_GUARDIANS = 3
 """Guardians that a launcher starts to stop a run; what outlives them all cannot be stopped from here."""
 AFTER_THE_FIX = "fix that, then --resume continues the run"
 
-EXIT = {"done": 0, "failed": 1, "stopped": 130}
-"""Run status → the launcher's exit code."""
-
 
 class Parked(NamedTuple):
     """A name that was parked, and why; `id` distinguishes several occasions."""
@@ -132,12 +129,6 @@ class LauncherView:
 
 
 # ---- resuming --------------------------------------------------------------------------------------------------------
-
-
-def resume_id(run: str, incarnation: int) -> str:
-    """Return the id of a launcher incarnation's request to resume, which is written with its lease and again by the
-    process."""
-    return f"{run}-resume-{incarnation}"
 
 
 def resume_status(state: RunState, request: str, *, sent: bool, wanted: bool) -> tuple[str, bool]:

@@ -21,14 +21,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.config import NotifyConfig, read_config
 from garrison.errors import GarrisonError, RecordCorrupt
-from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
+from garrison.processes.launch_copy import copy_launch
 from garrison.processes.launcher import notifications, policy
-from garrison.processes.launcher.policy import EXIT, LauncherFacts, LauncherView, resume_id
+from garrison.processes.launcher.policy import LauncherFacts, LauncherView
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
-from garrison.processes.run_branch import describe_landed
-from garrison.processes.run_plan import copy_launch
-from garrison.processes.run_state import RUN_TRANSITIONS, STOPPED_BY_PERSON, RunState, replay_run
+from garrison.processes.run_state import (
+    EXIT,
+    RUN_TRANSITIONS,
+    STOPPED_BY_PERSON,
+    RunState,
+    describe_landed,
+    replay_run,
+)
 from garrison.processes.spawn import spawn_process
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.processes.temp_files import remove_temp_files
@@ -50,7 +55,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
-from garrison.records.signals import Escalation, ResumeRun, StopRun, parse
+from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import disk_space, shortage
@@ -356,6 +361,8 @@ class Launcher:
         self._notify(status)
         self.notifier.finish()
         self._record(LauncherEnded(status, reason))
+        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end removes the slots
+
         with contextlib.suppress(GarrisonError):  # the repository and its slots may be gone
             queue = MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
             queue.remove_idle_slots(Path(self.launch.trees))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
@@ -32,7 +32,6 @@ from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.agents.base import Question
@@ -82,7 +81,7 @@ class RunnerJobs:
     def command(self, name: str) -> str:
         """Return the command of a job: a shell line, or the validator's agent; '' if the node has no such job."""
         if name == VALIDATOR:
-            return validator_agent(self.task.attributes)
+            return registry.validator_agent(self.task.attributes)
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
 
     def require_room(self, now: float) -> None:
@@ -218,12 +217,6 @@ class RunnerJobs:
             self._job.answer(question_id, text)
 
 
-def validator_agent(attributes: Mapping[str, Any]) -> str:
-    """Return the agent that validates a node with these attributes, '' for none; `validator=true` means `claude`."""
-    name = str(attributes.get(VALIDATOR, "")).strip()
-    return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
-
-
 class ValidatorJob:
     """One validation; has the interface of `system.jobs.Job`."""
 
@@ -241,7 +234,7 @@ class ValidatorJob:
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
-        agent = validator_agent(task.attributes)
+        agent = registry.validator_agent(task.attributes)
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
                            mounts=(Mount(folder, folder, writable=True),))
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)

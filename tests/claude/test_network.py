@@ -5,30 +5,36 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
+
 from garrison.records import costs
 from garrison.records.json_io import read_lines
+from garrison.sandbox.probe import machine
 from garrison.testing.turn import Usage, say, use
-from support import wait_for
+from support import git, wait_for
 
 REPORT = "mcp__garrison__report_result"
 KEY = "sk-ant-fake-outside"
 
 
-def test_the_cli_works_with_a_key_that_it_never_has(scene) -> None:
+@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
+    if mode == "bubblewrap" and not machine().bubblewrap:
+        pytest.skip(machine().refusal)
     place = scene.place
+    place.env["GARRISON_SANDBOX"] = mode
     place.env["ANTHROPIC_API_KEY"] = KEY
     config = place.home / "config.toml"
     config.write_text(config.read_text() + '\n[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'
                       '[sandbox.gate]\nnetwork = "open"\n')
-    keys = place.root / "keys"
     scene.players["a"] = lambda asked: (
-        say(use("Bash", command=f'echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > {keys}; echo x > f'),
+        say(use("Bash", command='echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > keys'),
             usage=Usage(100, 20, 30, 40)),
         say(use(REPORT, status="success", summary="done", evidence=[]), usage=Usage(200, 10, 0, 0)),
         say("done", usage=Usage(300, 5, 1, 2)))[min(asked.step, 2)]
     child = scene.launch(scene.graph(a=""))
     assert place.finish(child) == 0, place.logs()
-    key, url, proxy = keys.read_text().split()
+    key, url, proxy = git(place.repo, "show", "main:keys").split()
     assert KEY not in key
     assert key.startswith("sk-ant-api03-garrison-")
     assert url == f"{proxy}/anthropic"

@@ -107,7 +107,7 @@ def test_any_other_ending_fails_with_its_reason(kind):
     (429, "", failures.RATE_LIMIT), (529, "", failures.OVERLOADED), (500, "", failures.SERVER),
     (503, "", failures.SERVER),
     (401, "", failures.AUTHENTICATION), (403, "", failures.AUTHENTICATION), (403, "billing", failures.BILLING),
-    (402, "", failures.BILLING),
+    (402, "", failures.BILLING), (402, "garrison: budget used up: $1.00 of the $1.00", failures.BUDGET),
     (400, "prompt is too long: 210000 tokens > 200000 maximum", failures.CONTEXT), (400, "bad field", failures.INVALID),
     (413, "", failures.CONTEXT), (404, "model: none", failures.INVALID), (408, "", failures.NETWORK),
     (None, "No conversation found with session ID: x", failures.UNKNOWN_SESSION),

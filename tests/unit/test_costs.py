@@ -12,6 +12,9 @@ from garrison.agents.session_agent import ORDER
 from garrison.records import costs
 from garrison.records.costs import Limits
 from garrison.records.run import RunFiles
+from garrison.sandbox.proxy.ledger import Ledger
+from garrison.sandbox.proxy.registration import Registration
+from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.views import usage
 
 DAY = "2026-01-31"
@@ -45,6 +48,23 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
     assert reader.read(DAY).of_run("r3").to_json() == {
         "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None,
         "limits": {"run": None, "day": None, "nodes": {}}}
+
+
+def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "COST_INTERVAL", 0.0)
+    call(tmp_path, "r1", "a", 100).order.write_text(json.dumps({"settings": {"budget": 2.0}}))
+    for node, limits, reporter in (("a", Limits(node=2.0), "claude-cli/"), ("b", Limits(node=3.0), "")):
+        folder = RunFiles(tmp_path, "r1").attempt(node, 1) / "network"
+        ledger = Ledger(tmp_path, Registration("r1", node, 1, str(folder), limits=limits, reported_by=reporter))
+        number, _ = ledger.open_call(10)
+        counts = CallCounts("haiku", "m100", {"input_tokens": 100, "output_tokens": 10})
+        ledger.close_call(number, counts, "claude-cli/2")
+    found = usage.CostReader(tmp_path).read(DAY).of_run("r1").to_json()
+    assert found["tokens"] == {"all": [200, 20], "nodes": {"a": [100, 10], "b": [100, 10]}}
+    assert found["limits"] == {"run": None, "day": None, "nodes": {"a": 2.0, "b": 3.0}}
+    rows = usage.cost_rows(tmp_path, "r1", "model")
+    assert [(row["of"], row["calls"], row["input"]) for row in rows] == [("haiku", 2, 200)]
 
 
 @pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])

@@ -1,4 +1,4 @@
-"""`garrison cost`: show the cost of Claude sessions by node, run, day or model."""
+"""`garrison cost`: show what calls of models have cost by node, run, day or model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from garrison.views.usage import COSTS_BY, cost_rows
 def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     """Show model calls, tokens and US dollars of RUN, or of all runs of the home.
 
-    The cost of a session that was killed or is still running is estimated from its tokens.
+    Claude sessions record their calls; those of other agents are recorded by the proxy, if their network has one. The
+    cost of a session that was killed or is still running is estimated from its tokens.
     """
     rows = cost_rows(find_home(home), check_run(run) if run else None, by)
     if as_json:
@@ -32,4 +33,4 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
         return
     print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD"), [
         (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}") for row in rows],
-        "no Claude session has cost anything")
+        "no call of a model is recorded")

@@ -34,7 +34,7 @@ COMMANDS = {
     "chat": ("chat", "chat", "Chat with the butler."),
     "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
     "login": ("login", "login", "Log in the home's Claude agents."),
-    "cost": ("cost", "cost", "Show the cost of Claude sessions."),
+    "cost": ("cost", "cost", "Show what calls of models have cost."),
     "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
     "clean": ("clean", "clean", "Remove what finished runs left behind."),
     "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),

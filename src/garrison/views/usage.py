@@ -16,6 +16,8 @@ from garrison.agents.session_agent import ORDER
 from garrison.records import costs
 from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
+from garrison.sandbox.network import FOLDER as NETWORK
+from garrison.sandbox.proxy.ledger import LIMITS
 from garrison.system import resource_usage
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 
@@ -119,7 +121,7 @@ class CostReader:
 
     def __init__(self, home: Path) -> None:
         self.home, self._usage, self._due, self._costs = home, costs.UsageCache(), 0.0, Costs()
-        self._limits: dict[Path, tuple[int, costs.Limits]] = {}
+        self._limits: dict[Path, tuple[int, costs.Limits | None]] = {}
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
@@ -131,19 +133,27 @@ class CostReader:
             for run, node, path in costs.usage_files(self.home):
                 calls = self._usage.read(path)
                 nodes[run, node] = add_up([nodes.get((run, node), costs.Spent()), costs.total(calls)])
-                limits[run, node] = self._limits_beside(path)  # the latest attempt comes last, and its limits apply
+                if (found := self._limits_beside(path)) is not None:
+                    limits[run, node] = found  # the latest attempt comes last, and its limits apply
                 today += costs.total_of_day(calls, day)
             self._costs = Costs(nodes, limits, today)
         return self._costs
 
-    def _limits_beside(self, usage_file: Path) -> costs.Limits:
-        """Return the limits in the job of the session beside a usage file; read again only when that file has grown."""
+    def _limits_beside(self, usage_file: Path) -> costs.Limits | None:
+        """Return the limits beside a usage file, in the job of a session or as the proxy had them, None if it is no
+        session's and has none; read again only when that file has grown.
+        """
         size = usage_file.stat().st_size
         read = self._limits.get(usage_file)
         if read is None or read[0] != size:
-            self._limits[usage_file] = read = (size, limits_of(
-                read_json(usage_file.parent / "order.json") or read_json(usage_file.parent.parent / ORDER)))
+            self._limits[usage_file] = read = (size, self._read_limits(usage_file.parent))
         return read[1]
+
+    def _read_limits(self, folder: Path) -> costs.Limits | None:
+        if folder.name == NETWORK:
+            saved = read_json(folder / LIMITS)
+            return costs.Limits(**saved) if isinstance(saved, dict) else None
+        return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
 
 
 def limits_of(job: object) -> costs.Limits:

@@ -42,6 +42,8 @@ _BY_TEXT = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in
     (NETWORK, r"connection (?:error|refused|reset|closed)|econn|etimedout|timed? ?out|socket|fetch failed|"
               r"unable to connect|network"),
 ))
+_BUDGET = re.compile("garrison: budget used up")
+"""Of garrison's own proxy, which refuses calls beyond a budget."""
 _BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICATION, "billing_error": BILLING,
              "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID}
 """Class by the CLI's name of a failure, in the message before the result."""
@@ -60,6 +62,8 @@ def classify(status: int | None, text: str, error: str = "") -> str:
         text: the message that came with it.
         error: the CLI's own name of the failure.
     """
+    if status == 402 and _BUDGET.search(text):
+        return BUDGET
     if status == 400:
         return by_text if (by_text := _classify_text(text)) in (CONTEXT, BILLING) else INVALID
     if status == 403 and _classify_text(text) == BILLING:

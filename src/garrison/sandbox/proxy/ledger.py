@@ -8,16 +8,17 @@ not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from garrison.records import costs
+from garrison.records.json_io import write_json
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.sandbox.refused_hosts import RefusedHost, read_refused, write_refused
 
-USAGE, REFUSED = "usage.jsonl", "refused.json"
+USAGE, REFUSED, LIMITS = "usage.jsonl", "refused.json", "limits.json"
 """Files of a registration's folder."""
 MAX_REFUSED = 100
 """Hosts that are recorded; an agent may try any number."""
@@ -36,6 +37,8 @@ class Ledger:
     _running: dict[int, float] = field(default_factory=dict)
     """Estimated cost of the calls in progress."""
     _number: int = 0
+    _has_limits: bool = False
+    """True once the limits are beside the costs, for those who show both."""
     _meter: costs.Meter = field(init=False)
     _session: str = field(init=False)
     _folder: Path = field(init=False)
@@ -67,6 +70,9 @@ class Ledger:
                                    counts.model, counts.usage)
         reported = bool(marker) and user_agent.startswith(marker)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (marker or self._has_limits):
+            self._has_limits = True
+            write_json(self._folder / LIMITS, asdict(self.registration.limits))
         costs.append_usage(self._folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
 
     def refuse_host(self, place: str, reason: str) -> None:

@@ -45,9 +45,6 @@ def prepare(place: Place, api: Web, program: str, profile: str = "") -> dict[str
 network = "allow"
 hosts = ["example.org"]
 
-[sandbox.gate]
-network = "open"
-
 [agents.caller]
 argv = ["python3", "{script}"]
 env = ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
@@ -77,7 +74,8 @@ except OSError as error:
 """)
     graph = place.graph(Node("a", command="", attributes="agent=caller"),
                         Node("b", command="", attributes="agent=caller"))
-    assert place.finish(place.launch(graph, "r1", **env)) == 0, place.logs()
+    gate = 'python3 -c "import os; assert os.environ[\'http_proxy\'].startswith(\'http://127.0.0.1:\')"'
+    assert place.finish(place.launch(graph, "r1", gate=gate, **env)) == 0, place.logs()
     assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
     assert len(api.seen) == 4
     rows = json.loads(place.command("cost", "r1", "--json").stdout)

@@ -196,6 +196,31 @@ def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
     assert not (user.run_folder / "proxy.sock").exists()
 
 
+def test_a_listener_outlives_its_user_while_the_process_lives_that_it_is_for(api: Web, user: NetworkUser) -> None:
+    with subprocess.Popen(["sleep", "100"]) as sleeper:
+        found = processes.probe(sleeper.pid)
+        assert found is not None
+        program = f"""
+import json, os
+from pathlib import Path
+from garrison.sandbox import network
+from garrison.sandbox.place import Mode, Network, Rights
+from garrison.system.processes import ProcessId
+user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
+env = {{"ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
+place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, env, user)
+place.serve_until_end_of(ProcessId({found.pid}, {found.ticks}))
+print(json.dumps([place.process.pid, place.process.ticks, place.apply(env)]), flush=True)
+os._exit(9)
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        pid, ticks, env = json.loads(done.stdout)
+        time.sleep(2.5)
+        assert run(NetworkPlace(), env).returncode == 0
+        sleeper.kill()
+    wait_until_ended(processes.ProcessId(pid, ticks), 10)
+
+
 def test_it_ends_when_its_user_is_killed(api: Web, user: NetworkUser) -> None:
     program = f"""
 import time

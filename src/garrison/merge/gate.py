@@ -26,8 +26,12 @@ from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
+from garrison.records.names import parse_marker
+from garrison.sandbox import network
 from garrison.sandbox.confine import confine
+from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, failpoint, kill_tree, processes, shortage
@@ -111,6 +115,8 @@ class GateRun:
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
     _watch: JobWatch | None = None
+    network: NetworkPlace | None = None
+    """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
 
     @property
     def pidfd(self) -> int:
@@ -168,11 +174,20 @@ class GateRun:
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
         env = child_environment(self.environment, self.environment, variables)
-        confined = confine(["/bin/sh", "-c", command], env, self._place(stage, env))
+        place = self._place(stage, env)
+        self.network = self._open_network(stage, env, place)
+        confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
         self.detach()
         self.child = processes.spawn(argv, env=confined.env,
                                      cwd=self.slot.path, log=log, subreaper=True)
+        self.network.serve_until_end_of(self.child.id)
+
+    def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
+        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
+        mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
+        _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
+        return network.prepare(rights, mode, env, NetworkUser(self.home, run, name, 1, self.folder))
 
     def _place(self, stage: str, env: Mapping[str, str]) -> Place | None:
         """Return what set-up or gate is given; None where nothing is confined. The gate starts with a fresh home, so
@@ -214,6 +229,8 @@ class GateRun:
         if stage is None:
             reason = describe_result("lost", self.config.gate or "", -1, self.config.timeout)
             return Verdict("lost", -1, reason, "", self.log)
+        if self.network is not None:
+            self.network.keep()
         running = self._is_running(stage, now)
         exit_status = self._read_verdict(stage)
         if exit_status is None:
@@ -296,6 +313,9 @@ class GateRun:
                             grace=_KILL_GRACE)
         if child:
             processes.exit_code(child.pid)
+        if self.network is not None:
+            self.network.close()
+            self.network = None
         self.detach()
 
     def abandon(self) -> None:

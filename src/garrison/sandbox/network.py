@@ -50,8 +50,9 @@ class NetworkUser:
 
     @property
     def run_folder(self) -> Path:
-        """Return the folder of the run."""
-        return self.home / "runs" / self.run
+        """Return the folder of the run; outside of a run, the attempt's."""
+        folder = self.home / "runs" / self.run
+        return folder if self.run and folder.is_dir() else self.folder
 
 
 @dataclass(slots=True)
@@ -85,6 +86,11 @@ class NetworkPlace:
     def keep(self) -> bool:
         """Have the proxy replaced if it has died; return whether that was needed."""
         return self.client is not None and self.client.keep()
+
+    def serve_until_end_of(self, process: ProcessId) -> None:
+        """Keep the network while a process of the tree lives, also if this process dies meanwhile."""
+        if self.client is not None:
+            self.client.outlive(process)
 
     def close(self) -> None:
         """End the tree's network."""

@@ -38,6 +38,7 @@ class ProxyClient:
     proxy: processes.ProcessId | None = None
     """The process that serves the listener."""
     _control: socket.socket | None = field(default=None)
+    _user: processes.ProcessId | None = field(default=None)
 
     def connect(self) -> None:
         """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
@@ -65,8 +66,17 @@ class ProxyClient:
             self.connect()
         return True
 
+    def outlive(self, user: processes.ProcessId) -> None:
+        """Have the listener served while that process lives, also if this one dies."""
+        self._user = user
+        with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+            self._tell_user()
+
     def close(self) -> None:
         """Close the listener and everything that came through it."""
+        if self._control is not None and self._user is not None:
+            with contextlib.suppress(OSError):
+                self._control.send(b"0 0")
         self._disconnect()
         self.listener.close()
 
@@ -79,7 +89,12 @@ class ProxyClient:
             raise EOFError("it ended")
         process = processes.probe(int(answer))
         self.proxy = processes.ProcessId(process.pid, process.ticks) if process is not None else None
+        self._tell_user()
         self._control.setblocking(False)
+
+    def _tell_user(self) -> None:
+        if self._control is not None and self._user is not None:
+            self._control.send(f"{self._user.pid} {self._user.ticks}".encode())
 
     def _disconnect(self) -> None:
         if self._control is not None:

@@ -24,6 +24,7 @@ from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration
 from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
+from garrison.system import processes
 
 LINGER = 1.0
 """Seconds without a user after which it ends."""
@@ -92,10 +93,9 @@ class Proxy:
             server = await asyncio.start_server(acceptor(access), sock=listener, limit=BUFFER, backlog=256)
             try:
                 connection.send(str(os.getpid()).encode())
-                while True:
-                    await _readable(loop, connection)
-                    if not connection.recv(16):
-                        return
+                process = await _wait_for_end(loop, connection)
+                while process is not None and processes.is_running(*process):
+                    await asyncio.sleep(LINGER / 2)
             except OSError:
                 return
             finally:
@@ -124,6 +124,18 @@ def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWr
             writer.close()
 
     return serve
+
+
+async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> tuple[int, int] | None:
+    """Wait until a user is gone; return the process it has named, whose listener outlives the user."""
+    process = None
+    while True:
+        await _readable(loop, connection)
+        message = connection.recv(64)
+        if not message:
+            return process
+        pid, _, ticks = message.partition(b" ")
+        process = (int(pid), int(ticks)) if pid.isdigit() and ticks.isdigit() and int(pid) else None
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:

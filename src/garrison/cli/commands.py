@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from garrison.cli.authority import require_of
 from garrison.cli.output import INTERRUPTED, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, NotFound, Refused
 
@@ -39,6 +40,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; former option names are replaced first."""
         return super().parse_args(ctx, self._with_current_names(args))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless it is an agent that gives it and may not."""
+        require_of(ctx)
+        return super().invoke(ctx)
 
     def _with_current_names(self, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from garrison.cli import resolve
+from garrison.cli.authority import guarded
 from garrison.cli.commands import Command, Group, run_command
 from garrison.cli.options import home_option, incarnation_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message
@@ -30,6 +31,7 @@ __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "upd
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
+@guarded("hook-manager create")
 def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None,
                 home: str | None = None) -> dict[str, Any]:
     """Create a hook, or continue the existing one with a new id that links to the old one; the phase is kept."""
@@ -72,6 +74,7 @@ def _hook(role: str, name: str, run: str | None, home: str | None) -> Hook:
     return store.get(Hook, resolve.find_key(store, Hook, role, name, run))
 
 
+@guarded("hook-manager update-phase")
 def update_phase(role: str, name: str, phase: str, run: str | None = None, incarnation: int | None = None,
                  home: str | None = None) -> dict[str, Any]:
     """Move a hook to a phase; ForbiddenTransition if the table of phases does not allow it."""
@@ -79,6 +82,7 @@ def update_phase(role: str, name: str, phase: str, run: str | None = None, incar
     return _update(role, name, run, incarnation, home, lambda hook, now: change_phase(hook, phase, now))
 
 
+@guarded("hook-manager update-resumption")
 def update_resumption(role: str, name: str, text: str, last_committed_node: str | None = None, run: str | None = None,
                       incarnation: int | None = None, home: str | None = None) -> dict[str, Any]:
     """Record notes, and optionally the last commit, for the successor."""

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from garrison.cli import resolve
+from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, incarnation_option, json_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
@@ -38,6 +39,7 @@ STALE_AFTER = 300.0
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
+@guarded("identity-registry create")
 def create_identity(role: str, name: str, session_id: str = "", worktree: str | None = None, pid: int | None = None,
                     run: str | None = None, home: str | None = None) -> dict[str, Any]:
     """Create the identity of an incarnation that is started by hand; over a dead one of the same run, its successor.
@@ -85,6 +87,7 @@ def _link_hook(store: Store, identity: Identity, now: str) -> None:
                      lambda old: next_hook(old, identity.key, identity.incarnation, now, new_id()))
 
 
+@guarded("identity-registry update-liveness")
 def update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                     home: str | None = None) -> dict[str, Any]:
     """Record a heartbeat and return `{"status": "ok", "last_heartbeat": …}`; Refused if the incarnation has ended."""
@@ -144,6 +147,7 @@ def show(role: str, name: str, run: str | None = None, home: str | None = None) 
     return to_json(resolve.observer_of(store), identity)
 
 
+@guarded("identity-registry mark-crashed")
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                  reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
     """Record that an incarnation crashed; idempotent.
@@ -156,6 +160,7 @@ def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int 
     return _mark("crashed", role, name, run, incarnation, reason, home, kill=kill)
 
 
+@guarded("identity-registry mark-terminated")
 def mark_terminated(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                     reason: str = "marked by hand", home: str | None = None, *, kill: bool = False) -> dict[str, Any]:
     """Record that an incarnation ended normally; idempotent. Otherwise as `mark_crashed`."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison.cli.authority import guarded
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import print_json
@@ -49,6 +50,7 @@ _WATCH_POLL = 0.2
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
+@guarded("merge-queue enqueue")
 def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = None, target: str | None = None,
             run: str = "", home: str | os.PathLike[str] | None = None, *, priority: int | None = None,
             depends_on: Sequence[str] | None = None, strategy: str | None = None) -> dict[str, Any]:
@@ -61,6 +63,7 @@ def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = N
     return {"status": "ok", "entry": queue.enqueue_by_hand(node, branch, run=run, options=options).to_dict()}
 
 
+@guarded("merge-queue process")
 def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
                  setup: str | None = None, target: str | None = None, wait: bool = True,
                  home: str | os.PathLike[str] | None = None, report: Callable[[str], None] | None = None,

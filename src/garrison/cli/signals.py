@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from garrison.cli import resolve
+from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, json_option, run_option, use_home
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
@@ -43,6 +44,7 @@ _file_numbers = count()
 # ---------------------------------------------------------------------------------------- functions of signal_protocol
 
 
+@guarded("signal-protocol write")
 def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | None = None,
                  signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     """Write a signal into its recipient's inbox and return the path of its file.
@@ -84,6 +86,7 @@ def read_signal(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise NotFound(f"no signal {path}; it may have been taken (see taken/ beside it)") from None
 
 
+@guarded("signal-protocol wait")
 def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | None = None, run: str | None = None,
                     home: str | None = None) -> dict[str, Any] | None:
     """Return the oldest signal waiting for `target`, of one of `types`; None after `timeout` seconds.

@@ -1,0 +1,183 @@
+"""Authority: which commands a process of an agent may run on the home that its run is in.
+
+`COMMANDS` sorts them; what it does not list is a control command. Inside an agent, a control command is refused with
+one line and exit code 2: an agent has the socket of `agent_requests` and a read-only view of its run. Set-up,
+acceptance and gate run the agents' code, so they count as inside, too. Commands on another home are not restricted:
+garrison may be developed and tested in a node.
+
+Whether a process is inside is read from what the kernel keeps, not from its present environment: the initial
+environments of the process and of those above it (`/proc/PID/environ`) have the life marker of the orchestrator, runner
+or gate that started them. `env -i` does not change those of its ancestors, and a daemon's new parent is the
+orchestrator or its reaper, which are subreapers. The launcher and the guardian do not count: a `[notify]` command is
+the user's.
+
+This stops mistakes, and models that follow a text; it is no boundary. Outside a sandbox an agent is the user: a
+determined one can start a process elsewhere (the terminal's server, cron, systemd), write records and refs itself, or
+edit garrison. In a sandbox the home is not there, and nothing is left to command.
+
+A runner or guardian played by hand (`garrison prompt`) works in a person's terminal, outside any agent. In an ad-hoc
+run (`spawn_runner.py`, `spawn_orchestrator.py`) no guardian leads, so the agent may do by hand what the layers above
+would: keep hooks and identities, send signals, and enqueue branches.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from garrison.config import find_home
+from garrison.errors import GarrisonError, UsageError
+from garrison.records.names import parse_marker
+from garrison.system.processes import ancestors, life_marker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Authority(Enum):
+    """Whose a command is."""
+
+    OWN = auto()
+    """The caller's own affair: it touches no run of the home."""
+    VIEW = auto()
+    """Shows a run, and changes nothing."""
+    LAYER = auto()
+    """Writes what layers write: allowed for the agent's own record, and in ad-hoc runs."""
+    CONTROL = auto()
+    """Commands runs, queues or the home: a person's."""
+
+
+COMMANDS: Mapping[str, Authority] = {
+    **dict.fromkeys((
+        "report", "note", "phase", "ask-person", "home", "completion", "prompt", "demo",
+        "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
+        "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
+        "workflow validate", "workflow tools", "workflow plan", "session start", "session send", "session heartbeat",
+        "session show", "session list", "session restore"), Authority.OWN),
+    **dict.fromkeys((
+        "status", "why", "events", "metrics", "logs", "attach", "cost", "top", "review", "doctor", "pipeline status",
+        "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
+        "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
+        "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",
+        "signal-protocol read"), Authority.VIEW),
+    **dict.fromkeys((
+        "hook-manager create", "hook-manager update-phase", "hook-manager update-resumption",
+        "identity-registry create", "identity-registry update-liveness", "identity-registry mark-crashed",
+        "identity-registry mark-terminated", "signals send", "signal-protocol write",
+        "signal-protocol wait", "merge-queue enqueue"), Authority.LAYER),
+}
+"""Command, without `garrison`, → whose it is; other commands are control commands."""
+CONTROL_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "attach": ("write",), "review": ("approve", "reject"), "doctor": ("fix",),
+    "identity-registry find-stale": ("respawn",), "identity-registry mark-crashed": ("kill",),
+    "identity-registry mark-terminated": ("kill",),
+    "merge-queue config": ("gate", "no_gate", "setup", "lock_files", "timeout", "strategy", "clean", "keep",
+                           "gate_cores", "guard"),
+}
+"""Command → its parameters that make a view a control command."""
+_OUTSIDE = frozenset({"launch", "guardian"})
+"""Roles whose processes start no agent's code."""
+
+
+class NotPermitted(UsageError):
+    """A command that an agent may not give."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The agent, or the job or gate beside it, in which a command runs."""
+
+    home: str
+    run: str
+    stem: str
+    """Role and name of the process that started it."""
+
+    def describe(self) -> str:
+        """Return where the command runs, for a message."""
+        role, _, name = self.stem.partition("-")
+        what = {"orchestrator": f"the agent of {name}", "runner": f"a job of {name}", "gate": "a gate"}
+        return what.get(role, self.stem) + (f" (run {self.run})" if self.run else "")
+
+
+def authority_of(command: str, given: Mapping[str, object]) -> Authority:
+    """Return whose a command is; `given` are its parameters by name."""
+    if any(given.get(name) not in (None, False, (), "") for name in CONTROL_OPTIONS.get(command, ())):
+        return Authority.CONTROL
+    return COMMANDS.get(command, Authority.CONTROL)
+
+
+def find_caller(pid: int | None = None) -> Caller | None:
+    """Return the agent, job or gate in which a process runs (default: this one); None outside of them."""
+    this = os.getpid() if pid is None else pid
+    for each in (this, *ancestors(this)):
+        parsed = parse_marker(life_marker(each) or "")
+        if parsed is not None and parsed[2].partition("-")[0] not in _OUTSIDE:
+            return Caller(*parsed[:3])
+    return None
+
+
+def require(command: str, given: Mapping[str, object], home: str | os.PathLike[str] | None = None) -> None:
+    """Raise NotPermitted unless the calling process may give this command on this home."""
+    authority = authority_of(command, given)
+    if authority is Authority.OWN:
+        return
+    caller = find_caller()
+    chosen = find_home(home)
+    if caller is None or os.path.realpath(caller.home) != os.path.realpath(chosen):
+        return
+    if authority is Authority.CONTROL or (authority is Authority.LAYER and not _may_write(caller, given)):
+        raise NotPermitted(f"`{command}` is refused in {caller.describe()}, which may look (status, why) and use "
+                           "report, note, phase and ask-person; a person may give it in a terminal of their own")
+    if not (chosen / "identities").is_dir():
+        raise NotPermitted(f"`{command}` is refused in {caller.describe()}: the home {chosen} is not in its sandbox; "
+                           "report, note, phase and ask-person work here")
+
+
+def require_of(context: click.Context) -> None:
+    """Raise NotPermitted unless the calling process may give the command that `context` is of."""
+    names, homes = list[str](), list[str]()
+    level: click.Context | None = context
+    while level is not None:
+        names.insert(0, level.command.name or "")
+        homes += [str(home)] if (home := level.params.get("home")) else []
+        level = level.parent
+    require(" ".join(names).removeprefix("garrison "), context.params, homes[0] if homes else None)
+
+
+def guarded(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a function that agents' prompts import in place of a command."""
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
+            given = signature.bind(*arguments, **options).arguments
+            require(command, given, given.get("home"))
+            return function(*arguments, **options)
+
+        return call
+    return wrap
+
+
+def _may_write(caller: Caller, given: Mapping[str, object]) -> bool:
+    """Return whether an agent may write what layers write: its own record, or in an ad-hoc run."""
+    is_own = f"{given.get('role')}-{given.get('name')}" == caller.stem and given.get("run") in (None, caller.run)
+    return is_own or _is_adhoc(Path(caller.home), caller.run)
+
+
+def _is_adhoc(home: Path, run: str) -> bool:
+    from garrison.records.run import Launch, RunFiles, load
+
+    try:
+        launch = load(Launch, RunFiles(home, run).launch)
+    except GarrisonError:
+        return False
+    return launch is not None and launch.adhoc

@@ -28,9 +28,10 @@ from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
 from garrison.sandbox import network
+from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.network import NetworkPlace, NetworkUser
-from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.place import Mode, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.job_watch import JobWatch
@@ -197,9 +198,8 @@ class GateRun:
             return None
         private = self.slot.sandbox / stage
         shutil.rmtree(private, ignore_errors=True)
-        common = self.slot.git.common
-        return Place(Role.SETUP if stage == "setup" else Role.GATE, rights, self.slot.path, private,
-                     (Mount(common, common, writable=True),))
+        role = Role.SETUP if stage == "setup" else Role.GATE
+        return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role))
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.

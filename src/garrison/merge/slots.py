@@ -23,6 +23,8 @@ from garrison.errors import Refused
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
+from garrison.sandbox import untrusted
+from garrison.sandbox.git_view import sandbox_folder
 from garrison.system import worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.processes import is_running, same_boot
@@ -55,7 +57,7 @@ class Slot:
     def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
         self.git, self.path, self.number, self._lock = git, path, number, lock
         self._memory_path = path.with_name(path.name + ".json")
-        self.sandbox = path.with_name(f".{path.name}.sandbox")
+        self.sandbox = sandbox_folder(path)
         """Folder of what its processes have of their own."""
         self.memory = _read_memory(self._memory_path)
         self.notes: list[str] = []
@@ -69,7 +71,8 @@ class Slot:
         """Remove the worktree and its files; the lock's file goes last, while it is held."""
         self.git.remove_worktree(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
-        shutil.rmtree(self.sandbox, ignore_errors=True)
+        with suppress(OSError):
+            untrusted.remove_tree(self.sandbox)
         self._memory_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 

@@ -6,10 +6,13 @@ is shown to the others, read-only.
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.sandbox import untrusted
+from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git
@@ -28,16 +31,12 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     if rights.mode is Mode.NONE:
         return None
     private = sandbox_folder(worktree) / f"{role}-{task.attempt}"
-    common = Git(Path(launch.repo)).common
-    return Place(role, rights, worktree, private, (Mount(common, common, writable=True), *mounts),
-                 worktree_writable=role is not Role.VALIDATOR)
-
-
-def sandbox_folder(worktree: Path) -> Path:
-    """Return the folder beside a worktree that holds what its processes have of their own; no node's name has a dot."""
-    return worktree.with_name(f".{worktree.name}.sandbox")
+    git = Git(Path(launch.repo), home=runtime.home)
+    shown = git_mounts(git, worktree, rights, role, str(task.attempt))
+    return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR)
 
 
 def remove_sandbox_folder(worktree: Path) -> None:
     """Remove what a worktree's processes had of their own; nothing in it is followed."""
-    shutil.rmtree(sandbox_folder(worktree), ignore_errors=True)
+    with suppress(FileNotFoundError):
+        untrusted.remove_tree(sandbox_folder(worktree))

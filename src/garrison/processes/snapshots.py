@@ -16,6 +16,9 @@ from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
 from garrison.records.names import format_marker
+from garrison.sandbox.collect import collect
+from garrison.sandbox.git_view import GitView
+from garrison.sandbox.untrusted import UnsafeFile
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
@@ -137,9 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=120.0)
     options = parser.parse_args(argv)
     node = options.stem.split("/")[-2]
+    git, worktree = Git(Path(options.repo), home=Path(options.home)), Path(options.tree)
     try:
-        ref = Git(Path(options.repo), home=Path(options.home)).save_interval_snapshot(
-            Path(options.tree), options.stem, f"garrison: what {node} had at an interval", options.base,
+        with suppress(UnsafeFile):
+            collect(GitView(git, worktree))
+        ref = git.save_interval_snapshot(
+            worktree, options.stem, f"garrison: what {node} had at an interval", options.base,
             timeout=options.limit)
     except (GarrisonError, OSError) as error:
         print(error, file=sys.stderr)

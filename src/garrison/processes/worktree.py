@@ -2,10 +2,11 @@
 
 A worktree, followed through the code: the runner's action PREPARE_WORKTREE calls `Worktree.prepare` (`create_worktree`
 at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
-works there; `Snapshotter` (snapshots.py) saves it at intervals. At the end `adopt_commits` brings the agent's commits
-onto the branch. After the landing TIDY_UP saves the rest, removes the worktree and archives the branch (`save_rest`,
-`remove`, `archive`); after a failure FAIL_NODE saves everything first (`save`). `garrison clean` and `doctor` find and
-remove what killed runs left behind (`find_worktrees`, `save_and_remove`).
+works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in a git view of its own:
+`collect_commits` brings its commits to the branch before anything else looks at that. At the end `adopt_commits` brings
+the agent's commits onto the branch. After the landing TIDY_UP saves the rest, removes the worktree and archives the
+branch (`save_rest`, `remove`, `archive`); after a failure FAIL_NODE saves everything first (`save`). `garrison clean`
+and `doctor` find and remove what killed runs left behind (`find_worktrees`, `save_and_remove`).
 
 Only commits on the node's branch land. So commits made elsewhere that continue the branch are brought onto it; others
 are no result, and the reason says where they are. A worktree is reset or removed only when all of it is on some ref, or
@@ -25,6 +26,9 @@ from garrison.errors import GarrisonError
 from garrison.merge import slots
 from garrison.processes.places import remove_sandbox_folder
 from garrison.records import atomic
+from garrison.sandbox.collect import collect
+from garrison.sandbox.git_view import GitView
+from garrison.system import disk_space
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
@@ -35,11 +39,40 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
 
 
+# ---- collect ---------------------------------------------------------------------------------------------------------
+
+
+def collect_commits(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
+    """Bring a confined agent's commits from its git view to the branch; return '', or why they cannot continue it.
+
+    Commits that cannot be on the branch are saved under a rescue ref. GarrisonError if the view holds what git refuses.
+    """
+    found = collect(GitView(git, worktree))
+    if not found.commit:
+        return ""
+    ref = git.save_commit(found.commit, rescue_stem(run, node, attempt, "branch"))
+    return f"{found.objection}; that is saved as {ref}"
+
+
+def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: int) -> str:
+    """Collect as `collect_commits` does, before the worktree is saved or changed; return what could not be collected.
+
+    What git refuses is no reason to keep everything else from being saved; a full disk is.
+    """
+    try:
+        return collect_commits(git, worktree, run, node, attempt)
+    except GarrisonError as error:
+        if disk_space.reports_no_space(str(error)) or not worktree.is_dir():
+            raise
+        return str(error)
+
+
 # ---- save ------------------------------------------------------------------------------------------------------------
 
 
 def save_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
     """Save the content of a worktree under a rescue ref; return the ref. `why` completes "what NODE …"."""
+    collect_what_can_be(git, worktree, run, node, attempt)
     return git.save_work(worktree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
@@ -167,7 +200,10 @@ class Worktree:
             self._save("left by a failed attempt", self.task.attempt - 1)
             remove_worktree(self.git, self.path)
         self._removing.unlink(missing_ok=True)
-        notes = create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
+        notes: list[str] = []
+        if not agent_alive and self.path.is_dir():
+            notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
+        notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
         if not agent_alive:
             self.clear_locks()
         self.ready = True
@@ -209,6 +245,7 @@ class Worktree:
         """Save content of the worktree that is not on the branch, which has landed."""
         if self._begun_removal() is not None or not self.path.is_dir():
             return
+        self._collect(self.task.attempt)
         tip = self.git.branch_tip(self.branch)
         if has_unsaved_work(self.git, self.path, [tip] if tip else []):
             self.save("had not committed when its branch landed")
@@ -234,6 +271,9 @@ class Worktree:
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
             archive_landed_branch(self.git, self.task, self.branch, tip)
+
+    def _collect(self, attempt: int) -> str:
+        return collect_what_can_be(self.git, self.path, self.launch.run_id, self.task.node, attempt)
 
     def _save(self, why: str, attempt: int) -> str:
         return save_worktree(self.git, self.path, self.launch.run_id, self.task.node, attempt, why)
@@ -328,6 +368,8 @@ def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
     GitError or OSError if it could not be saved or removed.
     """
     ref = ""
+    if orphan.what == "tree":
+        collect_what_can_be(git, orphan.path, orphan.run, orphan.node, attempt)
     if orphan_has_work(git, orphan):
         if orphan.what == "directory":
             tips = (git.rev(f"refs/heads/garrison/{orphan.run}/{orphan.node}"),

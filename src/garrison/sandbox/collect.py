@@ -28,8 +28,10 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, restore_link
+from garrison.sandbox.place import Mode, Mount, Rights, Role
+from garrison.sandbox.probe import choose_mode, machine
 from garrison.system import failpoint
-from garrison.system.git import GitError
+from garrison.system.git import Git, GitError
 from garrison.system.git.commits import OID
 from garrison.system.git.repository import environment
 
@@ -162,6 +164,45 @@ def collect(view: GitView) -> Collected:
         if private.stamp == state.seen:
             return Collected()
         return _Collection(view, state, private).run()
+
+
+def enter(view: GitView, owner: str, *, push: bool = False) -> tuple[Mount, ...]:
+    """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
+
+    What a view has is collected first; else it is made anew. `push`: as in `GitView.prepare`.
+    """
+    if view.exists:
+        with suppress(untrusted.UnsafeFile):
+            collect(view)
+            state = view.read_state()
+            if state is not None and state.owner == owner and _is_current(view, state):
+                return view.mounts()
+    return view.prepare(push=push, owner=owner)
+
+
+def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "") -> tuple[Mount, ...]:
+    """Return what a process in a worktree sees of its repository: a git view where mounts are possible.
+
+    An agent's view is kept for its successors (`enter`); that of any other role is made anew and never collected. By
+    Landlock nothing can be mounted, and the repository's own git directory is shown.
+    """
+    view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
+    if choose_mode(rights.mode, machine()) is not Mode.BUBBLEWRAP:
+        collect(view)
+        view.remove()
+        return (Mount(git.common, git.common, writable=True),)
+    return enter(view, owner) if role is Role.AGENT else view.prepare()
+
+
+def _is_current(view: GitView, state: ViewState) -> bool:
+    """Return whether the repository has checked out in the worktree what the view has."""
+    private, git = read_private(view, state), view.git
+    git_dir = Path(state.git_dir)
+    under_way = {name: tuple(untrusted.read_text(git_dir, name).split()) for name in MERGE_HEADS
+                 if (git_dir / name).exists()}
+    return (bool(private.head) and git.head(view.worktree) == private.head and under_way == dict(private.under_way)
+            and private.branch == (git.branch_tip(state.branch) or "" if state.branch else private.branch)
+            and (git.current_branch(view.worktree) == state.branch) == private.is_on_branch)
 
 
 class _Collection:

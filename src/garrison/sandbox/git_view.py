@@ -1,6 +1,6 @@
 """Private git view: what a confined process tree has in place of the repository's git directory.
 
-Beside a worktree `NAME`, `.NAME.view/common` is a git directory of its own that is bound over the repository's inside:
+Beside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that is bound over the repository's own inside:
 
     config, hooks, info   copies, without credentials (git_config.py)
     packed-refs           every ref of the repository, as the view's own
@@ -57,6 +57,8 @@ class ViewState:
     """The worktree's own git directory in the repository."""
     tip: str
     """Value of the branch in the repository at the last collection, '' if it had none."""
+    owner: str = ""
+    """For whom it was made: the attempt of an agent."""
     pending: str = ""
     """Value that a collection under way gives the branch."""
     indexed: str = ""
@@ -68,12 +70,17 @@ class ViewState:
     version: int = _VERSION
 
 
+def sandbox_folder(worktree: Path) -> Path:
+    """Return the folder beside a worktree that holds what its processes have of their own; no node's name has a dot."""
+    return worktree.with_name(f".{worktree.name}.sandbox")
+
+
 class GitView:
     """View of the worktree `worktree`; `name` tells apart several of one worktree."""
 
-    def __init__(self, git: Git, worktree: Path, name: str = "view") -> None:
+    def __init__(self, git: Git, worktree: Path, name: str = "git") -> None:
         self.git, self.worktree = git, worktree
-        self.folder = worktree.with_name(f".{worktree.name}.{name}")
+        self.folder = sandbox_folder(worktree) / name
         self.common = self.folder / "common"
 
     # ---- state
@@ -107,22 +114,24 @@ class GitView:
     def worktree_id(self) -> str:
         """Return the name of the worktree's own git directory."""
         state = self.read_state()
-        return Path(state.git_dir).name if state else self.worktree.name
+        return Path(state.git_dir).name if state else find_git_dir(self.git, self.worktree).name
 
     def remove(self) -> None:
         """Remove the view. Idempotent; nothing in it is followed."""
-        for folder in (self.folder, *self.worktree.parent.glob(f"{self.folder.name}.new-*")):
+        for folder in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.new-*")):
             if folder.is_symlink():
                 folder.unlink()
             elif folder.exists():
-                _remove_tree(folder)
+                untrusted.remove_tree(folder)
 
     # ---- preparing
 
-    def prepare(self, *, push: bool = False) -> tuple[Mount, ...]:
+    def prepare(self, *, push: bool = False, owner: str = "") -> tuple[Mount, ...]:
         """Make the view from the repository as it is now, replacing another; return what to bind inside.
 
-        `push`: keep the addresses to push to.
+        Args:
+            push: keep the addresses to push to.
+            owner: for whom it is made, as `enter` compares it.
         """
         git_dir = restore_link(self.git, self.worktree)
         new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
@@ -137,7 +146,7 @@ class GitView:
         tip = self.git.branch_tip(branch) or "" if branch else self.git.head(self.worktree) or ""
         (new / "empty").touch()
         (new / "dot-git").write_text(f"gitdir: {git_dir}\n", errors="surrogateescape")
-        state = ViewState(branch, str(git_dir), tip, indexed=self.git.head(self.worktree) or "", modules=modules)
+        state = ViewState(branch, str(git_dir), tip, owner, indexed=self.git.head(self.worktree) or "", modules=modules)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode())
         new.rename(self.folder)
         return self.mounts()
@@ -380,15 +389,3 @@ def _files_below(folder: Path) -> Iterable[Path]:
 
 def _config_home() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/"), ".config"))
-
-
-def _remove_tree(folder: Path) -> None:
-    """Remove a tree that an agent wrote, with directories that it made unwritable."""
-    try:
-        shutil.rmtree(folder)
-    except PermissionError:
-        for path, folders, _ in os.walk(folder):  # follows no link
-            for name in folders:
-                if not os.path.islink(f"{path}/{name}"):  # noqa: PTH114
-                    os.chmod(f"{path}/{name}", 0o700)  # noqa: PTH101
-        shutil.rmtree(folder)

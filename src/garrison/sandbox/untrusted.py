@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -177,3 +178,15 @@ def link_regular(directory: int, name: str, target: Path, room: int) -> int:
         target.unlink()
         raise UnsafeFile(target.parent, name, f"is larger than the {room} bytes that are left to import")
     return state.st_size
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a tree that an agent wrote, with the directories that it made unwritable; no link is followed."""
+    try:
+        shutil.rmtree(folder)
+    except PermissionError:
+        for path, folders, _ in os.walk(folder, onerror=None):
+            for name in folders:
+                if not os.path.islink(f"{path}/{name}"):  # noqa: PTH114
+                    os.chmod(f"{path}/{name}", 0o700)  # noqa: PTH101  # before the walk opens it
+        shutil.rmtree(folder)

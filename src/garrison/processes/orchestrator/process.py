@@ -27,7 +27,7 @@ from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
 from garrison.processes.places import node_place
 from garrison.processes.spawn import close_sessions
-from garrison.processes.worktree import adopt_commits
+from garrison.processes.worktree import adopt_commits, collect_commits
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -36,6 +36,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.supervise.death_classes import MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
@@ -106,12 +107,14 @@ class Orchestrator:
         self._reaper = os.getppid()
         self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
-        self._reflog = self.git.git_dir(self.worktree) / "logs" / "HEAD"
+        self._reflogs = [self.git.git_dir(self.worktree) / "logs" / "HEAD", GitView(self.git, self.worktree).reflog]
         self._progress_stamp: Fingerprint | None = None
+        self._refusal = ""
+        """Last reason why the agent's commits could not be collected."""
         self._has_output = True
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
-            self.assignment.output, self.assignment.notes, self._reflog)]
+            self.assignment.output, self.assignment.notes, *self._reflogs)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
         self._output_start = self._shown
 
@@ -153,7 +156,7 @@ class Orchestrator:
             event_loop.watch_process(proxy.pid, proxy.ticks)
         event_loop.watch_directory(self.assignment.folder)
         if not self._has_output:
-            for path in (self.assignment.output, self._reflog):
+            for path in (self.assignment.output, *self._reflogs):
                 event_loop.watch_file(path)
         self.mailbox.watch(event_loop)
 
@@ -251,10 +254,17 @@ class Orchestrator:
 
     def _record_progress(self) -> None:
         """Copy the last commit and the agent's notes to the hook, for a successor."""
-        stamp = fingerprint_of((str(self._reflog), str(self.assignment.notes), str(self.assignment.folder / NOTES)))
-        if stamp == self._progress_stamp:  # else git would run several times a second
+        names = [*map(str, self._reflogs), str(self.assignment.notes), str(self.assignment.folder / NOTES)]
+        if fingerprint_of(names) == self._progress_stamp:  # else git would run several times a second
             return
-        self._progress_stamp = stamp
+        before = fingerprint_of(names[1:])
+        try:
+            self._collect()
+        except GarrisonError as error:  # it may be mended before the agent ends
+            if str(error) != self._refusal:
+                log_line(str(error))
+            self._refusal = str(error)
+        self._progress_stamp = (fingerprint_of(names[:1]) or ()) + before  # a commit meanwhile is collected next
         written, reported = _read(self.assignment.notes), self.reports.notes
         both = f"{written.rstrip()}\n{reported}" if written and reported else written or reported
         notes = both or self.hook.resumption_instructions
@@ -262,6 +272,10 @@ class Orchestrator:
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.runtime.clock.utc()
             self.hook = self.incarnation.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
+
+    def _collect(self) -> str:
+        """Bring a confined agent's commits to its branch; return '', or why they cannot continue it."""
+        return collect_commits(self.git, self.worktree, self.task.run_id, self.task.node, self.task.attempt)
 
     def _record_session(self, work: Work) -> None:
         """Copy the session's id and the phase that the agent reported to the hook."""
@@ -355,9 +369,7 @@ class Orchestrator:
         if unresolved:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
         if outcome.status == "success":
-            self.git.commit_all(self.worktree, _commit_message(self.task))
-            failpoint.here(":committed")
-            if reason := adopt_commits(self.git, self.worktree, self.incarnation.identity.branch or ""):
+            if reason := self._land_on_branch():
                 outcome = Outcome("fail", reason, outcome.exit_code)
             self._progress_stamp = None
             self._record_progress()
@@ -366,6 +378,21 @@ class Orchestrator:
         if outcome.status == "success":
             self._move_hook("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")
+
+    def _land_on_branch(self) -> str:
+        """Bring everything that the agent did to its branch; return '', or why that cannot be."""
+        try:
+            reason = self._collect()
+        except GarrisonError as error:
+            if disk_space.reports_no_space(str(error)):
+                raise
+            reason = str(error)
+        failpoint.here(":collected")
+        if reason:
+            return reason
+        self.git.commit_all(self.worktree, _commit_message(self.task))
+        failpoint.here(":committed")
+        return adopt_commits(self.git, self.worktree, self.incarnation.identity.branch or "")
 
     def _write_result(self, outcome: Outcome) -> None:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)

@@ -78,9 +78,13 @@ system_packages() {
     if ! have git; then
         try_install git || die "set-up: git is missing; type: $(install_command git)"
     fi
-    if ! have tmux; then
-        try_install tmux || say "set-up: tmux is missing, plain processes serve instead; to have it: $(install_command tmux)"
-    fi
+    wanted=
+    have tmux || wanted=tmux
+    have bwrap || wanted="${wanted:+$wanted }bubblewrap"
+    # shellcheck disable=SC2086  # a list of names
+    [ -n "$wanted" ] && ! try_install $wanted || return 0
+    have tmux || say "set-up: tmux is missing, plain processes serve instead; to have it: $(install_command tmux)"
+    have bwrap || say "set-up: bubblewrap is missing; agents are confined by Landlock instead, which hides no files from them; to have it: $(install_command bubblewrap)"
 }
 
 # Packages that only tests need: without a browser or Graphviz, those tests are skipped.

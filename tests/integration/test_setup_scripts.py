@@ -259,7 +259,13 @@ class TestSystemPackages:
     def test_a_missing_apt_get_is_reported_and_survived(self, checkout: Path) -> None:
         _, err = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = dnf ]; }')
         assert "no apt-get on this machine" in err
-        assert err.endswith("sudo dnf install -y tmux\n")
+        assert "to have it: sudo dnf install -y tmux\n" in err
+        assert err.endswith("hides no files from them; to have it: sudo dnf install -y bubblewrap\n")
+
+    def test_what_is_missing_is_installed_at_once(self, checkout: Path) -> None:
+        out, err = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = apt-get ]; }; '
+                                      "is_root() { true; }")
+        assert out.splitlines()[-1] == "apt-get install -y --no-install-recommends tmux bubblewrap"
 
     def test_without_git_nothing_goes_on(self, checkout: Path) -> None:
         script = 'have() { [ "$1" = apk ]; }; in_container() { false; }; system_packages'

@@ -12,7 +12,8 @@ from garrison.sandbox import bubblewrap, landlock
 from garrison.sandbox.file_system import AGENT_HOME, FileSystemStep, Step, Surroundings, build, home_inside, is_within
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
-from garrison.sandbox.probe import choose_mode
+from garrison.sandbox.probe import FULLY_HELD, choose_mode
+from garrison.sandbox.summary import describe_modes, summarize_sandbox
 
 HOME = Path("/home/ada")
 PLACE = Place(Role.AGENT, Rights(mode=Mode.BUBBLEWRAP), Path("/trees/node"), Path("/trees/.node.sandbox"))
@@ -188,3 +189,19 @@ def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None
 def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Machine, message: str) -> None:
     with pytest.raises(Refused, match=message):
         choose_mode(wanted, machine)
+
+
+def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
+    assert describe_modes({"agent a": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == FULLY_HELD
+    assert describe_modes({"agent a": Mode.NONE, "agent b": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == (
+        "sandbox: bubblewrap; agent a: none (it can do whatever you can)")
+    assert describe_modes({"agent a": Mode.NONE}, None) == "sandbox: none (it can do whatever you can)"
+    assert describe_modes({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK).startswith(
+        "sandbox: landlock 4; not held: any file that this user may read can be read, ")
+    shared = Machine("bwrap", "", False, False)
+    assert "/proc is shared" in describe_modes({"agent a": Mode.BUBBLEWRAP}, shared)
+
+
+def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:
+    line = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
+    assert line == "sandbox: none (it can do whatever you can)"

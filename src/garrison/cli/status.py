@@ -23,6 +23,7 @@ from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.processes.run_state import EXIT
+from garrison.sandbox.probe import FULLY_HELD
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
@@ -234,6 +235,8 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
         yield from wrapped(f"warning: {move.describe()}", columns, "due")
     for text in refused_hosts(view):
         yield from wrapped(text, columns, "due")
+    if view.sandbox:
+        yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
 

@@ -37,6 +37,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch
+from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
@@ -133,6 +134,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if request.run and launch.onto != launch.base and git.branch_exists(launch.onto):
         raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
                       f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
+    agents = used_agents(plan, request.agent)
+    launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ))
+    report(launch.sandbox)
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 
@@ -195,6 +199,19 @@ def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
     return plan_run(graph, max_steps=max_steps, load=with_installed_transforms(load_from_source))
 
 
+def used_agents(plan: RunPlan, default: str | None) -> set[str]:
+    """Return the agents and validators of a plan; `default` is the agent of nodes that name none."""
+    return {agent for agent in _agents_by_node(plan, default).values() if agent is not None} | _validators(plan)
+
+
+def _agents_by_node(plan: RunPlan, default: str | None) -> dict[str, str | None]:
+    return {name: task.agent or ("command" if task.command else default) for name, task in plan.tasks.items()}
+
+
+def _validators(plan: RunPlan) -> set[str]:
+    return {validator for task in plan.tasks.values() if (validator := registry.validator_agent(task.attrs))}
+
+
 def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> list[str]:
     """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
 
@@ -202,9 +219,9 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> l
         default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
         path: PATH of the agents.
     """
-    agents = {name: task.agent or ("command" if task.command else default) for name, task in plan.tasks.items()}
-    validators = {validator for task in plan.tasks.values() if (validator := registry.validator_agent(task.attrs))}
-    used = {agent for agent in agents.values() if agent is not None} | validators
+    agents = _agents_by_node(plan, default)
+    validators = _validators(plan)
+    used = used_agents(plan, default)
     required = registry.required_variables(used, home)
     for name in sorted(validators):
         registry.agent(name, home, VALIDATOR)

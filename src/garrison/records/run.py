@@ -71,6 +71,8 @@ class Launch:
     """Patterns of files that the gate sees as the target has them."""
     hooks: str = ""
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
+    sandbox: str = ""
+    """Line that says which sandbox holds, and what it does not; '' in older runs."""
 
     @property
     def onto(self) -> str:

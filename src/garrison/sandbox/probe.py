@@ -29,6 +29,8 @@ INSTALLERS = {"apt-get": "apt-get install -y bubblewrap", "dnf": "dnf install -y
               "pacman": "pacman -S --noconfirm bubblewrap", "apk": "apk add bubblewrap",
               "zypper": "zypper install -y bubblewrap"}
 """Package manager → command that installs bubblewrap."""
+FULLY_HELD = "sandbox: bubblewrap"
+"""Line for a sandbox without gaps."""
 _ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
 """(own /proc, no further user namespaces): what is tried, the best first."""
 _TIMEOUT = 20.0
@@ -68,13 +70,13 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
     raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set mode = \"none\" in [sandbox] of config.toml")
 
 
-def describe_mode(mode: Mode, able: Machine) -> str:
+def describe_mode(mode: Mode, able: Machine | None) -> str:
     """Return a line that says which mode holds and what it does not hold. Pure."""
-    if mode is Mode.NONE:
-        return "sandbox: none; agents and gates can do whatever you can"
+    if mode is Mode.NONE or able is None:
+        return "sandbox: none (it can do whatever you can)"
     if mode is Mode.LANDLOCK:
         return f"sandbox: landlock {able.landlock}; not held: {'; '.join(gaps(able.landlock))}"
-    return "sandbox: bubblewrap" + ("" if able.has_own_proc else "; not held: the names and command lines of processes "
+    return FULLY_HELD + ("" if able.has_own_proc else "; not held: the names and command lines of processes "
                                                                  "outside can be seen (/proc is shared)")
 
 

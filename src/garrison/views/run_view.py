@@ -128,6 +128,8 @@ class RunView:
     """Moves of its target that no merge queue made."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
+    sandbox: str = ""
+    """Line that says which sandbox holds, and what it does not; '' in older runs."""
     details: RunDetails | None = None
 
     @property
@@ -169,7 +171,8 @@ class RunView:
             "created_at": self.created_at, "age_s": self.age_s,
             "hint": self.hint, "foreign_moves": [asdict(move) for move in self.foreign_moves],
             "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
-            "folder": self.folder, **(self.details.to_json() if self.details else {}), "problems": self.problems}
+            "sandbox": self.sandbox, "folder": self.folder, **(self.details.to_json() if self.details else {}),
+            "problems": self.problems}
 
 
 class _FollowedRun:
@@ -246,6 +249,7 @@ class RunReader:
             hint=_hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status),
             processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
+            sandbox=launch.sandbox,
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
     def _follow(self, launch: Launch) -> _FollowedRun:

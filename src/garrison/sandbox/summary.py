@@ -1,0 +1,46 @@
+"""Summary of a run's sandbox: the line that launch and status show, and the refusal of a mode that cannot be held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from garrison.errors import Refused
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.probe import choose_mode, describe_mode, machine
+from garrison.sandbox.rights import read_rights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.sandbox.machine import Machine
+
+NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the gate", Role.TOOL: "tools"}
+
+
+def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str]) -> str:
+    """Return in one line which modes hold for these agents and for gates, and what is not held; Refused if one of them
+    cannot be held on this machine."""
+    wanted = {**{f"agent {agent}": read_rights(home, Role.AGENT, agent, environ).mode for agent in sorted(agents)},
+              **{name: read_rights(home, role, "", environ).mode for role, name in NAMES.items()}}
+    able = None if set(wanted.values()) == {Mode.NONE} else machine()
+    held = {who: mode if able is None else _choose(who, mode, able) for who, mode in wanted.items()}
+    return describe_modes(held, able)
+
+
+def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
+    """Return the line for the modes that hold, by whom; the mode of most comes first. Pure."""
+    by_mode: dict[Mode, list[str]] = {}
+    for who, mode in held.items():
+        by_mode.setdefault(mode, []).append(who)
+    main, *others = sorted(by_mode, key=lambda mode: -len(by_mode[mode]))
+    line = describe_mode(main, able)
+    return "".join([line, *(f"; {', '.join(by_mode[mode])}: "
+                            f"{describe_mode(mode, able).removeprefix('sandbox: ')}" for mode in others)])
+
+
+def _choose(who: str, mode: Mode, able: Machine) -> Mode:
+    try:
+        return choose_mode(mode, able)
+    except Refused as error:
+        raise Refused(f"{who}: {error}") from error

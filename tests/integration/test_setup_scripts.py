@@ -263,7 +263,7 @@ class TestSystemPackages:
         assert err.endswith("hides no files from them; to have it: sudo dnf install -y bubblewrap\n")
 
     def test_what_is_missing_is_installed_at_once(self, checkout: Path) -> None:
-        out, err = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = apt-get ]; }; '
+        out, _ = self.run(checkout, 'install_system=yes; have() { [ "$1" = git ] || [ "$1" = apt-get ]; }; '
                                       "is_root() { true; }")
         assert out.splitlines()[-1] == "apt-get install -y --no-install-recommends tmux bubblewrap"
 

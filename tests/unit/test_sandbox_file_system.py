@@ -38,6 +38,9 @@ class Paths:
     def resolve(self, path: Path) -> Path:
         return Path(self.links.get(str(path), str(path)))
 
+    def own_entries(self, folder: Path) -> list[str]:
+        return [Path(name).name for name in self.folders if Path(name).parent == folder]
+
     def private_entries(self, folder: Path) -> list[Path]:
         return [Path(name) for name in self.private if Path(name).parent == folder]
 
@@ -97,6 +100,14 @@ def test_settings_and_mounts_come_last_and_hiding_after_all() -> None:
     assert [(step.step, str(step.target)) for step in steps][-6:] == [
         (Step.READ, "/data"), (Step.READ, "/trees/node"), (Step.WRITE, "/repo/.git"), (Step.WRITE, "/cache"),
         (Step.HIDE_FOLDER, "/data/secret"), (Step.HIDE_FILE, "/trees/node/.env")]
+
+
+def test_what_the_set_up_left_in_its_home_is_shown_beside_the_toolchains() -> None:
+    place = Place(Role.AGENT, PLACE.rights, PLACE.worktree, PLACE.private, setup_home=Path("/setup/home"))
+    machine = Paths(["/home/ada/.cargo/bin", "/setup/home", "/setup/home/.cargo", "/setup/home/.m2"])
+    steps = build(place, Surroundings(HOME, ()), machine)
+    assert [(str(step.target), step.source) for step in steps if step.step is Step.READ] == [
+        ("/home/ada/.cargo/bin", "/home/ada/.cargo/bin"), ("/home/ada/.m2", "/setup/home/.m2")]
 
 
 @pytest.mark.parametrize(("home", "inside"), [

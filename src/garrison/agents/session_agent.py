@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import prompts
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
+from garrison.agents.claude.cli_sandbox import session_place
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent, CommandProfile
 from garrison.agents.session_options import SessionOptions, read_options
@@ -62,7 +63,8 @@ class SessionAgent(CommandAgent):
             "settings": claude_settings.to_json(settings) if settings is not None else None,
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.
-        return SessionAttempt(assignment, partial(super().start, replace(assignment, reports=None)), now)
+        place = session_place(assignment.place, Path(assignment.environment["GARRISON_HOME"]), assignment.folder)
+        return SessionAttempt(assignment, partial(super().start, replace(assignment, reports=None, place=place)), now)
 
 
 class SessionAttempt(SuspendableAttempt):

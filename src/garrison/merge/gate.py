@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
-from garrison.sandbox import network
+from garrison.sandbox import network, untrusted
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.network import NetworkPlace, NetworkUser
@@ -191,15 +192,17 @@ class GateRun:
         return network.prepare(rights, mode, env, NetworkUser(self.home, run, name, 1, self.folder))
 
     def _place(self, stage: str, env: Mapping[str, str]) -> Place | None:
-        """Return what set-up or gate is given; None where nothing is confined. The gate starts with a fresh home, so
-        that no earlier candidate has touched it."""
+        """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that
+        no earlier candidate has touched it; the gate sees what the set-up left in its own."""
         rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
         if rights.mode is Mode.NONE:
             return None
         private = self.slot.sandbox / stage
-        shutil.rmtree(private, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            untrusted.remove_tree(private)
         role = Role.SETUP if stage == "setup" else Role.GATE
-        return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role))
+        return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role),
+                     setup_home=self.slot.sandbox / "setup/home" if role is Role.GATE else None)
 
     def adopt(self, now: float) -> bool:
         """Adopt the run that an earlier processor started in this folder; return False if there is none.

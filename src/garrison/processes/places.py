@@ -30,10 +30,12 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
         return None
-    private = sandbox_folder(worktree) / f"{role}-{task.attempt}"
+    setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
+    private = setup if role is Role.SETUP else sandbox_folder(worktree) / f"{role}-{task.attempt}"
     git = Git(Path(launch.repo), home=runtime.home)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt))
-    return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR)
+    return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
+                 setup_home=None if role is Role.SETUP else setup / "home")
 
 
 def remove_sandbox_folder(worktree: Path) -> None:

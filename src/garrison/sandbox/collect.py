@@ -27,7 +27,7 @@ from typing import IO
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.sandbox import untrusted
-from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, restore_link
+from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, find_git_dir, restore_link
 from garrison.sandbox.place import Mode, Mount, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.system import failpoint
@@ -184,13 +184,14 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
     """Return what a process in a worktree sees of its repository: a git view where mounts are possible.
 
     An agent's view is kept for its successors (`enter`); that of any other role is made anew and never collected. By
-    Landlock nothing can be mounted, and the repository's own git directory is shown.
+    Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is writable.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
     if choose_mode(rights.mode, machine()) is not Mode.BUBBLEWRAP:
         collect(view)
         view.remove()
-        return (Mount(git.common, git.common, writable=True),)
+        written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]
+        return tuple(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree)))
     return enter(view, owner) if role is Role.AGENT else view.prepare()
 
 

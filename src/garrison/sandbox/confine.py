@@ -147,6 +147,13 @@ class RealPaths:
         """Return the path without links."""
         return path.resolve()
 
+    def own_entries(self, folder: Path) -> list[str]:
+        """Return the names in a folder, without symbolic links; nothing if there is no such folder."""
+        try:
+            return sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink())
+        except OSError:
+            return []
+
     def private_entries(self, folder: Path) -> list[Path]:
         """Return what lies in a folder and may not be read by everybody."""
         found = []

@@ -56,6 +56,10 @@ class MachinePaths(Protocol):
         """Return the path without links."""
         ...
 
+    def own_entries(self, folder: Path) -> list[str]:
+        """Return the names in a folder, without symbolic links; nothing if there is no such folder."""
+        ...
+
     def private_entries(self, folder: Path) -> list[Path]:
         """Return what lies in a folder and may not be read by everybody."""
         ...
@@ -110,7 +114,9 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
               FileSystemStep(Step.LINK, Path("/var/tmp"), "/tmp"), FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
               FileSystemStep(Step.WRITE, Path("/tmp"), str(place.private / "tmp")),
               FileSystemStep(Step.WRITE, home, str(place.private / "home"))]
-    steps += _read_only([*_toolchains(around, machine), *around.python], machine)
+    toolchains = list(_read_only([*_toolchains(around, machine), *around.python], machine))
+    steps += toolchains
+    steps += _left_by_setup(place.setup_home, home, [step.target for step in toolchains], machine)
     steps += _read_only(place.rights.read, machine)
     steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.worktree,
                                 str(place.worktree)))
@@ -158,6 +164,17 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
             and any(machine.is_folder(prefix / sign) for sign in _PREFIX_SIGNS) \
             and not machine.exists(prefix / ".git") and prefix != around.user_home / ".local"
         yield prefix if is_installation else path
+
+
+def _left_by_setup(setup_home: Path | None, home: Path, toolchains: Iterable[Path],
+                   machine: MachinePaths) -> Iterator[FileSystemStep]:
+    """Show what a set-up left in its home, but for mount points of toolchains, which are empty there."""
+    covered = {path.relative_to(home).parts[0] for path in toolchains if is_within(path, home) and path != home}
+    if setup_home is None:
+        return
+    for name in machine.own_entries(setup_home):
+        if name not in covered:
+            yield FileSystemStep(Step.READ, home / name, str(setup_home / name))
 
 
 def _shows_secrets(path: Path, around: Surroundings) -> bool:

@@ -82,6 +82,8 @@ class Place:
     mounts: tuple[Mount, ...] = field(default=())
     """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
     worktree_writable: bool = True
+    setup_home: Path | None = None
+    """Home of the set-up that prepared the worktree; what it left there is shown, read-only."""
     entry: tuple[str, ...] = ()
     """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
     ports: tuple[int, ...] = ()

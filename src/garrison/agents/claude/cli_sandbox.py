@@ -50,6 +50,19 @@ def prepare(place: Place | None, environment: Mapping[str, str],
     return {LAUNCHER_VARIABLE: str(launcher)}, str(config)
 
 
+def session_place(place: Place | None, home: Path, folder: Path) -> Place | None:
+    """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
+
+    It keeps its files in the attempt's folder, and its CLI has a configuration folder of its own where the home's is.
+    """
+    if place is None or place.rights.mode is Mode.NONE:
+        return place
+    config = atomic.make_directory(place.private / "claude")
+    copy_log_in(config_folder(home), config)
+    return replace(place, mounts=(*place.mounts, Mount(folder, folder, writable=True),
+                                  Mount(config, config_folder(home), writable=True)))
+
+
 def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:
     """Return a script that changes the environment from one to the other and becomes the command. Pure."""
     unset = [f"unset {name}" for name in outside if name not in inside]

@@ -25,7 +25,9 @@ def test_the_cli_works_with_a_key_that_it_never_has(scene, mode: str) -> None:
     place.env["GARRISON_SANDBOX"] = mode
     place.env["ANTHROPIC_API_KEY"] = KEY
     config = place.home / "config.toml"
-    config.write_text(config.read_text() + '\n[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'
+    # a variable that the profile sets is the network's, too
+    config.write_text(config.read_text() + f'ANTHROPIC_BASE_URL = "{scene.server.url}"\n'
+                      '\n[sandbox]\nnetwork = "allow"\nhosts = ["example.org"]\n'
                       '[sandbox.gate]\nnetwork = "open"\n')
     scene.players["a"] = lambda asked: (
         say(use("Bash", command='echo "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL $HTTPS_PROXY" > keys'),

@@ -417,3 +417,33 @@ def test_calls_that_a_program_reports_itself_are_counted_once_but_bound_the_budg
         assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}", User_Agent="claude-cli/2.1")) == 200
         assert costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).usd == 0, "the CLI reports it"
         assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}", User_Agent="claude-cli/2.1")) == 402
+
+
+# ---- what a tunnel carries
+
+
+@pytest.mark.parametrize(("sni", "arrives"), [("pypi.org", True), (None, True), ("evil.example", False),
+                                              ("ssh", False)])
+def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sni: str | None, arrives: bool) -> None:
+    server, client = certificate(tmp_path)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    with Web(plain(b"treasure"), server) as web, serving(tmp_path, hosts=("pypi.org",)) as proxy:
+        async def open_checked(_host: str, _port: int, _rule: object) -> upstream.Stream:
+            return await upstream._open_first(["127.0.0.1"], web.port)
+
+        monkeypatch.setattr("garrison.sandbox.proxy.relay.open_checked", open_checked)
+        raw, head = proxy.tunnel("pypi.org:443")
+        assert status_of(head) == 200
+        with raw:
+            if sni == "ssh":
+                raw.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+                assert read_all(raw) == b""
+            elif arrives:
+                with client.wrap_socket(raw, server_hostname=sni) as tls:
+                    tls.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    assert read_all(tls).endswith(b"treasure")
+            else:
+                with pytest.raises(OSError):
+                    client.wrap_socket(raw, server_hostname=sni)
+        assert (proxy.refused == {}) is arrives

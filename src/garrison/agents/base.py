@@ -44,6 +44,8 @@ class Assignment:
     """(full name, control type) of the processes that direct the agent, nearest first."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
+    network_variables: frozenset[str] = frozenset()
+    """Names of variables that its network decides, whatever a profile sets."""
     place: Place | None = None
     """What its processes are given in the sandbox; None: they are not confined."""
     reports: ReportedResult | None = None

@@ -129,6 +129,12 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
         if "budget" in attributes else model.limits
 
 
+def variables_of(name: str, home: Path) -> Mapping[str, str]:
+    """Return the variables that an agent's profile sets for its program."""
+    model = _model_profile(find_profile(name, home), home)
+    return model.settings.set if isinstance(model, ClaudeProfile) else {}
+
+
 def reporter_of(name: str, home: Path) -> str:
     """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
     return CLI_USER_AGENT if isinstance(_model_profile(find_profile(name, home), home), ClaudeProfile) else ""

@@ -27,7 +27,7 @@ from garrison.agents.claude import prompts
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.cli_sandbox import session_place
-from garrison.agents.claude.settings import ClaudeSettings, for_node
+from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
 from garrison.agents.command import CommandAgent, CommandProfile
 from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
@@ -54,6 +54,8 @@ class SessionAgent(CommandAgent):
         task = assignment.task
         options = read_options(f"node {task.node}", task.attributes, self.defaults)
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
+        if settings is not None:
+            settings = without_variables(settings, assignment.network_variables)
         write_json(assignment.folder / ORDER, {
             "home": assignment.environment["GARRISON_HOME"], "run": task.run_id, "node": task.node,
             "attempt": task.attempt, "life": assignment.incarnation, "tree": str(assignment.worktree),

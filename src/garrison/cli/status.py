@@ -28,7 +28,7 @@ from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
 from garrison.views.limits import Limit, format_duration
-from garrison.views.node_view import FailedNode, NodeView, first_line
+from garrison.views.node_view import FailedNode, NodeView, first_line, refused_hosts
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 
 FINISHED = 8
@@ -185,8 +185,6 @@ BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "landing": "▓"
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""
-REFUSED_HOSTS = 5
-"""Refused hosts that are shown."""
 FOREIGN_MOVES = 5
 """Latest moves of the target outside the queue that are shown."""
 BAR = 30
@@ -233,23 +231,12 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
         yield from wrapped(f"its landing on {view.base}: {view.lands.status}{reason}", columns, "due")
     for move in view.foreign_moves[-FOREIGN_MOVES:]:
         yield from wrapped(f"warning: {move.describe()}", columns, "due")
-    for text in refused_hosts(view):
+    for text in refused_hosts(view.details.nodes if view.details else ()):
         yield from wrapped(text, columns, "due")
     if view.sandbox:
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
-
-
-def refused_hosts(view: RunView) -> list[str]:
-    """Return the hosts that agents were refused, a line for each host and the nodes that asked for it."""
-    askers: dict[tuple[str, str], list[str]] = {}
-    for node in view.details.nodes if view.details else ():
-        for host in node.refused_hosts:
-            askers.setdefault((host.place, host.reason), []).append(node.node)
-    lines = [f"{', '.join(nodes)}: {place} was refused: {reason}" for (place, reason), nodes in askers.items()]
-    more = [f"{len(lines) - REFUSED_HOSTS} more hosts were refused; `garrison why NODE` names them"]
-    return lines if len(lines) <= REFUSED_HOSTS else lines[:REFUSED_HOSTS] + more
 
 
 def summary(view: RunView) -> str:

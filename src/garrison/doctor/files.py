@@ -15,6 +15,7 @@ from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.processes.networks import network_notes
 from garrison.processes.run_branch import target_queue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
@@ -150,6 +151,10 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
         return
     for problem in problems:
         yield Finding("config", Severity.ERROR if problem.is_error else Severity.WARNING, problem.text)
+    if (home / "claude" / ".credentials.json").exists():
+        for note in network_notes(scope.runtime, [name for name in registry.profiles(home)
+                                                  if registry.claude_settings_of(name, home) is not None]):
+            yield Finding("config", Severity.NOTE, note)
 
 
 def examine_inboxes(scope: Scope) -> Iterator[Finding]:

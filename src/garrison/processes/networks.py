@@ -1,4 +1,4 @@
-"""Networks of a node's processes: which rights and budget apply, and what is told of refused hosts."""
+"""Networks of a node's processes: which rights and budget apply, and what a person should know of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkUser
-from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.place import Mode, Network, Role
 from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.rights import read_rights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from garrison.processes.runtime import Runtime
@@ -35,8 +36,26 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
     if agent:
+        env = {**env, **registry.variables_of(agent, runtime.home)}
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
     mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
     return network.prepare(rights, mode, env, user)
+
+
+def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
+    """Yield what does not hold of the network and the keys of these agents, a line each."""
+    for agent in sorted(set(agents)):
+        rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
+        held = rights.mode is not Mode.NONE
+        if rights.network is Network.ALLOW and not held:
+            yield (f"agent {agent} has network = \"allow\" but no sandbox: its variables lead to the proxy, and a "
+                   "program that ignores them reaches every host")
+        if registry.claude_settings_of(agent, runtime.home) is None or not held:
+            continue
+        if rights.network is Network.NONE:
+            yield f"agent {agent} has network = \"none\": it cannot reach its model"
+        elif not any(api.name is ApiName.ANTHROPIC for api, _, _ in network.find_keys(runtime.environ)):
+            yield (f"agent {agent} uses the log-in of its CLI, which cannot be added from outside: the agent can read "
+                   "it; a key, ANTHROPIC_API_KEY, stays outside")

@@ -29,6 +29,7 @@ from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import run_branch
 from garrison.processes.loop import log_line
+from garrison.processes.networks import network_notes
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import EXIT, LANDED, NO_CHANGE, NOT_LANDED, replay_run
 from garrison.processes.run_status import read_run_state
@@ -126,6 +127,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
         max_steps=request.max_steps, land=_land(request, plan, report), node_gate=plan.node_gate,
         approve=request.approve)
+    for note in network_notes(runtime, used_agents(plan, request.agent)):
+        report(f"note: {note}")
     if request.run is not None:
         check_run(request.run)
     if claim is not None:

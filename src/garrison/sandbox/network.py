@@ -68,6 +68,11 @@ class NetworkPlace:
     client: ProxyClient | None = None
     namespace: net_namespace.NetNamespace | None = None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the variables that this network decides."""
+        return self.withheld | self.environment.keys()
+
     def apply(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the tree: `env` without keys, with the variables that lead to the proxy."""
         return {**{name: value for name, value in env.items() if name not in self.withheld}, **self.environment}

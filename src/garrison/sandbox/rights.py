@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from garrison.config import PROFILE_RIGHTS, SANDBOX_KEYS, ConfigFile, read_config, string_list
 from garrison.errors import UsageError
 from garrison.sandbox.place import Mode, Network, Rights, Role
+from garrison.sandbox.proxy.hosts import parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,11 +115,20 @@ def _paths(where: str, key: str, value: Any, user_home: Path) -> tuple[Path, ...
     return tuple(paths)
 
 
+def _hosts(where: str, value: Any) -> tuple[str, ...]:
+    hosts = string_list(where, "hosts", value)
+    try:
+        parse_rules(hosts)
+    except UsageError as error:
+        raise UsageError(f"{where}: {str(error).removeprefix('hosts: ')}") from None
+    return hosts
+
+
 _READERS: Mapping[str, Callable[[Rights, Any, str, Path], Rights]] = {
     "mode": lambda rights, value, where, _: replace(rights, mode=_one_of(Mode, value, where)),
     "sandbox": lambda rights, value, where, _: replace(rights, mode=_one_of(Mode, value, where)),
     "network": lambda rights, value, where, _: replace(rights, network=_one_of(Network, value, where)),
-    "hosts": lambda rights, value, where, _: replace(rights, hosts=string_list(where, "hosts", value)),
+    "hosts": lambda rights, value, where, _: replace(rights, hosts=_hosts(where, value)),
     "read": lambda rights, value, where, home: replace(rights, read=_paths(where, "read", value, home)),
     "write": lambda rights, value, where, home: replace(rights, write=_paths(where, "write", value, home)),
     "hide": lambda rights, value, where, home: replace(rights, hide=_paths(where, "hide", value, home)),

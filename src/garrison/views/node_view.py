@@ -6,7 +6,7 @@ The words say who has to act next. They change only when something happened and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -275,6 +275,21 @@ class NodeReader:
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's agent or its session waits for; '' while it works."""
         return read_waiting(self.files.attempt(name, node.attempt)) if node.status == "active" else ""
+
+
+SHOWN_REFUSED = 5
+"""Refused hosts that are shown of a run."""
+
+
+def refused_hosts(nodes: Iterable[NodeView]) -> list[str]:
+    """Return the hosts that agents were refused, a line for each host and the nodes that asked for it."""
+    askers: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        for host in node.refused_hosts:
+            askers.setdefault((host.place, host.reason), []).append(node.node)
+    lines = [f"{', '.join(names)}: {place} was refused: {reason}" for (place, reason), names in askers.items()]
+    more = [f"{len(lines) - SHOWN_REFUSED} more hosts were refused; `garrison why NODE` names them"]
+    return lines if len(lines) <= SHOWN_REFUSED else lines[:SHOWN_REFUSED] + more
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:

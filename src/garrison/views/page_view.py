@@ -23,7 +23,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
-from garrison.views.node_view import place_of
+from garrison.views.node_view import place_of, refused_hosts
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
@@ -216,7 +216,9 @@ class PageModel:
         """Records of the run that cannot be read or shown."""
         observed = self.observation.view.problems if self.observation else []
         moves = [f"warning: {move.describe()}" for move in self.model.state.foreign_moves[-PROBLEMS:]]
-        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *moves, *observed]))
+        view = self.observation.view if self.observation else None
+        refused = refused_hosts(view.details.nodes) if view is not None and view.details else []
+        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *moves, *refused, *observed]))
 
     @property
     def order(self) -> list[str]:

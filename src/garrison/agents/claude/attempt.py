@@ -20,7 +20,7 @@ from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Out
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
-from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
+from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only, without_variables
 from garrison.agents.claude.tools import to_agent_report
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
@@ -167,7 +167,8 @@ class ClaudeAttempt(SuspendableAttempt):
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self.settings, self.role, self._argv = settings, role, argv
+        self.settings = without_variables(settings, assignment.network_variables)
+        self.role, self._argv = role, argv
         self._connection: _ConnectionProcess | None = None
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
         super().__init__(assignment, now, wall=wall)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LAUNCHER_VARIABLE = "GARRISON_CLI_LAUNCHER"
 """Variable that names the script with which `cli.sh` starts the CLI in its sandbox."""
 LOG_IN = ".credentials.json"
+KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+"""Variables with which the CLI needs no log-in."""
 _MAX_LOG_IN = 1 << 20
 
 
@@ -41,7 +43,8 @@ def prepare(place: Place | None, environment: Mapping[str, str],
         return {}, ""
     shutil.rmtree(place.private / "claude", ignore_errors=True)
     config = atomic.make_directory(place.private / "claude")
-    copy_log_in(config_folder(Path(environment["GARRISON_HOME"])), config)
+    if not any(environment.get(name) for name in KEYS):  # a key is added outside, and the CLI prefers it
+        copy_log_in(config_folder(Path(environment["GARRISON_HOME"])), config)
     cli = find_cli(settings)
     mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
     confined = confine([cli], environment, replace(place, mounts=(*place.mounts, *mounts)))

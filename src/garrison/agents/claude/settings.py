@@ -6,7 +6,7 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,6 +144,11 @@ def read_only(profile: ClaudeSettings) -> ClaudeSettings:
     """Return the profile for a validator: no tool that writes, whatever the profile allows."""
     tools = tuple(tool for tool in profile.tools if tool in READ_ONLY)
     return replace(profile, tools=tools or READ_ONLY, permission_mode="dontAsk")
+
+
+def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:
+    """Return the settings without the variables with these names."""
+    return replace(settings, set={name: value for name, value in settings.set.items() if name not in names})
 
 
 def _override(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -> ClaudeSettings:

@@ -236,7 +236,7 @@ class Orchestrator:
         self.network = open_network(self.runtime, self.task, Role.AGENT, self.assignment.folder, env,
                                     agent=self.task.agent, place=place)
         self.assignment = replace(self.assignment, environment=self.network.apply(env),
-                                  place=self.network.open_in(place))
+                                  network_variables=self.network.names, place=self.network.open_in(place))
 
     def _conflicts(self) -> list[str]:
         """Return the files in which this attempt began with conflict markers."""

@@ -240,7 +240,7 @@ class ValidatorJob:
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = Assignment(judged, worktree, folder, self.network.apply(environment), incarnation.number,
                                 controllers=((incarnation.key.full, "judges by your verdict"),),
-                                place=self.network.open_in(place))
+                                network_variables=self.network.names, place=self.network.open_in(place))
         self.log = assignment.output
         self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
 

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import h11
 
 from garrison.sandbox.proxy.apis import KEY_HEADERS, ApiName
-from garrison.sandbox.proxy.hosts import HostRule, find_rule
+from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
+from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.proxy.target import Form, Headers, RequestRefused, Target, end_to_end, read_target
@@ -36,6 +37,8 @@ MAX_CONNECTIONS = 256
 """Connections of one listener."""
 MAX_IDLE_UPSTREAM = 4
 """Idle connections to one API that are kept for the next call."""
+TLS_PORT = 443
+"""Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
 _CHUNK = 64 << 10
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
 
@@ -213,13 +216,31 @@ class Relay:
         upstream = await self._open(target)
         try:
             await self._send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
-            early, _ = self.http.trailing_data
+            early = await self._check_name(target)
             if early:
                 upstream.writer.write(early)
             await join(self.client, upstream, self.access.patience.tunnel)
         finally:
             upstream.close()
             self._is_over = True
+
+    async def _check_name(self, target: Target) -> bytes:
+        """Return what the client has sent first; RequestRefused, recorded, if it asks the allowed host for another."""
+        early, _ = self.http.trailing_data
+        if target.port != TLS_PORT or parse_address(target.host) is not None:
+            return early
+        async with asyncio.timeout(self.access.patience.head):
+            while len(early) < MAX_HELLO and not is_complete(early):
+                data = await self.client.reader.read(_CHUNK)
+                if not data:
+                    return early
+                early += data
+        name = server_name(early)
+        if name is None or (name and normalize_host(name) != target.host):
+            what = "something else than TLS" if name is None else f"the name {name[:100]}"
+            self.access.ledger.refuse_host(target.place, f"the tunnel was used for {what}")
+            raise _Gone
+        return early
 
     async def _serve_forward(self, request: h11.Request, headers: Headers, target: Target) -> None:
         upstream = await self._open(target)

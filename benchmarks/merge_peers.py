@@ -49,13 +49,16 @@ def repository(path: Path, files: int) -> Path:
 
 
 def branches(repo: Path, names: Sequence[str], bad: Sequence[str] = ()) -> None:
-    """Make a branch of one commit for each name: it changes a file of its own and adds one, `bad-NAME` if it is bad."""
+    """Make a branch of one commit for each name: it changes a file of its own and adds one, `bad-NAME` if it is bad.
+
+    The commits are loose objects, as those that an agent has just made.
+    """
     tip, stream = git(repo, "rev-parse", "main"), []
     for number, name in enumerate(names):
         stream += [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name,
                    f"from {tip}", f"M 100644 inline d{number // 100}/f{number}", f"data {len(name)}", name,
                    f"M 100644 inline {'bad' if name in bad else 'new'}-{name}", "data 2", "x", ""]
-    git(repo, "fast-import", "--quiet", "--force", text="\n".join(stream) + "\n")
+    git(repo, "-c", "fastimport.unpackLimit=1000000", "fast-import", "--quiet", "--force", text="\n".join(stream) + "\n")
 
 
 class Loop:

@@ -58,7 +58,8 @@ def branches(repo: Path, names: Sequence[str], bad: Sequence[str] = ()) -> None:
         stream += [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name,
                    f"from {tip}", f"M 100644 inline d{number // 100}/f{number}", f"data {len(name)}", name,
                    f"M 100644 inline {'bad' if name in bad else 'new'}-{name}", "data 2", "x", ""]
-    git(repo, "-c", "fastimport.unpackLimit=1000000", "fast-import", "--quiet", "--force", text="\n".join(stream) + "\n")
+    git(repo, "-c", "fastimport.unpackLimit=1000000", "fast-import", "--quiet", "--force",
+        text="\n".join(stream) + "\n")
 
 
 class Loop:

@@ -263,6 +263,15 @@ def test_adds_the_key_and_drops_what_the_client_sends_as_one(tmp_path: Path) -> 
         assert (line["model"], line["message"], line["input"], line["output"]) == ("claude-haiku-4", "msg_1", 10, 5)
 
 
+def test_a_client_that_asks_the_proxy_for_the_proxy_s_own_path_is_served(tmp_path: Path) -> None:
+    with Web(plain(b"{}")) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        place = f"127.0.0.1:{proxy.port}"
+        answer = proxy.send(f"GET http://{place}/anthropic/v1/models HTTP/1.1\r\nHost: {place}\r\n"
+                            "Connection: close\r\n\r\n".encode())
+        assert status_of(answer) == 200
+        assert web.seen[0].headers["x-api-key"] == KEY
+
+
 @pytest.mark.parametrize(("method", "path"), [
     ("POST", "/anthropic/v1/messages/batches"), ("GET", "/anthropic/v1/files"),
     ("POST", "/anthropic/v1/../v1/messages"),

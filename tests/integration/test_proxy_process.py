@@ -279,6 +279,34 @@ def test_a_malformed_host_is_refused(user: NetworkUser) -> None:
         network.prepare(Rights(network=Network.ALLOW, hosts=("http://pypi.org",)), Mode.NONE, {}, user)
 
 
+def test_a_program_below_a_process_of_the_run_cannot_register_a_listener(api: Web, user: NetworkUser) -> None:
+    """As an agent would that sees the control socket: where Landlock holds it, or nothing."""
+    program = f"""
+import socket
+from pathlib import Path
+from garrison.sandbox.proxy import registration
+given = registration.Registration("r1", "a", 1, "{user.folder}", ("private *:*",))
+with registration.connect(Path("{user.run_folder}")) as control, socket.create_server(("127.0.0.1", 0)) as own:
+    control.settimeout(10)
+    socket.send_fds(control, [given.encode()], [own.fileno()])
+    print(control.recv(16))
+"""
+    with prepared(user, api, Mode.NONE):
+        def register() -> str:
+            return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
+                                  timeout=30).stdout
+
+        assert register() != "b''\n", "outside of the run's processes it is a person's"
+        this = processes.probe(os.getpid())
+        assert this is not None
+        folder = user.home / "identities"
+        folder.mkdir()
+        (folder / "orchestrator-a@r1.json").write_text(json.dumps({"pid": this.pid, "start_ticks": this.ticks}))
+        assert register() in ("b''\n", "")
+        with prepared(user, api, Mode.NONE) as (place, env):  # the process itself may
+            assert run(place, env).returncode == 0
+
+
 def test_a_stranger_s_message_to_the_control_socket_ends_nothing(api: Web, user: NetworkUser) -> None:
     from garrison.sandbox.proxy import registration
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from garrison.errors import Refused
@@ -71,7 +72,7 @@ def create() -> NetNamespace:
     return NetNamespace(socket.socket(fileno=listener), network, user[0] if user else None)
 
 
-def _make_in_child(unshare: object, channel: socket.socket) -> None:
+def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> None:
     """Make the namespace in the forked child, pass it on, and exit."""
     try:
         descriptors = _make(unshare)
@@ -83,9 +84,8 @@ def _make_in_child(unshare: object, channel: socket.socket) -> None:
         os._exit(0)
 
 
-def _make(unshare: object) -> list[int]:
+def _make(unshare: Callable[[int], int]) -> list[int]:
     """Enter a new namespace; return the descriptors of a listener in it, of it, and of its owner if that is new."""
-    assert callable(unshare)
     uid, gid = os.getuid(), os.getgid()
     needs_owner = unshare(_NEW_NETWORK) != 0  # only root, and not every root, may do without a user namespace
     if needs_owner:

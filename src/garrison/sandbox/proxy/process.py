@@ -21,6 +21,7 @@ from pathlib import Path
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.sandbox.proxy.ledger import Ledger
+from garrison.sandbox.proxy.peer import may_register
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration
 from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
@@ -37,6 +38,7 @@ class Proxy:
     """The listeners of a run."""
 
     home: Path
+    run_id: str
     control: socket.socket
     patience: Patience = field(default_factory=Patience)
     users: int = 0
@@ -82,6 +84,8 @@ class Proxy:
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
         with connection:
+            if not may_register(connection, self.home, self.run_id):
+                return
             await _readable(loop, connection)
             message, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
             if not message or len(descriptors) != 1:
@@ -172,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
                            (_FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES), hard))
     control = registration.bind(folder)
     try:
-        asyncio.run(Proxy(home, control).run())
+        asyncio.run(Proxy(home, folder.name, control).run())
     finally:
         with contextlib.suppress(OSError):
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours

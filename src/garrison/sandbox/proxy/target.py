@@ -87,7 +87,7 @@ def read_target(method: bytes, target: bytes, headers: Headers, port: int) -> Ta
         return _read_tunnel(text, host)
     if text.startswith("/"):
         return _read_api(method.decode("latin-1"), text, host, port)
-    return _read_forward(text, host)
+    return _read_forward(method.decode("latin-1"), text, host, port)
 
 
 def _read_tunnel(text: str, host: str) -> Target:
@@ -99,7 +99,7 @@ def _read_tunnel(text: str, host: str) -> Target:
     return Target(Form.TUNNEL, name, port)
 
 
-def _read_forward(text: str, host: str) -> Target:
+def _read_forward(method: str, text: str, host: str, own: int) -> Target:
     scheme, sign, rest = text.partition("://")
     if not sign or scheme.lower() != "http":
         raise RequestRefused(400, "use CONNECT for https, and http:// for the rest")
@@ -108,6 +108,8 @@ def _read_forward(text: str, host: str) -> Target:
     name, port = _split_authority(authority, 80)
     if not host or _split_authority(host, 80) != (name, port):
         raise RequestRefused(400, "the Host header names another host than the request")
+    if (name, port) in (("127.0.0.1", own), ("localhost", own)):  # a client that ignores no_proxy
+        return _read_api(method, path, host, own)
     return Target(Form.FORWARD, name, port, path if path.startswith("/") else "/" + path)
 
 

@@ -6,14 +6,17 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from garrison.records import costs
 from garrison.records.costs import Limits
 from garrison.sandbox.proxy import upstream
-from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.apis import APIS, ApiName
 from garrison.sandbox.proxy.registration import ApiAccess
 from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
 
@@ -260,7 +263,7 @@ def test_adds_the_key_and_drops_what_the_client_sends_as_one(tmp_path: Path) -> 
         assert seen.headers["accept-encoding"] == "identity"
         assert seen.headers["anthropic-version"] == "2023-06-01"
         [line] = proxy.usage
-        assert (line["model"], line["message"], line["input"], line["output"]) == ("claude-haiku-4", "msg_1", 10, 5)
+        assert (line["model"], line["input"], line["output"]) == ("claude-haiku-4", 10, 5)
 
 
 def test_a_client_that_asks_the_proxy_for_the_proxy_s_own_path_is_served(tmp_path: Path) -> None:
@@ -351,7 +354,7 @@ def test_a_client_that_leaves_ends_the_call_and_pays_for_it(tmp_path: Path) -> N
             time.sleep(0.01)
         [line] = proxy.usage
         assert line["estimated"] is True
-        assert (line["message"], line["input"]) == ("msg_9", 100)
+        assert (line["message"][:6], line["input"]) == ("msg_9-", 100)
         assert line["output"] >= 1
         while not gone and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -456,3 +459,79 @@ def test_a_tunnel_to_an_allowed_host_carries_tls_for_that_host_alone(
                 with pytest.raises(OSError):
                     client.wrap_socket(raw, server_hostname=sni)
         assert (proxy.refused == {}) is arrives
+
+
+# ---- three APIs
+
+
+def doubles() -> dict[ApiName, tuple[str, str, Callable[[str, int, int], Any], Callable[[str, int, int], list[Any]]]]:
+    """API → path below its prefix, path of its streams, and what a whole and a streamed response say."""
+    def messages(id_: str, given: int, written: int) -> Any:
+        return message(id_, "claude-haiku-4", given, written)
+
+    def messages_stream(id_: str, given: int, written: int) -> list[Any]:
+        return [{"type": "message_start", "message": message(id_, "claude-haiku-4", given, 1)},
+                {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hello"}},
+                {"type": "message_delta", "usage": {"output_tokens": written}}, {"type": "message_stop"}]
+
+    def chat(id_: str, given: int, written: int) -> Any:
+        return {"id": id_, "model": "gpt-x", "usage": {"prompt_tokens": given, "completion_tokens": written}}
+
+    def gemini(id_: str, given: int, written: int) -> Any:
+        return {"candidates": [{"finishReason": "STOP"}], "modelVersion": "gemini-x", "responseId": id_,
+                "usageMetadata": {"promptTokenCount": given, "candidatesTokenCount": written}}
+
+    return {
+        ApiName.ANTHROPIC: ("/anthropic/v1/messages", "/anthropic/v1/messages", messages, messages_stream),
+        ApiName.OPENAI: ("/openai/v1/chat/completions", "/openai/v1/responses", chat, lambda id_, given, written: [
+            {"type": "response.created", "response": {"id": f"resp_{id_}", "model": "gpt-x", "usage": None}},
+            {"type": "response.output_text.delta", "delta": "hello"},
+            {"type": "response.completed", "response": {
+                "id": f"resp_{id_}", "model": "gpt-x", "usage": {"input_tokens": given, "output_tokens": written}}}]),
+        ApiName.GOOGLE: ("/google/v1beta/models/gemini-x:generateContent",
+                         "/google/v1beta/models/gemini-x:streamGenerateContent?alt=sse&key=dummy", gemini,
+                         lambda id_, given, written: [gemini(id_, given, 1) | {"candidates": [{}]},
+                                                      gemini(id_, given, written)]),
+    }
+
+
+@pytest.mark.parametrize("api", list(ApiName))
+def test_counts_what_the_api_itself_has_counted(tmp_path: Path, api: ApiName) -> None:
+    whole_path, stream_path, whole, stream = doubles()[api]
+    totals = {"calls": 0, "input": 0, "output": 0}
+    random = Random(7)
+
+    def answer(seen: Any) -> tuple[int, dict[str, str], list[bytes]]:
+        given, written = random.randrange(1, 5000), random.randrange(1, 900)
+        totals["calls"] += 1
+        totals["input"] += given
+        totals["output"] += written
+        assert "dummy" not in seen.path + str(seen.headers)
+        if "tream" not in seen.path and b"stream" not in seen.body:
+            return plain(json.dumps(whole(f"id{totals['calls']}", given, written)).encode())(seen)
+        events = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n"
+                          for event in stream(f"id{totals['calls']}", given, written)) + b"data: [DONE]\n\n"
+        size = random.randrange(1, 60)
+        return 200, {"content-type": "text/event-stream"}, [events[at:at + size] for at in range(0, len(events), size)]
+
+    with Web(answer) as web:
+        access = ApiAccess(api, web.url, APIS[api].keys[0].header, f"{APIS[api].keys[0].scheme}{KEY}")
+        with serving(tmp_path, apis=(access,)) as proxy:
+            for _ in range(8):
+                assert status_of(proxy.ask("POST", whole_path, b"{}")) == 200
+                assert status_of(proxy.ask("POST", stream_path, b'{"stream": true}')) == 200
+            total = costs.total(costs.read_usage(proxy.folder / "usage.jsonl"))
+            assert {KEY in str(seen.headers) for seen in web.seen} == {True}
+    assert (total.calls, total.input, total.output) == (totals["calls"], totals["input"], totals["output"])
+    assert not any(line.get("estimated") for line in proxy.usage)
+
+
+def test_a_response_that_is_read_again_is_paid_for_once(tmp_path: Path) -> None:
+    body = {"id": "resp_1", "model": "gpt-x", "usage": {"input_tokens": 100, "output_tokens": 10}}
+    with Web(plain(json.dumps(body).encode())) as web:
+        access = ApiAccess(ApiName.OPENAI, web.url, "authorization", f"Bearer {KEY}")
+        with serving(tmp_path, apis=(access,)) as proxy:
+            proxy.ask("POST", "/openai/v1/responses", b"{}")
+            for _ in range(3):
+                assert status_of(proxy.ask("GET", "/openai/v1/responses/resp_1")) == 200
+            assert costs.total(costs.read_usage(proxy.folder / "usage.jsonl")).input == 100

@@ -7,6 +7,7 @@ landed, and no process supervises it; that is what `garrison launch` is for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import shutil
@@ -27,7 +28,8 @@ from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.records.names import to_run_stem
 from garrison.records.run import Task
-from garrison.sandbox.checkout import checkout_place, private_folder
+from garrison.sandbox.checkout import checkout_network, checkout_place, private_folder
+from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from garrison.agents.base import Work
+    from garrison.sandbox.network import NetworkPlace
+    from garrison.sandbox.place import Place
 
 _MAX_POLL = 1.0
 """Seconds between two polls of work that has no process to wait for."""
@@ -82,13 +86,27 @@ class HomeAgent:
         try:
             place = checkout_place(Role.AGENT, call.run.tree, folder, call.run.directory, environ, home=self.home,
                                    agent=name)
-            assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory, place=place)
+            user = NetworkUser(self.home, task.run_id, task.node, task.attempt, folder,
+                               reported_by=registry.reporter_of(name, self.home), run_directory=call.run.directory)
+            network = checkout_network(Role.AGENT, place, user, {**environ, **registry.variables_of(name, self.home)},
+                                       name)
+        except GarrisonError as error:
+            return failed(str(error))
+        with contextlib.closing(network):
+            return await self._run(call, task, folder, environ, network, place)
+
+    async def _run(self, call: Call, task: Task, folder: Path, environ: Mapping[str, str], network: NetworkPlace,
+                   place: Place | None) -> Outcome:
+        name = task.agent
+        try:
+            assignment = Assignment(task, call.run.tree, folder, network.apply(environ), attempts=call.run.directory,
+                                    network_variables=network.names, place=network.open_in(place))
             assignment.write_context(dict(call.context))
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
         try:
-            ended = await _wait_or_stop(work, call)
+            ended = await _wait_or_stop(work, call, network)
         finally:
             shutil.rmtree(private_folder(folder), ignore_errors=True)
         call.session = work.session or call.session
@@ -101,10 +119,10 @@ class _NoAnswererError(Exception):
     """Raised when an agent asks a question and the run has no answerer."""
 
 
-async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:
+async def _wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.Outcome:
     """Return the work's outcome; stop the work first if this task is cancelled or a question cannot be answered."""
     try:
-        return await _wait(work, call)
+        return await _wait(work, call, network)
     except asyncio.CancelledError:
         work.stop(time.monotonic())
         await _wait(work)
@@ -115,10 +133,12 @@ async def _wait_or_stop(work: Work, call: Call) -> base.Outcome:
         return base.Outcome("fail", str(error))
 
 
-async def _wait(work: Work, call: Call | None = None) -> base.Outcome:
-    """Poll the work until it ends; with `call`, answer its questions."""
+async def _wait(work: Work, call: Call | None = None, network: NetworkPlace | None = None) -> base.Outcome:
+    """Poll the work until it ends; with `call`, answer its questions, with `network`, keep that."""
     answered: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
+        if network is not None:
+            network.keep()
         if call is not None:
             await _answer_question(work, call, answered)
         wake_at, process = work.wake_at(), work.process()

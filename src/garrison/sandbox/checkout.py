@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from garrison.config import find_home
 from garrison.errors import GarrisonError
+from garrison.sandbox import network
 from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from garrison.sandbox.network import NetworkPlace, NetworkUser
 
 GUARDED = ("config", "config.worktree", "hooks", "info/attributes")
 """Parts of a git directory that git obeys."""
@@ -35,6 +39,14 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     shown = [] if directory is None else [Mount(directory, directory)]
     return Place(role, rights, tree, private_folder(folder),
                  (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))
+
+
+def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ: Mapping[str, str],
+                     agent: str = "") -> NetworkPlace:
+    """Prepare the network of a command in a checkout; `environ` are its variables without a sandbox."""
+    rights = place.rights if place is not None else read_rights(user.home, role, agent, environ)
+    mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
+    return network.prepare(rights, mode, environ, user)
 
 
 def _git_mounts(tree: Path) -> list[Mount]:

@@ -48,9 +48,14 @@ class NetworkUser:
     reported_by: str = ""
     """Beginning of the User-Agent of a program that reports its own usage; '' if there is none."""
 
+    run_directory: Path | None = None
+    """Folder of a run that is not in the home; None for one that is."""
+
     @property
     def run_folder(self) -> Path:
         """Return the folder of the run; outside of a run, the attempt's."""
+        if self.run_directory is not None:
+            return self.run_directory
         folder = self.home / "runs" / self.run
         return folder if self.run and folder.is_dir() else self.folder
 

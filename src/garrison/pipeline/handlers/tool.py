@@ -13,19 +13,20 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.config import Timing
+from garrison.config import Timing, find_home
 from garrison.errors import GarrisonError
 from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
-from garrison.sandbox.checkout import checkout_place, private_folder
+from garrison.sandbox.checkout import checkout_network, checkout_place, private_folder
 from garrison.sandbox.confine import confine
+from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes
@@ -36,6 +37,8 @@ from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
     from garrison.pipeline.flow import Place
+    from garrison.sandbox import place as sandbox
+    from garrison.sandbox.network import NetworkPlace
 
 MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
@@ -89,7 +92,19 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     try:
         variables = environment(call, folder)
         place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables)
-        confined = confine(["/bin/sh", "-c", command], variables, place)
+        user = NetworkUser(find_home(environ=variables), call.run.run, call.node.id, call.attempt, folder,
+                           run_directory=call.run.directory or folder)
+        network = checkout_network(Role.TOOL, place, user, variables)
+    except GarrisonError as error:
+        return str(error)
+    with contextlib.closing(network):
+        return await _run_in(call, command, folder, variables, network, place)
+
+
+async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str, str], network: NetworkPlace,
+                  place: sandbox.Place | None) -> JobResult | str:
+    try:
+        confined = confine(["/bin/sh", "-c", command], network.apply(variables), network.open_in(place))
         recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
         job = Job.start(["/bin/sh", "-c", _SHELL, "sh", str(folder / "stderr.log"), *recording, *confined.argv],
                         env=confined.env, cwd=call.run.tree, log=folder / "output.log",
@@ -99,7 +114,7 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     try:
         return await wait_for(job, JobWatch(
             ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
-            silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]))
+            silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]), network)
     finally:
         shutil.rmtree(private_folder(folder), ignore_errors=True)
 
@@ -115,19 +130,20 @@ def recorded_exit_code(folder: Path, place: Place) -> int | None:
     return int(code) if is_ours and code.isascii() and code.isdigit() else None
 
 
-async def wait_for(job: Job, watch: JobWatch) -> JobResult | str:
+async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResult | str:
     """Return the job's result, or why it hung; on cancellation kill it with everything it started first."""
     try:
-        return await _poll(job, watch)
+        return await _poll(job, watch, network)
     except asyncio.CancelledError:
         job.kill(time.monotonic())
-        await _poll(job, watch)
+        await _poll(job, watch, network)
         raise
 
 
-async def _poll(job: Job, watch: JobWatch) -> JobResult | str:
+async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResult | str:
     hung = ""
     while (result := job.poll(now := time.monotonic())) is None:
+        network.keep()
         if not hung and (hang := watch.inspect(now)) is not None:
             hung = f"it hung and was ended: {hang.why}"
             job.kill(now)

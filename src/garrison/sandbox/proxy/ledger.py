@@ -22,6 +22,8 @@ USAGE, REFUSED, LIMITS = "usage.jsonl", "refused.json", "limits.json"
 """Files of a registration's folder."""
 MAX_REFUSED = 100
 """Hosts that are recorded; an agent may try any number."""
+READ_AGAIN = "resp_"
+"""Begins the ids of responses that an API keeps, and reports with their counts as often as it is asked."""
 _OUTPUT_GUESS = 1000
 """Tokens that a running call is expected to write."""
 
@@ -66,8 +68,9 @@ class Ledger:
         if counts is None:
             return
         marker = self.registration.reported_by
-        record = costs.call_record(self._session, self.now(), counts.message or f"call-{self.now()}-{number}",
-                                   counts.model, counts.usage)
+        # A response that is read again is one call; otherwise an id may come twice, and costs twice.
+        message = counts.message if counts.message.startswith(READ_AGAIN) else f"{counts.message}-{self.now()}-{number}"
+        record = costs.call_record(self._session, self.now(), message, counts.model, counts.usage)
         reported = bool(marker) and user_agent.startswith(marker)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (marker or self._has_limits):

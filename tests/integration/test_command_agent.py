@@ -125,7 +125,8 @@ def test_a_program_that_writes_its_own_result(assignment: Assignment, says: str,
 
 
 def test_a_result_of_an_earlier_incarnation_does_not_count(assignment: Assignment) -> None:
-    (assignment.folder / "agent-result.json").write_text('{"status": "success"}')
+    assignment.exchange.mkdir(parents=True)
+    assignment.result_file.write_text('{"status": "success"}')
     assert run(CommandProfile("p", ("true",), (), "result_file"), assignment).status == "fail"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garrison.agents import prompt, registry, scripted
-from garrison.agents.base import Assignment, Outcome
+from garrison.agents.base import Assignment, Outcome, read_notes
 from garrison.agents.command import SHELL, CommandProfile, fill_placeholders, outcome_by_exit_code, outcome_of
+from garrison.agents.result import MAX_BYTES, read_report
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import STATUSES
 from garrison.records.run import Task
@@ -214,3 +216,29 @@ def test_steps_are_played_in_their_incarnation(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SystemExit) as caught:
         scripted.play("n", steps, 2)
     assert caught.value.code == 3 and (tmp_path / "d/n.txt").read_text() == "one n\ntwo\n"
+
+
+@pytest.mark.parametrize(("make", "why"), [
+    (lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (os.mkfifo, "is no regular file"),
+    (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "has more than 1 MiB"), (Path.mkdir, "is no regular file")])
+def test_a_result_file_that_is_none_is_refused_without_being_read(tmp_path, make, why):
+    make(tmp_path / "claim.json")
+    with pytest.raises(ValueError, match=why):
+        read_report(tmp_path / "claim.json")
+
+
+def test_notes_are_read_from_the_exchange_folder_else_where_earlier_editions_kept_them(tmp_path):
+    (tmp_path / "notes.txt").write_text("old")
+    assert read_notes(tmp_path) == "old"
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent/notes.txt").write_text("new")
+    assert read_notes(tmp_path) == "new"
+    (tmp_path / "agent/notes.txt").unlink()
+    (tmp_path / "agent/notes.txt").symlink_to("/etc/passwd")
+    assert read_notes(tmp_path) == "old"
+
+
+def test_a_confined_agent_sees_its_prompt_and_may_write_its_exchange_folder_alone(assignment):
+    shown = {mount.source.name: mount.writable for mount in assignment.mounts()}
+    assert shown == {"prompt.md": False, "agent": True}
+    assert assignment.notes.parent == assignment.result_file.parent == assignment.exchange

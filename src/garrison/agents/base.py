@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from garrison.records import atomic
+from garrison.sandbox import untrusted
+from garrison.sandbox.place import Mount
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,10 @@ class ReportedResult(Protocol):
     result: AgentReport
     """The last reported result, empty for none."""
 
+EXCHANGE, NOTES, RESULT = "agent", "notes.txt", "agent-result.json"
+"""Folder of an attempt that its agent may write, and the files there that garrison reads."""
+MAX_NOTES = 4000
+"""Bytes at the end of an agent's notes that are read."""
 WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 
@@ -35,7 +41,7 @@ class Assignment:
     task: Task
     worktree: Path
     folder: Path
-    """Folder of the attempt: prompt.md, output.log, notes.txt, result.json."""
+    """Folder of the attempt: prompt.md, context.json, output.log, result.json, and `exchange`."""
     environment: Mapping[str, str]
     incarnation: int = 1
     wisdom: str = ""
@@ -79,9 +85,34 @@ class Assignment:
         return self.folder / "output.log"
 
     @property
+    def exchange(self) -> Path:
+        """Return the folder in which the agent may write files for garrison: nothing in it is trusted."""
+        return self.folder / EXCHANGE
+
+    @property
     def notes(self) -> Path:
         """Return the file in which an agent may leave notes for its successor."""
-        return self.folder / "notes.txt"
+        return self.exchange / NOTES
+
+    @property
+    def result_file(self) -> Path:
+        """Return the file in which an agent may report its own result."""
+        return self.exchange / RESULT
+
+    def read_notes(self) -> str:
+        """Return the end of the agent's notes, '' for none."""
+        return read_notes(self.folder)
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return what of the attempt's folder a confined agent sees, once the files are written; make `exchange`."""
+        atomic.make_directory(self.exchange)
+        shown = (path for path in (self.prompt_file, self.context_file) if path.exists())
+        return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
+
+
+def read_notes(folder: Path) -> str:
+    """Return the end of the notes of an attempt's agent; earlier editions kept them in the attempt's folder itself."""
+    return untrusted.read_end(folder / EXCHANGE, NOTES, MAX_NOTES) or untrusted.read_end(folder, NOTES, MAX_NOTES)
 
 
 class AgentReport(TypedDict, total=False):

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
+from garrison.records import atomic
 from garrison.records.costs import NO_LIMITS, Limits
+from garrison.sandbox import untrusted
 from garrison.sandbox.confine import confine
 from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
@@ -61,8 +63,9 @@ class CommandAgent:
         task = assignment.task
         if "{command}" in self.profile.argv and not task.command:
             raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
-        result_file = assignment.folder / "agent-result.json"
-        result_file.unlink(missing_ok=True)
+        result_file = assignment.result_file
+        atomic.make_directory(assignment.exchange)
+        untrusted.remove(assignment.exchange, result_file.name)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from garrison.agents.base import AgentReport
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
 from garrison.pipeline.status_report import read_word
+from garrison.sandbox import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -70,14 +71,13 @@ def read_report(path: Path, asked: Container[str] | None = ()) -> AgentReport:
     `asked` as in `parse_report`.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return {}
+        raw = untrusted.read(path.parent, path.name, MAX_BYTES)
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+    except untrusted.UnsafeFile as error:
+        raise ValueError(f"it {error.why}") from error
+    if raw is None:
+        return {}
     try:
         return parse_report(json.loads(raw), asked) if raw.strip() else {}
     except (ValueError, RecursionError) as error:

@@ -65,7 +65,8 @@ class SessionAgent(CommandAgent):
             "settings": claude_settings.to_json(settings) if settings is not None else None,
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.
-        place = session_place(assignment.place, Path(assignment.environment["GARRISON_HOME"]), assignment.folder)
+        home, order = Path(assignment.environment["GARRISON_HOME"]), assignment.folder / ORDER
+        place = session_place(assignment.place, home, order)
         return SessionAttempt(assignment, partial(super().start, replace(assignment, reports=None, place=place)), now)
 
 

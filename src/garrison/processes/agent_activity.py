@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents.base import EXCHANGE, NOTES
 from garrison.agents.claude.stream import tool_in_flight
 from garrison.agents.reports import WAITING
+from garrison.sandbox import untrusted
+from garrison.sandbox.git_view import sandbox_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from garrison.records.run import Task
 
@@ -36,7 +39,8 @@ class AgentActivity:
         """Return for each kind of activity the (modification time in ns, size) of its file, None where there is none;
         `deep` includes the worktree."""
         claude = self.folder / "claude"
-        stamps = {"output": _stat_stamp(self.folder / "output.log"), "notes": _stat_stamp(self.folder / "notes.txt"),
+        notes = _stat_stamp(self.folder / EXCHANGE / NOTES) or _stat_stamp(self.folder / NOTES)
+        stamps = {"output": _stat_stamp(self.folder / "output.log"), "notes": notes,
                   "head": self._head()}
         if claude.is_dir():
             stamps |= {"stream": _stat_stamp(claude / "stream.jsonl"),
@@ -46,12 +50,12 @@ class AgentActivity:
         return stamps
 
     def _head(self) -> Stamp:
-        """Return the stamp of the worktree's reflog; its `.git` is a file that names the directory."""
-        try:
-            git_dir = (self.worktree / ".git").read_text().removeprefix("gitdir:").strip()
-        except OSError:
+        """Return the stamp of the worktree's reflog: that of a confined agent's git view, if it has one."""
+        git_dir = untrusted.read_text(self.worktree, ".git").removeprefix("gitdir:").strip()
+        if not git_dir:
             return None
-        return _stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
+        private = sandbox_folder(self.worktree) / "git/common/worktrees" / Path(git_dir).name / "logs/HEAD"
+        return _stat_stamp(private) or _stat_stamp(self.worktree / git_dir / "logs" / "HEAD")
 
     def tool(self) -> tuple[str, float] | None:
         """Return the tool of a Claude session that is running, and the seconds it may be silent."""

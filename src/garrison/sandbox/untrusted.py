@@ -97,7 +97,7 @@ def read(folder: Path, name: str, limit: int = TEXT_LIMIT) -> bytes | None:
         finally:
             os.close(descriptor)
     if len(data) > limit:
-        raise UnsafeFile(folder, name, f"is larger than {limit} bytes")
+        raise UnsafeFile(folder, name, f"has more than {_size(limit)}")
     return data
 
 
@@ -146,6 +146,10 @@ def _read_up_to(descriptor: int, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+def _size(limit: int) -> str:
+    return f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
+
+
 def list_names(folder: Path, name: str = "", limit: int = 1_000_000) -> list[str]:
     """Return the names in the directory `name` below `folder`, at most `limit`; none if it is absent."""
     with open_directory(folder, name) as directory:
@@ -178,6 +182,15 @@ def link_regular(directory: int, name: str, target: Path, room: int) -> int:
         target.unlink()
         raise UnsafeFile(target.parent, name, f"is larger than the {room} bytes that are left to import")
     return state.st_size
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove whatever has this name in a folder that an agent may write; a link itself, not what it names."""
+    path = folder / name
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_tree(folder: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
@@ -53,16 +54,20 @@ def prepare(place: Place | None, environment: Mapping[str, str],
     return {LAUNCHER_VARIABLE: str(launcher)}, str(config)
 
 
-def session_place(place: Place | None, home: Path, folder: Path) -> Place | None:
+def session_place(place: Place | None, home: Path, order: Path) -> Place | None:
     """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
 
-    It keeps its files in the attempt's folder, and its CLI has a configuration folder of its own where the home's is.
+    Beside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
+    does not see. Its CLI has a configuration folder of its own where the home's is.
     """
     if place is None or place.rights.mode is Mode.NONE:
         return place
     config = atomic.make_directory(place.private / "claude")
     copy_log_in(config_folder(home), config)
-    return replace(place, mounts=(*place.mounts, Mount(folder, folder, writable=True),
+    files = AttemptFiles(order.parent)
+    folders = [atomic.make_directory(folder) for folder in (files.folder, files.garrison_session)]
+    return replace(place, mounts=(*place.mounts, Mount(order, order),
+                                  *(Mount(folder, folder, writable=True) for folder in folders),
                                   Mount(config, config_folder(home), writable=True)))
 
 

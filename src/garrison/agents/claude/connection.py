@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.base import EXCHANGE, NOTES
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
@@ -256,7 +257,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
     return build_options(
         cwd=job.worktree, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
         tools=settings.tools,
-        functions=tools.tools_of(job.role, files, job.attempt_folder / "notes.txt"), server=tools.SERVER,
+        functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES), server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
         fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,
         permission_mode=settings.permission_mode,

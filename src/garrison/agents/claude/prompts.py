@@ -93,7 +93,7 @@ def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
-    notes = assignment.notes.read_text() if assignment.notes.exists() else ""
+    notes = assignment.read_notes()
     return _task(assignment, files) + "\n" + _fill("claude_hand_over.md", notes=notes.strip() or "none were left")
 
 

@@ -83,6 +83,7 @@ def save_notes(path: Path) -> Function:
         notes = str(text or "").strip()
         if not notes:
             raise UsageError("there is no text")
+        atomic.make_directory(path.parent)
         atomic.write(path, (notes + "\n").encode(errors="replace"))
         return "Kept."
 

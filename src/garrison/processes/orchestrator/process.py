@@ -36,6 +36,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.supervise.death_classes import MEMORY, SHORTAGE
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
+_MAX_CONFLICT = 64 << 20
+"""Bytes of a file in which conflict markers are looked for."""
 MAX_SUBJECT = 72
 """Characters of a commit's subject line."""
 
@@ -154,7 +157,9 @@ class Orchestrator:
             event_loop.watch_descriptor(self.channel.fileno())
         if self.network is not None and (proxy := self.network.process) is not None:
             event_loop.watch_process(proxy.pid, proxy.ticks)
-        event_loop.watch_directory(self.assignment.folder)
+        for folder in (self.assignment.folder, self.assignment.exchange):
+            if folder.is_dir():
+                event_loop.watch_directory(folder)
         if not self._has_output:
             for path in (self.assignment.output, *self._reflogs):
                 event_loop.watch_file(path)
@@ -210,13 +215,12 @@ class Orchestrator:
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
         wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
-        folder = self.assignment.folder
-        place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
-                           mounts=(Mount(folder, folder, writable=True), *self._channel_mount()))
-        self.assignment = replace(self.assignment, wisdom=wisdom, place=place)
         text = prompt.build(self.task, self.incarnation.identity.branch or "", wisdom, self._conflicts())
         self.assignment.write_context(self.task.context)
         self.assignment.write_prompt(text)
+        place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
+                           mounts=(*self.assignment.mounts(), *self._channel_mount()))
+        self.assignment = replace(self.assignment, wisdom=wisdom, place=place)
         failpoint.here(":prompted")
         self._move_hook("executing")
         try:
@@ -244,8 +248,7 @@ class Orchestrator:
 
     def _unresolved(self) -> list[str]:
         """Return those of `_conflicts` that still have a marker."""
-        return [name for name in self._conflicts() if (self.worktree / name).is_file()
-                and b"\n<<<<<<< " in b"\n" + (self.worktree / name).read_bytes()]
+        return [name for name in self._conflicts() if b"\n<<<<<<< " in b"\n" + _content(self.worktree, name)]
 
     def _channel_mount(self) -> tuple[Mount, ...]:
         return (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
@@ -265,7 +268,7 @@ class Orchestrator:
                 log_line(str(error))
             self._refusal = str(error)
         self._progress_stamp = (fingerprint_of(names[:1]) or ()) + before  # a commit meanwhile is collected next
-        written, reported = _read(self.assignment.notes), self.reports.notes
+        written, reported = self.assignment.read_notes(), self.reports.notes
         both = f"{written.rstrip()}\n{reported}" if written and reported else written or reported
         notes = both or self.hook.resumption_instructions
         last = self._last_commit() or self.hook.last_committed_node
@@ -495,6 +498,15 @@ def _commit_message(task: Task) -> str:
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
+
+
+def _content(worktree: Path, name: str) -> bytes:
+    """Return the content of a file that an agent may have replaced by anything; empty if that is no file of its size.
+    """
+    try:
+        return untrusted.read(worktree, name, _MAX_CONFLICT) or b""
+    except untrusted.UnsafeFile:
+        return b""
 
 
 def _read(path: Path) -> str:

@@ -23,7 +23,7 @@ from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
-from garrison.sandbox.place import Mount, Role
+from garrison.sandbox.place import Role
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, shortage
 from garrison.system.environment import explain_missing_command
@@ -235,12 +235,12 @@ class ValidatorJob:
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
-        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
-                           mounts=(Mount(folder, folder, writable=True),))
+        assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
+                                controllers=((incarnation.key.full, "judges by your verdict"),))
+        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
-        assignment = Assignment(judged, worktree, folder, self.network.apply(environment), incarnation.number,
-                                controllers=((incarnation.key.full, "judges by your verdict"),),
-                                network_variables=self.network.names, place=self.network.open_in(place))
+        assignment = replace(assignment, environment=self.network.apply(environment),
+                             network_variables=self.network.names, place=self.network.open_in(place))
         self.log = assignment.output
         self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
 

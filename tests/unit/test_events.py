@@ -71,6 +71,8 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
       "flow": {"event": "sent_back", "to": "a", "reason": "red"}}),
     (events.ForeignMove("main", "a1", "b2", ["a"], "fix (Ann)", rewritten=True),
      {"branch": "main", "old": "a1", "new": "b2", "at_work": ["a"], "subject": "fix (Ann)", "rewritten": True}),
+    (events.Warned("git", "changed", ["a"], "c0ffee", {"files": {"hooks/x": "1"}}),
+     {"about": "git", "text": "changed", "at_work": ["a"], "state": "c0ffee", "changes": {"files": {"hooks/x": "1"}}}),
     (events.LaunchRecorded("{}", "digraph {}", {"inner": "digraph {}"}),
      {"launch": "{}", "graph": "digraph {}", "nested": {"inner": "digraph {}"}}),
     (events.NoteWritten("target", "it is gone"), {"who": "target", "text": "it is gone"}),

@@ -38,7 +38,7 @@ OPTION_GROUPS = {
     "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
     "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
     "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
-                                     "approve", "allow_foreign_imports"),
+                                     "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
@@ -71,6 +71,8 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
               help="Files that the gate sees as the target has them, not as the branch does (repeatable).")
 @click.option("--with-hooks", is_flag=True,
               help="Ask your reference-transaction hook, as it is now, before each landing.")
+@click.option("--trust-git-config", is_flag=True,
+              help="Let garrison's git use settings that appeared while agents were at work.")
 @click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
               help="What lands on the branch: each finished node, the whole run once at its exit, or nothing (default: "
                    "the graph's land=, else node for flow=dag, run for others).")

@@ -23,6 +23,7 @@ from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.processes.run_state import EXIT
+from garrison.records.events import ForeignMove, Warned
 from garrison.sandbox.probe import FULLY_HELD
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
@@ -229,8 +230,9 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     if view.lands and view.lands.status and view.lands.status != "landed":
         reason = f": {first_line(view.lands.reason)}" if view.lands.reason else ""
         yield from wrapped(f"its landing on {view.base}: {view.lands.status}{reason}", columns, "due")
-    for move in view.foreign_moves[-FOREIGN_MOVES:]:
-        yield from wrapped(f"warning: {move.describe()}", columns, "due")
+    warnings: list[ForeignMove | Warned] = [*view.foreign_moves[-FOREIGN_MOVES:], *view.warnings[-FOREIGN_MOVES:]]
+    for warning in warnings:
+        yield from wrapped(f"warning: {warning.describe()}", columns, "due")
     for text in refused_hosts(view.details.nodes if view.details else ()):
         yield from wrapped(text, columns, "due")
     if view.sandbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.doctor import files, machine, processes, worktrees
+from garrison.doctor import files, machine, processes, repositories, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
     CloseSession,
@@ -20,6 +20,7 @@ from garrison.doctor.fixes import (
     RemoveWorktree,
     RemoveWritePermission,
     RepairRun,
+    RestoreGitConfiguration,
     UnregisterWorktree,
 )
 from garrison.errors import Fenced, GarrisonError
@@ -53,6 +54,7 @@ CHECKS = (
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),
     Check("locks", worktrees.examine_worktrees, (RemoveGitLocks,)),
+    Check("git config", repositories.examine_repositories, (RestoreGitConfiguration,)),
     Check("runs", processes.examine_runs),
     Check("disk", machine.examine_machine),
     Check("file system", machine.examine_machine),

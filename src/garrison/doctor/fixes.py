@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import GarrisonError
 from garrison.merge import recovery, slots
+from garrison.processes import git_record
 from garrison.processes.repair import repair_run
 from garrison.processes.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
@@ -152,6 +153,22 @@ class RemoveSlots(Fix):
     def apply(self, runtime: Runtime) -> None:
         """Remove those that are free."""
         slots.remove_idle_slots(self.git, self.folder)
+
+
+@dataclass(frozen=True)
+class RestoreGitConfiguration(Fix):
+    """Fix for git's configuration and hooks that changed while agents were at work."""
+
+    name = "restore_git_config"
+    description = "restore them as they were at the launch"
+    git: Git
+    folder: Path
+    """Folder of the run's git record."""
+    planted: git_record.GitState
+
+    def apply(self, runtime: Runtime) -> None:
+        """Restore what is still as it was told; files that were added are kept in the run's folder."""
+        git_record.restore(self.git, self.folder, git_record.still_changed(self.git, self.folder, self.planted))
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def uninstall(git: Git, ref: str) -> None:
         path.unlink(missing_ok=True)
         _point_back(git)
         hook = git.common / "hooks" / NAME
-        if _is_ours(hook):
+        if is_ours(hook):
             if _users(hook).exists():
                 _users(hook).replace(hook)
             else:
@@ -105,10 +105,10 @@ def is_requested(git: Git, ref: str) -> bool:
 def is_installed(git: Git, ref: str) -> bool:
     """Return whether `ref` is guarded now."""
     configured = configured_hooks_path(git)
-    if configured not in ("", str(_our_hooks(git))):
+    if configured not in ("", str(our_hooks(git))):
         return False
-    hook = (_our_hooks(git) if configured else git.common / "hooks") / NAME
-    return _is_ours(hook) and hook.read_text() == HOOK and is_requested(git, ref)
+    hook = (our_hooks(git) if configured else git.common / "hooks") / NAME
+    return is_ours(hook) and hook.read_text() == HOOK and is_requested(git, ref)
 
 
 # ------------------------------------------------------------------------------------------ in the repository's hooks
@@ -117,7 +117,7 @@ def is_installed(git: Git, ref: str) -> bool:
 def _replace_hook(hook: Path) -> None:
     """Replace `hook` by ours; at every moment the user's is in its old or its new place."""
     hook.parent.mkdir(exist_ok=True)
-    if hook.exists() and not _is_ours(hook):
+    if hook.exists() and not is_ours(hook):
         _users(hook).unlink(missing_ok=True)
         _users(hook).hardlink_to(hook)
     _write(hook, HOOK)
@@ -134,7 +134,8 @@ def _write(hook: Path, text: str) -> None:
     new.replace(hook)
 
 
-def _is_ours(hook: Path) -> bool:
+def is_ours(hook: Path) -> bool:
+    """Return whether a hook is the guard."""
     try:
         return _OURS in hook.read_text(errors="replace")
     except OSError:
@@ -144,7 +145,8 @@ def _is_ours(hook: Path) -> bool:
 # ------------------------------------------------------------------------------------------------- with core.hooksPath
 
 
-def _our_hooks(git: Git) -> Path:
+def our_hooks(git: Git) -> Path:
+    """Return the directory of hooks to which core.hooksPath points while a branch is guarded."""
     return git.common / "garrison" / "hooks"
 
 
@@ -159,7 +161,7 @@ def _local_hooks_path(git: Git) -> str:
 
 def _point_to_ours(git: Git) -> None:
     """Point core.hooksPath to our hooks. The repository's own setting is saved in `.local`, to be restored."""
-    ours, configured = _our_hooks(git), configured_hooks_path(git)
+    ours, configured = our_hooks(git), configured_hooks_path(git)
     atomic.make_directory(ours)
     if configured != str(ours):
         local = _local_hooks_path(git)
@@ -179,7 +181,7 @@ def _point_to_ours(git: Git) -> None:
 
 def _point_back(git: Git) -> None:
     """Undo `_point_to_ours`, unless the setting was changed since."""
-    ours = _our_hooks(git)
+    ours = our_hooks(git)
     if _local_hooks_path(git) == str(ours):
         local = (atomic.read(ours / ".local") or b"").decode().strip()
         if local:

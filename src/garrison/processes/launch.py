@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.merge.queue import MergeQueue
+from garrison.processes import git_record
 from garrison.processes.loop import BLOCKED_SIGNALS
 from garrison.processes.preflight import LOCALE, run_exists
 from garrison.processes.run_plan import graph_hash
@@ -71,6 +72,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch) -> Launch:
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
     atomic.write(files.graph, prepared.text.encode())
+    git_record.save(files.root / "git", Git(Path(launch.repo), home=runtime.home))
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
     register_home(runtime)

@@ -27,7 +27,7 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_installed_transforms
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
-from garrison.processes import run_branch
+from garrison.processes import git_record, run_branch
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.run_plan import check_journal_present, read_plan
@@ -84,6 +84,7 @@ class LaunchRequest:
     approve: bool = False
     gate_from_target: list[str] = field(default_factory=list)
     with_hooks: bool = False
+    trust_git_config: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
     repo = validate_repository(request.target)
     git = Git(repo, home=runtime.home)
+    git_record.trust_present(runtime.home, git, report, accept=request.trust_git_config)
     git.check_branch_space()
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")

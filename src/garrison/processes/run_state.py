@@ -29,6 +29,7 @@ from garrison.records.events import (
     RunChanged,
     Snapshot,
     StuckAgent,
+    Warned,
     decode,
 )
 from garrison.records.names import Key
@@ -190,6 +191,8 @@ class RunState:
     landing: RunLanding = RunLanding()
     foreign_moves: list[ForeignMove] = field(default_factory=list)
     """Moves of the target that no merge queue made."""
+    warnings: list[Warned] = field(default_factory=list)
+    """Changes of git's configuration, of hooks and of the gate since the launch."""
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
     flow: RunFlow | None = field(default=None, compare=False)
@@ -293,6 +296,9 @@ class RunState:
 
     def _apply_foreign(self, event: ForeignMove, _at: str) -> None:
         self.foreign_moves.append(event)
+
+    def _apply_warning(self, event: Warned, _at: str) -> None:
+        self.warnings.append(event)
 
     def _apply_cancel(self, event: NodeCancelled, _at: str) -> None:
         self.cancelled.add(event.node)
@@ -415,6 +421,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     NodeCancelled: RunState._apply_cancel,
     LandingChanged: RunState._apply_landing,
     ForeignMove: RunState._apply_foreign,
+    Warned: RunState._apply_warning,
     NodeChanged: RunState._apply_node,
     GuardianSignal: RunState._apply_signal,
     ChildSpawned: RunState._apply_spawn,
@@ -455,6 +462,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
             "landing": _without_empty(asdict(state.landing)),
             "foreign_moves": [asdict(move) for move in state.foreign_moves],
+            "warnings": [asdict(warning) for warning in state.warnings],
             "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
@@ -473,7 +481,8 @@ def from_snapshot(data: Mapping[str, Any]) -> RunState:
         {place: ManagerState(**manager) for place, manager in data.get("managers", {}).items()},
         {node: NodeOutcome(**outcome) for node, outcome in data.get("outcomes", {}).items()},
         RunLanding(**data.get("landing", {})),
-        [ForeignMove(**move) for move in data.get("foreign_moves", ())], data.get("ends", 0))
+        [ForeignMove(**move) for move in data.get("foreign_moves", ())],
+        [Warned(**warning) for warning in data.get("warnings", ())], data.get("ends", 0))
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

@@ -296,6 +296,28 @@ class ForeignMove:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """Something that a person should know happened to what the run depends on; `at_work` are the nodes at work then.
+
+    `about` is `git` (its configuration or hooks) or `gate` (the queue's settings), `state` what it became, so that it
+    is told once, `changes` what to restore.
+    """
+
+    kind: ClassVar[str] = "warning"
+    about: str
+    text: str
+    at_work: list[str] = sparse([])
+    state: str = sparse("")
+    changes: dict[str, Any] = sparse({})
+
+    def describe(self) -> str:
+        """Return the warning."""
+        if not self.at_work:
+            return self.text
+        return f"while {', '.join(self.at_work)} {'was' if len(self.at_work) == 1 else 'were'} at work, {self.text}"
+
+
+@dataclass(frozen=True)
 class NodeCancelled:
     """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
@@ -511,9 +533,9 @@ class QueueStepDone:
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | LandingChanged | ForeignMove | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent
-         | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved
-         | QueueTaken | QueueStepDone | LaunchRecorded)
+         | LandingChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | Snapshot | LauncherSignal
+         | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded
+         | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

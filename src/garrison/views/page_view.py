@@ -18,7 +18,16 @@ from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
-from garrison.records.events import GateChanged, GuardianSignal, NodeChanged, ProbeHealthy, RunChanged, WorkSaved
+from garrison.records.events import (
+    ForeignMove,
+    GateChanged,
+    GuardianSignal,
+    NodeChanged,
+    ProbeHealthy,
+    RunChanged,
+    Warned,
+    WorkSaved,
+)
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
@@ -215,7 +224,8 @@ class PageModel:
     def problems(self) -> list[str]:
         """Records of the run that cannot be read or shown."""
         observed = self.observation.view.problems if self.observation else []
-        moves = [f"warning: {move.describe()}" for move in self.model.state.foreign_moves[-PROBLEMS:]]
+        told: list[ForeignMove | Warned] = [*self.model.state.foreign_moves, *self.model.state.warnings]
+        moves = [f"warning: {warning.describe()}" for warning in told[-PROBLEMS:]]
         view = self.observation.view if self.observation else None
         refused = refused_hosts(view.details.nodes) if view is not None and view.details else []
         return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *moves, *refused, *observed]))

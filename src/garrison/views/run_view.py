@@ -30,7 +30,7 @@ from garrison.processes.run_state import (
 from garrison.processes.run_status import UNFINISHED, Status, decide_status
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
-from garrison.records.events import ForeignMove
+from garrison.records.events import ForeignMove, Warned
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
@@ -126,6 +126,8 @@ class RunView:
     """Word for the landing of an ad-hoc run's branch; '' before it is queued."""
     foreign_moves: Sequence[ForeignMove] = ()
     """Moves of its target that no merge queue made."""
+    warnings: Sequence[Warned] = ()
+    """Changes of git's configuration, of hooks and of the gate since its launch."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
     sandbox: str = ""
@@ -170,6 +172,7 @@ class RunView:
             "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
             "created_at": self.created_at, "age_s": self.age_s,
             "hint": self.hint, "foreign_moves": [asdict(move) for move in self.foreign_moves],
+            "warnings": [asdict(warning) for warning in self.warnings],
             "layers": [process.to_json() for process in self.processes], "deaths": self.deaths,
             "sandbox": self.sandbox, "folder": self.folder, **(self.details.to_json() if self.details else {}),
             "problems": self.problems}
@@ -245,6 +248,7 @@ class RunReader:
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
+            warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             hint=_hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status),
             processes=processes, branch=branch,

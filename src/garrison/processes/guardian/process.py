@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
+from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
+from garrison.processes.guardian.gate_watch import GATE, GateWatch
 from garrison.processes.guardian.rebuild import is_behind
 from garrison.processes.guardian.target_watch import TargetWatch
 from garrison.processes.guardian.view import GuardianView, LandingView
@@ -110,6 +112,8 @@ class Guardian:
         moves = self.state.foreign_moves
         self.target_watch = TargetWatch(run_branch.target_queue(runtime, launch, incarnation.token, self.queue.git),
                                         launch.base, moves[-1].new if moves else launch.base_oid)
+        self.git_watch = GitWatch(runtime.home, self.queue.git, self.files.root / "git", self._told(GIT))
+        self.gate_watch = GateWatch(self.target_watch.queue, launch, self._told(GATE))
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
         self.processor_key = Key("processor", incarnation.key.name, self.run)
         self.stopping = False
@@ -232,12 +236,17 @@ class Guardian:
         self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
 
     def _watch_target(self) -> None:
-        """Journal a move of the target that no merge queue made."""
+        """Journal what somebody else did to what the run depends on: its target, git's configuration, its gate."""
         if self.stopping or not Path(self.launch.repo).is_dir():
             return
         at_work = [name for name, node in self.state.nodes.items() if node.status == "active"]
-        if (move := self.target_watch.poll(at_work)) is not None:
-            self._record(move, sync=True)
+        for watch in (self.target_watch, self.git_watch, self.gate_watch):
+            if (seen := watch.poll(at_work)) is not None:
+                self._record(seen, sync=True)
+
+    def _told(self, about: str) -> str:
+        """Return the state of the last warning about something, '' if there was none."""
+        return next((warning.state for warning in reversed(self.state.warnings) if warning.about == about), "")
 
     def _repair_queue(self, error: RecordCorrupt) -> None:
         """Rebuild the merge queue's journal if that is what is damaged; a processor that works on it does it itself."""

@@ -31,6 +31,7 @@ from garrison.records.events import (
     NodeChanged,
     NoteWritten,
     RunChanged,
+    Warned,
     decode,
 )
 from garrison.system.terminal_text import clean
@@ -87,6 +88,7 @@ class Progress:
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
                                     "foreign_moves": [asdict(move) for move in state.foreign_moves],
+                                    "warnings": [asdict(warning) for warning in state.warnings],
                                     "landing": asdict(state.landing) if state.landing.status else None,
                                     "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
                                               for name, node in state.nodes.items()}}))
@@ -94,8 +96,9 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         more = f"; more: garrison status {self._run}" if status == "failed" else ""
         self._print(f"run {status}: {landed}{why}{more}")
-        for move in state.foreign_moves:
-            self._print(f"warning: {clean(move.describe())}")
+        warnings: list[ForeignMove | Warned] = [*state.foreign_moves, *state.warnings]
+        for warning in warnings:
+            self._print(f"warning: {clean(warning.describe())}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -200,6 +203,7 @@ _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
     FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing,
     ForeignMove: lambda event: f"warning: {event.describe()}",
+    Warned: lambda event: f"warning: {event.describe()}",
     NoteWritten: _note,
     ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",

@@ -65,7 +65,7 @@ class Repository:
                  home: Path | None = None) -> None:
         """Open a repository. `home`: the home whose launches say which programs of its configuration are trusted."""
         self.root, self.home = root, home
-        self._environment = environment(environ)
+        self.environment = environment(environ)
         if common is not None:
             self.common = common  # the caller knows it: git need not be asked
 
@@ -95,13 +95,13 @@ class Repository:
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
         where = Path(extra["GIT_DIR"]) if extra and "GIT_DIR" in extra else cwd or self.root
         try:
-            neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self._environment,
+            neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self.environment,
                                         network=name in NETWORK, hooks=hooks)
         except Unneutral as error:
             if check:
                 raise GitError(arguments, 128, f"fatal: {error}") from error
             return Answer(128, "", f"fatal: {error}")
-        env = {**self._environment, **neutral, **(extra or {})}
+        env = {**self.environment, **neutral, **(extra or {})}
         try:
             if text is None:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,

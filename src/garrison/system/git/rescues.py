@@ -104,7 +104,7 @@ class Rescues(Submodules):
         self.delete_refs([*refs, *parts])
         for head in (self.common / "modules").glob("**/HEAD"):
             if (head.parent / "objects").is_dir():
-                type(self)(head.parent, self._environment).delete_refs(refs)
+                type(self)(head.parent, self.environment).delete_refs(refs)
 
     def is_same_work(self, first: str, second: str) -> bool:
         """Return whether two commits hold the same files on the same parents."""

@@ -75,7 +75,7 @@ class Submodules(Worktrees):
             inner.populate_submodules(inner.root, force=force)
 
     def _inner(self, path: Path, module: Submodule) -> Submodules:
-        inner = type(self)(path / module.path, self._environment)
+        inner = type(self)(path / module.path, self.environment)
         outer = self.store or self.common
         users = outer / "modules" / module.name
         inner.store = users if users.is_dir() else outer
@@ -175,7 +175,7 @@ class Submodules(Worktrees):
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False).out)
         repositories = []
         for name in (name.rstrip("/") for name in listed if name.endswith("/")):
-            inner = type(self)(path / name, self._environment)
+            inner = type(self)(path / name, self.environment)
             inner.store = self.store or self.common
             remotes = inner.run("remote", check=False)
             if remotes.code == 0 and not remotes.out.strip():

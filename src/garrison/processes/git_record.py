@@ -1,0 +1,253 @@
+"""Git record: what can make git run programs in a run's repository, as it was at the launch, and what changed since.
+
+`runs/RUN/git/` has `state.json` and, readable by you alone, copies of the files. The guardian compares (`GitWatch`) and
+tells once what changed, and who was at work. garrison's own git does not follow such a change
+(`system/git/neutral.py`), but yours would: `garrison doctor --fix` puts back what is still as it was planted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import GarrisonError
+from garrison.merge.guard import is_ours, our_hooks
+from garrison.records import atomic
+from garrison.records.events import Warned
+from garrison.system.git import trust
+from garrison.system.git.configuration import find_git_dirs, read
+from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from garrison.system.git import Git
+    from garrison.system.git.neutral import Setting
+
+GIT = "git"
+"""`Warned.about` of a change of git's configuration or hooks."""
+_FILES = ("info/attributes", "info/grafts", "objects/info/alternates", "modules/*/config", "modules/*/hooks/*",
+          "hooks/*")
+"""Files of the git directory whose change is told, besides the configuration."""
+_WAITING = ".before-garrison"
+"""Suffix of the user's hook while garrison's guard is in its place."""
+MAX_NAMED = 6
+"""Changes that a warning names."""
+
+
+@dataclass(frozen=True)
+class GitState:
+    """Settings (file → key → values, a line each) and files (path in the git directory → hash)."""
+
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of it."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> GitState:
+        """Read it from JSON."""
+        return cls({file: dict(keys) for file, keys in data.get("settings", {}).items()}, dict(data.get("files", {})))
+
+
+# -------------------------------------------------------------------------------------------------- observe and compare
+
+
+def observe(git: Git) -> GitState:
+    """Return what the repository has now. What garrison's guard put there does not count."""
+    settings: dict[str, dict[str, str]] = {}
+    for each in _settings(git):
+        is_guards = each.key == "core.hookspath" and each.value == str(our_hooks(git))
+        if each.scope in REPOSITORY_SCOPES and find_group(each.key) is not None and not is_guards:
+            keys = settings.setdefault(each.origin, {})
+            keys[each.key] = f"{keys[each.key]}\n{each.value}" if each.key in keys else each.value
+    files = {}
+    for path in _find_files(git.common):
+        with suppress(OSError):
+            if not is_ours(path):
+                name = str(path.relative_to(git.common)).removesuffix(_WAITING)
+                files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return GitState(settings, files)
+
+
+def _settings(git: Git) -> Sequence[Setting]:
+    dirs = find_git_dirs(git.root)
+    return read(dirs, git.environment).settings if dirs is not None else ()
+
+
+def _find_files(common: Path) -> Iterator[Path]:
+    for pattern in _FILES:
+        for path in sorted(common.glob(pattern)):
+            if path.suffix != ".sample" and path.is_file():
+                yield path
+
+
+def changed(before: GitState, now: GitState) -> GitState:
+    """Return what differs, with its value now ('' if it is gone). Pure."""
+    settings = {file: {key: there.get(key, "") for key in {*was, *there} if was.get(key) != there.get(key)}
+                for file in {*before.settings, *now.settings}
+                for was, there in [(before.settings.get(file, {}), now.settings.get(file, {}))]}
+    files = {name: now.files.get(name, "") for name in {*before.files, *now.files}
+             if before.files.get(name) != now.files.get(name)}
+    return GitState({file: keys for file, keys in settings.items() if keys}, files)
+
+
+def describe(changes: GitState, common: Path) -> list[str]:
+    """Return the changes in words, by name. Pure."""
+    lines = [f"{key} in {_short(file, common)}{'' if value else ' (removed)'}"
+             for file, keys in sorted(changes.settings.items()) for key, value in sorted(keys.items())]
+    return lines + [f"{name}{'' if value else ' (removed)'}" for name, value in sorted(changes.files.items())]
+
+
+def _short(file: str, common: Path) -> str:
+    return str(Path(file).relative_to(common.parent)) if file.startswith(f"{common.parent}/") else file
+
+
+def describe_in_line(changes: GitState, common: Path) -> str:
+    """Return the first few changes in one line. Pure."""
+    lines = describe(changes, common)
+    more = f" and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""
+    return ", ".join(lines[:MAX_NAMED]) + more
+
+
+# ---------------------------------------------------------------------------------------------------------- at a launch
+
+
+def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept: bool = False) -> None:
+    """Record that the programs which git's configuration names now may run, except what agents may have put there.
+
+    `accept`: that, too. What is left out is reported.
+    """
+    present = {(each.key, each.value) for each in _settings(git)}
+    suspects = set() if accept else trust.read_suspects(home, git.common) & present
+    path = trust.path_of(home, git.common)
+    atomic.make_directory(path.parent)
+    atomic.write(path, trust.to_text(present - suspects, suspects).encode(errors="surrogateescape"))
+    if suspects:
+        named = ", ".join(sorted(key for key, _ in suspects)[:MAX_NAMED])
+        report(f"note: git's configuration changed while agents were at work: {named}; garrison does not follow it; "
+               "`garrison doctor --fix` restores it, --trust-git-config accepts it")
+
+
+def suspect(home: Path, git: Git, changes: GitState) -> None:
+    """Record settings that appeared while agents were at work: later launches do not trust them."""
+    appeared = {(key, value) for keys in changes.settings.values() for key, values in keys.items()
+                for value in values.split("\n") if value}
+    trusted = trust.read(home, git.common)
+    if trusted is None:
+        return
+    suspects = (trust.read_suspects(home, git.common) | appeared) - trusted
+    atomic.write(trust.path_of(home, git.common), trust.to_text(trusted, suspects).encode(errors="surrogateescape"))
+
+
+def save(folder: Path, git: Git) -> None:
+    """Save the present state, and copies of its files, below a run's folder."""
+    state = observe(git)
+    atomic.make_directory(folder)
+    atomic.write(folder / "state.json", json.dumps(asdict(state), indent=1).encode())
+    for name in state.files:
+        source = git.common / name
+        copy = folder / "files" / name
+        for path in (source.with_name(source.name + _WAITING), source):
+            if path.is_file():
+                copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                shutil.copyfile(path, copy)
+                copy.chmod(0o700 if path.stat().st_mode & 0o100 else 0o600)
+                break
+
+
+def load(folder: Path) -> GitState | None:
+    """Return the state that was saved, None if there is none (a run of an older version) or it is damaged."""
+    try:
+        return GitState.from_data(json.loads(atomic.read(folder / "state.json") or b""))
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+# --------------------------------------------------------------------------------------------------------- during a run
+
+
+class GitWatch:
+    """Watches the configuration and hooks of a run's repository; `told` is the state that was last told."""
+
+    def __init__(self, home: Path, git: Git, folder: Path, told: str) -> None:
+        self.home, self.git = home, git
+        self._saved = load(folder)
+        self._told = told or (self._saved.digest if self._saved else "")
+        self._fingerprint: object = None
+
+    def poll(self, at_work: Sequence[str]) -> Warned | None:
+        """Return a change since the launch that was not told yet, with the nodes `at_work`; None for none."""
+        if self._saved is None:
+            return None
+        fingerprint = [*map(_stat, (self.git.common / "config", self.git.common / "config.worktree")),
+                       *((path, _stat(path)) for path in _find_files(self.git.common))]
+        if fingerprint == self._fingerprint:
+            return None
+        try:
+            now = observe(self.git)
+        except (GarrisonError, OSError):
+            return None
+        self._fingerprint = fingerprint
+        if now.digest == self._told:
+            return None
+        self._told = now.digest
+        changes = changed(self._saved, now)
+        if changes == GitState():
+            return None
+        suspect(self.home, self.git, changes)
+        return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
+                      "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",
+                      list(at_work), now.digest, asdict(changes))
+
+
+def _stat(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+# ----------------------------------------------------------------------------------------------------------- afterwards
+
+
+def still_changed(git: Git, folder: Path, planted: GitState) -> GitState:
+    """Return those of the `planted` changes that are still there as they were told."""
+    saved, now = load(folder), observe(git)
+    if saved is None:
+        return GitState()
+    differs = changed(saved, now)
+    settings = {file: {key: value for key, value in keys.items() if differs.settings.get(file, {}).get(key) == value}
+                for file, keys in planted.settings.items()}
+    return GitState({file: keys for file, keys in settings.items() if keys},
+                    {name: value for name, value in planted.files.items() if differs.files.get(name) == value})
+
+
+def restore(git: Git, folder: Path, changes: GitState) -> None:
+    """Put back what was there at the launch; a planted file is kept in the run's folder."""
+    saved = load(folder) or GitState()
+    for file, keys in changes.settings.items():
+        for key in keys:
+            git.run("config", "--file", file, "--unset-all", key, check=False)
+            for value in saved.settings.get(file, {}).get(key, "").split("\n"):
+                if value:
+                    git.run("config", "--file", file, "--add", key, value)
+    for name in changes.files:
+        path, copy = git.common / name, folder / "files" / name
+        if path.exists():
+            kept = folder / "removed" / name
+            kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.move(path, kept)
+            kept.chmod(0o600)
+        if name in saved.files and copy.is_file():
+            shutil.copy(copy, path)
+            path.chmod(0o755 if copy.stat().st_mode & 0o100 else 0o644)

@@ -1,0 +1,43 @@
+"""An agent without a sandbox plants configuration and hooks: garrison does not follow them, tells it, and restores."""
+
+from __future__ import annotations
+
+import json
+
+from support import Node, Place, git, wait_for
+
+
+def test_what_an_agent_planted_does_not_run_in_garrison_and_is_told_and_restored(place: Place) -> None:
+    evil, marker = place.root / "evil", place.root / "marker"
+    evil.write_text(f'#!/bin/sh\ntr "\\\\0" " " < /proc/$PPID/cmdline >> {marker}; echo >> {marker}\n'
+                    "[ $# -gt 0 ] || exec cat\n")
+    evil.chmod(0o755)
+    lines = (f"git config filter.evil.clean {evil}", f"git config core.fsmonitor {evil}",
+             f"git config diff.external {evil}", f"git config merge.evil.driver {evil}",
+             'echo "* filter=evil merge=evil" > "$(git rev-parse --git-common-dir)/info/attributes"',
+             f'cp {evil} "$(git rev-parse --git-common-dir)/hooks/reference-transaction"',
+             f'cp {evil} "$(git rev-parse --git-common-dir)/hooks/post-checkout"', f"rm -f {marker}")
+    done = place.root / "planted"
+    graph = place.graph(
+        Node("bad", command=f'mkdir -p "$(git rev-parse --git-common-dir)/info"; {"; ".join(lines)}; touch {done}; '
+                            f"echo bad > bad.txt; {place.hold('bad')}"),
+        Node("good", command=f"while ! test -e {done}; do sleep 0.05; done; echo good > good.txt"))
+    child = place.launch(graph, "r1", GARRISON_SANDBOX="none")
+    place.wait_until_held("bad")
+    wait_for("the other node lands", lambda: place.nodes()["good"]["status"] == "validated")
+    place.release("bad")
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:bad.txt") == "bad"
+    ran = marker.read_text() if marker.exists() else ""
+    assert not ran, f"it ran in garrison's git:\n{ran}"
+    [warning] = [each for each in json.loads(place.command("status", "r1", "--json").stdout)["warnings"]
+                 if each["about"] == "git"][-1:]
+    assert "bad" in warning["at_work"]
+    ending = " ".join((place.root / "out").read_text().splitlines()[-3:])
+    assert "git's configuration or hooks were changed" in ending
+    assert "core.fsmonitor" in ending
+    found = place.command("doctor", "--json")
+    assert "git config" in {each["check"] for each in json.loads(found.stdout)}, found.stdout
+    place.command("doctor", "--fix")
+    assert git(place.repo, "config", "core.fsmonitor", check=False) == ""
+    assert not (place.repo / ".git/hooks/reference-transaction").exists()

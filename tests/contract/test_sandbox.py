@@ -21,6 +21,8 @@ from support import git
 
 needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine().refusal or "bubblewrap works")
 needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+PATH = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.access(folder, os.X_OK))
+"""Search path without folders of other users, which a shell tells apart from those without the program."""
 HELD = [pytest.param(Mode.BUBBLEWRAP, marks=needs_bubblewrap), pytest.param(Mode.LANDLOCK, marks=needs_landlock)]
 
 
@@ -36,7 +38,7 @@ def with_mode(place: Place, mode: Mode) -> Place:
 
 
 def start(place: Place, script: str, log: Path, *, timeout: float = 60.0, **env: str) -> Job:
-    variables = {**os.environ, "GARRISON_TREES": str(place.worktree.parent), **env}
+    variables = {**os.environ, "PATH": PATH, "GARRISON_TREES": str(place.worktree.parent), **env}
     confined = confine(["/bin/sh", "-c", script], variables, place)
     return Job.start(confined.argv, env=confined.env, cwd=place.worktree, log=log, timeout_s=timeout, grace=2.0)
 

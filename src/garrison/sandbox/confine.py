@@ -130,11 +130,11 @@ class RealPaths:
 
     def exists(self, path: Path) -> bool:
         """Return whether there is something, links followed."""
-        return path.exists()
+        return os.path.exists(path)  # noqa: PTH110  # that of Path fails on what may not be looked into
 
     def is_folder(self, path: Path) -> bool:
         """Return whether it is a folder, links followed."""
-        return path.is_dir()
+        return os.path.isdir(path)  # noqa: PTH112  # as above
 
     def link(self, path: Path) -> str:
         """Return what a symbolic link names, '' if it is none."""
@@ -145,7 +145,7 @@ class RealPaths:
 
     def resolve(self, path: Path) -> Path:
         """Return the path without links."""
-        return path.resolve()
+        return Path(os.path.realpath(path))
 
     def own_entries(self, folder: Path) -> list[str]:
         """Return the names in a folder, without symbolic links; nothing if there is no such folder."""

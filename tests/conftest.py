@@ -28,6 +28,9 @@ def _no_shim() -> None:
 
 
 _no_shim()
+# Agents and gates of most tests write where the test looks, outside of their worktrees. GARRISON_SANDBOX=bubblewrap
+# runs them in a sandbox nevertheless, in which the test's own folder is writable.
+os.environ.setdefault("GARRISON_SANDBOX", "none")
 reset_signals()
 # A busy machine is no counterexample; more are looked for where the slow tests run too.
 settings.register_profile("garrison", deadline=None, max_examples=50)

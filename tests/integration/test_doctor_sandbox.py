@@ -13,6 +13,7 @@ import pytest
 
 from garrison.sandbox.escape_attempts import ATTEMPTS
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 from garrison.sandbox.probe import machine
 from support import DEADLINE
@@ -48,14 +49,21 @@ def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(tmp_path: 
     assert (code, body["mode"], body["escapes"]) == (1, "none", {})
 
 
+def test_a_shared_proc_shows_processes_and_promises_nothing_else() -> None:
+    seen = next(escape for escape in ESCAPES if escape.key == "see_process")
+    shared = Machine("bwrap", has_own_proc=False)
+    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, shared) is Verdict.NOT_PROMISED
+    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, Machine("bwrap")) is Verdict.ESCAPED
+
+
 @pytest.mark.parametrize(("mode", "network", "abi", "verdict"), [
     (Mode.BUBBLEWRAP, Network.NONE, 7, Verdict.ESCAPED), (Mode.BUBBLEWRAP, Network.OPEN, 7, Verdict.NOT_PROMISED),
     (Mode.LANDLOCK, Network.ALLOW, 7, Verdict.ESCAPED), (Mode.LANDLOCK, Network.ALLOW, 3, Verdict.NOT_PROMISED)])
 def test_an_escape_that_succeeds_breaks_the_promise_only_where_there_is_one(
         mode: Mode, network: Network, abi: int, verdict: Verdict) -> None:
     escape = Escape("tcp", "connect", is_network=True)
-    assert judge(escape, True, mode, network, abi) is verdict
-    assert judge(escape, False, mode, network, abi) is Verdict.REFUSED
+    assert judge(escape, True, mode, network, Machine("bwrap", landlock=abi)) is verdict
+    assert judge(escape, False, mode, network, Machine("bwrap", landlock=abi)) is Verdict.REFUSED
 
 
 def test_every_escape_has_an_attempt() -> None:

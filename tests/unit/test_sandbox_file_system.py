@@ -90,7 +90,7 @@ def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_wor
     assert [str(step.target) for step in steps][-1] == "/opt/trees/node"
 
 
-def test_settings_and_mounts_come_last_and_hiding_after_all() -> None:
+def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
     rights = Rights(Mode.BUBBLEWRAP, read=(Path("/data"),), write=(Path("/cache"), Path("/missing")),
                     hide=(Path("/data/secret"), Path("/trees/node/.env")))
     place = Place(Role.VALIDATOR, rights, PLACE.worktree, PLACE.private,
@@ -98,7 +98,7 @@ def test_settings_and_mounts_come_last_and_hiding_after_all() -> None:
     machine = Paths(["/data", "/cache", "/data/secret"], ["/trees/node/.env"])
     steps = build(place, Surroundings(HOME, ()), machine)
     assert [(step.step, str(step.target)) for step in steps][-6:] == [
-        (Step.READ, "/data"), (Step.READ, "/trees/node"), (Step.WRITE, "/repo/.git"), (Step.WRITE, "/cache"),
+        (Step.READ, "/data"), (Step.WRITE, "/cache"), (Step.READ, "/trees/node"), (Step.WRITE, "/repo/.git"),
         (Step.HIDE_FOLDER, "/data/secret"), (Step.HIDE_FILE, "/trees/node/.env")]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 
 _BOTH = frozenset({Mode.BUBBLEWRAP, Mode.LANDLOCK})
@@ -34,6 +35,7 @@ class Escape:
     """Whether an open network allows it."""
 
 
+SEE_PROCESS = "see_process"
 ESCAPES = (
     Escape("write_sibling", "write into another worktree"),
     Escape("read_sibling", "read another worktree", _ONLY_BUBBLEWRAP),
@@ -44,7 +46,7 @@ ESCAPES = (
     Escape("link_out", "write through a symbolic link that leads out"),
     Escape("write_system", "write into a system folder"),
     Escape("read_shadow", "read the passwords' file", _ONLY_BUBBLEWRAP),
-    Escape("see_process", "see a process outside", _ONLY_BUBBLEWRAP),
+    Escape(SEE_PROCESS, "see a process outside", _ONLY_BUBBLEWRAP),
     Escape("signal_process", "signal a process outside"),
     Escape("read_environment", "read the environment of a process outside", _ONLY_BUBBLEWRAP),
     Escape("process_root", "reach files through /proc/PID/root of a process outside", _ONLY_BUBBLEWRAP),
@@ -64,13 +66,15 @@ ESCAPES = (
 )
 
 
-def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, abi: int) -> Verdict:
-    """Return what an attempt shows of a mode that promises to hold."""
+def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: Machine) -> Verdict:
+    """Return what an attempt shows of a mode that promises to hold on a machine that is able to hold it. Pure."""
     if not succeeded:
         return Verdict.REFUSED
     if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
         return Verdict.NOT_PROMISED
-    return Verdict.NOT_PROMISED if mode is Mode.LANDLOCK and abi < _NEEDED_ABI.get(escape.key, 1) else Verdict.ESCAPED
+    is_gap = able.landlock < _NEEDED_ABI.get(escape.key, 1) if mode is Mode.LANDLOCK else (
+        escape.key == SEE_PROCESS and not able.has_own_proc)
+    return Verdict.NOT_PROMISED if is_gap else Verdict.ESCAPED
 
 
 _NEEDED_ABI = {"tcp": 4, "abstract_socket": 6, "signal_process": 6}

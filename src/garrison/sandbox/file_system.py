@@ -118,12 +118,12 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     steps += toolchains
     steps += _left_by_setup(place.setup_home, home, [step.target for step in toolchains], machine)
     steps += _read_only(place.rights.read, machine)
+    steps += [FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
+              if machine.exists(path)]
     steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.worktree,
                                 str(place.worktree)))
     steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
               for mount in place.mounts]
-    steps += [FileSystemStep(Step.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
-              if machine.exists(path)]
     steps += _hidden(place.rights.hide, machine)
     return steps
 

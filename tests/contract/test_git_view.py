@@ -6,7 +6,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.sandbox import collect as collecting
-from garrison.sandbox.collect import collect
+from garrison.sandbox.collect import collect, enter
 from garrison.sandbox.git_view import GitView, restore_link
 from garrison.system.git import Git
 from sandbox_support import missing, run_inside
@@ -90,6 +90,42 @@ def test_git_works_inside_as_in_any_repository_and_the_branch_comes_out(repo, tr
     assert git(repo, "for-each-ref", "--format=%(refname)") == before, "no tag, stash or branch of the agent's"
     assert git(tree, "status", "--porcelain", "--ignore-submodules=all") == ""
     git(repo, "fsck", "--strict")
+    (tree / "sub/v").write_text("changed outside\n")
+    assert Git(repo).commit_all(tree, "with the submodule") == tip(repo)
+    assert git(tree / "sub", "show", "HEAD:v") == "changed outside"
+    assert git(tree, "status", "--porcelain") == ""
+    run_inside(tree, enter(view, "2"), "test -z \"$(git status --porcelain)\"; git -C sub log -1 > /dev/null")
+
+
+def test_commits_in_a_submodule_come_out(repo, tmp_path):
+    """Of a submodule that garrison populated, with one below it; the user's own git directories are borrowed."""
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    make_repository(inner)
+    make_repository(outer)
+    allow = ("-c", "protocol.file.allow=always")
+    git(outer, *allow, "submodule", "--quiet", "add", str(inner), "deep/inner")
+    git(outer, "commit", "-qm", "inner")
+    git(repo, *allow, "submodule", "--quiet", "add", str(outer), "libs/outer")
+    git(repo, *allow, "submodule", "--quiet", "update", "--init", "--recursive")
+    git(repo, "commit", "-qm", "outer")
+    tree = tmp_path / "trees" / "node"
+    git(repo, "worktree", "add", "-q", "-b", BRANCH, str(tree))
+    ours = Git(repo)
+    ours.populate_submodules(tree)
+    view = GitView(ours, tree)
+    run_inside(tree, view.prepare(), """
+      git submodule status --recursive; test -z "$(git status --porcelain)"
+      cd libs/outer/deep/inner; git switch -qc topic; echo x > x; git add x
+      git -c user.name=n -c user.email=e commit -qm innermost
+      cd ../..; git add -A; git -c user.name=n -c user.email=e commit -qm outer; cd ../..
+      git commit -qam both; echo left > libs/outer/left""")
+    assert collect(view).is_changed
+    assert git(tree / "libs/outer/deep/inner", "log", "-1", "--format=%s") == "innermost"
+    assert git(tree, "status", "--porcelain", "--ignore-submodules=untracked") == ""
+    ours.commit_all(tree, "the rest")
+    assert git(tree, "submodule", "status", "--recursive").count("+") == 0
+    inside = git(tree, "ls-tree", "HEAD", "libs/outer").split()[2]
+    assert git(repo / ".git/modules/libs/outer", "show", f"{inside}:left") == "left"
 
 
 def test_nothing_of_the_real_git_directory_is_reachable_or_writable(repo, tree, view):

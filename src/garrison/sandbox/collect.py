@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,14 +45,16 @@ FEW = 100
 _PACKED_LIMIT = 256 << 20
 _INDEX_LIMIT = 512 << 20
 _FILES_LIMIT = 200_000
+_MODULES_LIMIT, _MODULES_DEPTH = 500, 8
 _DEPTH = 5
 """Symbolic refs that may follow each other, as in git."""
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 _PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
-_LIMITS = ("-c", "pack.threads=1", "-c", "core.bigFileThreshold=32m", "-c", "gc.auto=0", "-c",
-           "core.fsync=committed,loose-object")
+_LIMITS = tuple(part for setting in (
+    "pack.threads=1", "core.bigFileThreshold=32m", "gc.auto=0", "core.fsync=committed,loose-object,reference",
+    "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class PrivateState:
     """Commits named by MERGE_HEAD and its like."""
     index: tuple[int, ...]
     """Fingerprint of the index file."""
+    modules: tuple[tuple[str, str], ...] = ()
+    """Path and commit of each submodule's git directory."""
 
     @property
     def commits(self) -> list[str]:
@@ -90,7 +95,8 @@ class PrivateState:
     @property
     def stamp(self) -> str:
         """Return a text that changes with the state."""
-        return repr((self.head, self.is_on_branch, self.branch, sorted(self.under_way.items()), self.index))
+        return repr((self.head, self.is_on_branch, self.branch, sorted(self.under_way.items()), self.index,
+                     self.modules))
 
 
 # ---- reading the view ------------------------------------------------------------------------------------------------
@@ -101,15 +107,32 @@ def read_private(view: GitView, state: ViewState) -> PrivateState:
     folder = f"worktrees/{Path(state.git_dir).name}"
     length = len(state.tip) or 40
     branch = f"refs/heads/{state.branch}" if state.branch else ""
-    head_ref, head = _resolve(view.common, folder, "HEAD", length)
+    head_ref, head = _resolve(view.common, "", f"{folder}/HEAD", length)
     under_way = {}
     for name in MERGE_HEADS:
         lines = (untrusted.read(view.common, f"{folder}/{name}") or b"").decode("ascii", "replace").split()
         if oids := tuple(line for line in lines[:64] if OID.fullmatch(line) and len(line) == length):
             under_way[name] = oids
     return PrivateState(head, bool(branch) and head_ref == branch,
-                        _resolve(view.common, folder, branch, length)[1] if branch else "", under_way,
-                        _stat(view.common, folder))
+                        _resolve(view.common, "", branch, length)[1] if branch else "", under_way,
+                        _stat(view.common, folder), _read_modules(view.common, f"{folder}/modules", length))
+
+
+def _read_modules(common: Path, folder: str, length: int, depth: int = 0) -> tuple[tuple[str, str], ...]:
+    """Return path (below `common`) and commit of every submodule's git directory below a folder of modules."""
+    found: list[tuple[str, str]] = []
+    for name in sorted(untrusted.list_names(common, folder, _MODULES_LIMIT)) if depth < _MODULES_DEPTH else ():
+        path = f"{folder}/{name}"
+        inside = untrusted.list_names(common, path, _FILES_LIMIT)
+        if {"HEAD", "objects"} <= set(inside):
+            commit = _resolve(common, f"{path}/", f"{path}/HEAD", length)[1]
+            found += [(path, commit)] if commit else []
+            found += _read_modules(common, f"{path}/modules", length, depth + 1)
+        elif inside:  # a submodule's name may hold slashes
+            found += _read_modules(common, path, length, depth + 1)
+        if len(found) > _MODULES_LIMIT:
+            raise untrusted.UnsafeFile(common, folder, f"holds more than {_MODULES_LIMIT} submodules")
+    return tuple(found)
 
 
 def _stat(common: Path, folder: str) -> tuple[int, ...]:
@@ -123,10 +146,14 @@ def _stat(common: Path, folder: str) -> tuple[int, ...]:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _resolve(common: Path, folder: str, ref: str, length: int) -> tuple[str, str]:
-    """Return the last ref that `ref` leads to, and the object name it holds ('' for none)."""
-    for _ in range(_DEPTH):
-        content = untrusted.read(common, f"{folder}/HEAD" if ref == "HEAD" else ref, 4096)
+def _resolve(common: Path, refs: str, name: str, length: int) -> tuple[str, str]:
+    """Return the last ref that the file `name` leads to, and the object name it holds ('' for none).
+
+    `refs`: prefix of the files of refs, for the git directory of a submodule.
+    """
+    ref = name
+    for step in range(_DEPTH):
+        content = untrusted.read(common, name if step == 0 else refs + ref, 4096)
         text = (content or b"").decode(errors="replace").strip()
         if text.startswith("ref:"):
             target = text.removeprefix("ref:").strip()
@@ -135,13 +162,13 @@ def _resolve(common: Path, folder: str, ref: str, length: int) -> tuple[str, str
             ref = target
             continue
         if not text:
-            text = _packed(common, ref)
+            text = _packed(common, refs, ref)
         return ref, text if OID.fullmatch(text) and len(text) == length else ""
     return ref, ""
 
 
-def _packed(common: Path, ref: str) -> str:
-    data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
+def _packed(common: Path, refs: str, ref: str) -> str:
+    data = untrusted.read(common, f"{refs}packed-refs", _PACKED_LIMIT) or b""
     at = data.find(f" {ref}\n".encode(errors="replace"))
     return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
 
@@ -203,7 +230,9 @@ def _is_current(view: GitView, state: ViewState) -> bool:
                  if (git_dir / name).exists()}
     return (bool(private.head) and git.head(view.worktree) == private.head and under_way == dict(private.under_way)
             and private.branch == (git.branch_tip(state.branch) or "" if state.branch else private.branch)
-            and (git.current_branch(view.worktree) == state.branch) == private.is_on_branch)
+            and (git.current_branch(view.worktree) == state.branch) == private.is_on_branch
+            and all(untrusted.read_text(git_dir / path.split("/", 2)[2], "HEAD").strip() == commit
+                    for path, commit in private.modules))
 
 
 class _Collection:
@@ -218,7 +247,10 @@ class _Collection:
 
     def run(self) -> Collected:
         """Import, move the branch, follow with HEAD, operation and index, and remember it."""
-        with _import_directory(self.view) as folder:
+        for path, commit in self.private.modules:
+            self._collect_module(path, commit)
+        store = self.git.common / "objects"
+        with _import_directory(self.view, store) as folder:
             self._import(folder)
             failpoint.here("collect:imported")
             objection = self._move_branch()
@@ -240,13 +272,41 @@ class _Collection:
         wanted = [oid for oid in self.private.commits if not self._has(oid)]
         if wanted:
             try:
-                import_objects(self.view, folder, wanted, [oid for oid in (self.state.tip, self._real_tip()) if oid])
+                import_objects(self.view.common, "objects", folder, self.git.common / "objects", wanted,
+                               [oid for oid in (self.state.tip, self._real_tip()) if oid])
             except GitError as error:
-                message = f"what was committed in {self.view.worktree} cannot be brought into the repository: {error}"
-                raise GarrisonError(message) from error
+                raise self._refused(error) from error
         for oid in self.private.commits:
             if self.git.run("cat-file", "-t", oid, check=False).out.strip() != "commit":
                 raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
+
+    def _refused(self, error: GitError) -> GarrisonError:
+        where = self.view.worktree
+        return GarrisonError(f"what was committed in {where} cannot be brought into the repository: {error}")
+
+    def _collect_module(self, path: str, commit: str) -> None:
+        """Bring over what is checked out in a submodule, into its git directory outside, which may be new."""
+        git_dir = self.git_dir / path.split("/", 2)[2]
+        objects = git_dir / "objects"
+        if untrusted.read_text(git_dir, "HEAD").strip() == commit:
+            return
+        if not objects.is_dir():
+            _make_git_directory(git_dir, [self.git.common / "objects"], is_sha256=len(commit) == 64)
+        with _import_directory(self.view, objects) as folder:
+            roots = [line for line in untrusted.read_text(self.view.common, f"{path}/shallow").split()
+                     if OID.fullmatch(line)]
+            for target in (folder, git_dir) if roots else ():
+                atomic.write(target / "shallow", "".join(f"{oid}\n" for oid in roots).encode())
+            if not _has_commit(folder, commit):
+                try:
+                    import_objects(self.view.common, f"{path}/objects", folder, objects, [commit], [])
+                except GitError as error:
+                    raise self._refused(error) from error
+            if not _has_commit(folder, commit):
+                raise GarrisonError(f"{commit[:10]}, which a submodule of {self.view.worktree} has checked out, "
+                                    "is no commit")
+            _git(git_dir, "read-tree", "--reset", commit)
+            _git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
 
     def _has(self, oid: str) -> bool:
         return self.git.run("cat-file", "-e", oid, check=False).code == 0
@@ -357,37 +417,48 @@ def _list_index(view: GitView, folder: Path, worktree_id: str) -> dict[str, bool
 # ---- objects ---------------------------------------------------------------------------------------------------------
 
 
+def _has_commit(folder: Path, oid: str) -> bool:
+    try:
+        return _git(folder, "cat-file", "-t", oid).strip() == b"commit"
+    except GitError:
+        return False
+
+
+def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
+    """Make a git directory without a ref, which borrows objects."""
+    for name in ("refs", "objects/info", "objects/pack"):
+        (folder / name).mkdir(parents=True)
+    (folder / "HEAD").write_text("ref: refs/heads/none\n")
+    extension = "[extensions]\n\tobjectFormat = sha256\n" if is_sha256 else ""
+    core = f"[core]\n\trepositoryformatversion = {int(is_sha256)}\n{settings}"
+    (folder / "config").write_text(core + extension)
+    (folder / "objects" / "info" / "alternates").write_text("".join(f"{path}\n" for path in borrowed))
+
+
 @contextmanager
-def _import_directory(view: GitView) -> Iterator[Path]:
-    """Make a git directory of garrison's own whose objects are the repository's; remove it at the end."""
+def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
+    """Make a git directory of garrison's own whose objects are those of `store`; remove it at the end."""
     for left in view.folder.glob("import-*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = view.folder / f"import-{os.getpid()}"
     kind = view.git.run("rev-parse", "--show-object-format", check=False).out.strip()
     shared = view.git.run("config", "--get", "core.sharedRepository", check=False).out.strip()
-    for name in ("refs", "objects/info", "objects/pack"):
-        (folder / name).mkdir(parents=True)
-    (folder / "HEAD").write_text("ref: refs/heads/none\n")
-    extension = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
     permissions = f"\tsharedRepository = {shared}\n" if re.fullmatch(r"[a-z0-9]+", shared) else ""
-    version = 1 if extension else 0
-    core = f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{permissions}"
-    (folder / "config").write_text(core + extension)
-    (folder / "objects" / "info" / "alternates").write_text(f"{view.git.common}/objects\n")
+    _make_git_directory(folder, [store], is_sha256=kind == "sha256", settings=f"\tbare = true\n{permissions}")
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def import_objects(view: GitView, folder: Path, wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Import into the repository the objects of the commits `wanted` that only the view has.
+def import_objects(common: Path, private: str, folder: Path, store: Path, wanted: Sequence[str],
+                   known: Sequence[str]) -> None:
+    """Import into `store` the objects of the commits `wanted` that only the directory `private` of a view has.
 
-    `known`: commits of the repository from which little is missing. GarrisonError if git refuses them, or if they are
-    beyond the limits.
+    `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing.
+    GarrisonError if git refuses them, or if they are beyond the limits.
     """
-    store = view.git.common / "objects"
-    _link_objects(view.common, folder, store)
+    _link_objects(common, private, folder, store)
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
     pack = folder / "import.pack"
     with pack.open("w+b") as file:
@@ -403,25 +474,25 @@ def import_objects(view: GitView, folder: Path, wanted: Sequence[str], known: Se
         _git(folder, *receive, source=file, extra={"GIT_OBJECT_DIRECTORY": str(store)})
 
 
-def _link_objects(common: Path, folder: Path, store: Path) -> None:
+def _link_objects(common: Path, private: str, folder: Path, store: Path) -> None:
     """Hard-link the private object files that the repository lacks; packs get an index of our own making."""
     room, left = MAX_BYTES, _FILES_LIMIT
-    for name in untrusted.list_names(common, "objects"):
+    for name in untrusted.list_names(common, private):
         if not _FOLDER.fullmatch(name):
             continue
-        names = untrusted.list_names(common, f"objects/{name}", left)
+        names = untrusted.list_names(common, f"{private}/{name}", left)
         left -= len(names)
         if left < 0:
             raise GarrisonError(f"{common.parent} holds more than {_FILES_LIMIT} object files; run `git gc` in it")
-        with untrusted.open_directory(common, f"objects/{name}") as directory:
+        with untrusted.open_directory(common, f"{private}/{name}") as directory:
             wanted = [loose for loose in names if _LOOSE.fullmatch(loose) and not (store / name / loose).exists()]
             if directory is None or not wanted:
                 continue
             (folder / "objects" / name).mkdir()
             for loose in wanted:
                 room -= max(0, untrusted.link_regular(directory, loose, folder / "objects" / name / loose, room))
-    with untrusted.open_directory(common, "objects/pack") as directory:
-        for name in untrusted.list_names(common, "objects/pack") if directory is not None else ():
+    with untrusted.open_directory(common, f"{private}/pack") as directory:
+        for name in untrusted.list_names(common, f"{private}/pack") if directory is not None else ():
             if directory is not None and _PACK.fullmatch(name) and not (store / "pack" / name).exists():
                 target = folder / "objects" / "pack" / name
                 size = untrusted.link_regular(directory, name, target, room)
@@ -435,9 +506,8 @@ def _git(folder: Path, *arguments: str, text: bytes | None = None, source: IO[by
     """Run git in a git directory of garrison's own, without any configuration but its own, within the limits."""
     env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
            "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
-    errors = folder / "errors"
     excess: list[str] = []
-    with errors.open("w+b") as error_file, subprocess.Popen(
+    with tempfile.TemporaryFile() as error_file, subprocess.Popen(
             ["git", *_LIMITS, *arguments], env=env, cwd=folder, stderr=error_file, stdout=subprocess.PIPE,
             stdin=subprocess.PIPE if text is not None else source or subprocess.DEVNULL) as child:
 

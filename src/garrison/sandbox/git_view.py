@@ -30,7 +30,7 @@ from garrison.sandbox.place import Mount
 from garrison.system.git.commits import OID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from garrison.system.git import Git
 
@@ -65,8 +65,8 @@ class ViewState:
     """Commit that the worktree's index in the repository was made for."""
     seen: str = ""
     """Private state at the last collection that brought everything over."""
-    modules: list[str] = field(default_factory=list)
-    """Git directories of submodules, below `modules` of the worktree's own."""
+    stores: list[str] = field(default_factory=list)
+    """Object directories that are borrowed, in the order of their numbers inside."""
     version: int = _VERSION
 
 
@@ -142,11 +142,12 @@ class GitView:
         branch = self.git.current_branch(self.worktree) or ""
         _make_git_directory(common, stores.alternates(self.git.common / "objects"))
         self._write_shared(common, git_dir, push=push)
-        modules = _copy_worktree_part(self.git, git_dir, common / "worktrees" / git_dir.name, stores)
+        _copy_worktree_part(self.git, git_dir, common / "worktrees" / git_dir.name, stores)
         tip = self.git.branch_tip(branch) or "" if branch else self.git.head(self.worktree) or ""
         (new / "empty").touch()
         (new / "dot-git").write_text(f"gitdir: {git_dir}\n", errors="surrogateescape")
-        state = ViewState(branch, str(git_dir), tip, owner, indexed=self.git.head(self.worktree) or "", modules=modules)
+        state = ViewState(branch, str(git_dir), tip, owner, indexed=self.git.head(self.worktree) or "",
+                          stores=[str(path) for path in stores.paths])
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode())
         new.rename(self.folder)
         return self.mounts()
@@ -154,14 +155,12 @@ class GitView:
     def mounts(self) -> tuple[Mount, ...]:
         """Return what to bind inside for a prepared view, in order."""
         restore_link(self.git, self.worktree)
-        stores = ObjectStores(self.git.common)
         state = self.read_state()
-        for name in state.modules if state else ():
-            stores.add(Path(state.git_dir if state else "") / "modules" / name / "objects")
         empty = self.folder / "empty"
         system = [Mount(empty, _SYSTEM_CONFIG)] if _SYSTEM_CONFIG.is_file() else []  # the view's own has its settings
         return (Mount(self.common, self.git.common, writable=True),
-                Mount(self.folder / "dot-git", self.worktree / ".git"), *stores.mounts(empty), *system)
+                Mount(self.folder / "dot-git", self.worktree / ".git"),
+                *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
     def _write_shared(self, common: Path, git_dir: Path, *, push: bool) -> None:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns."""
@@ -237,16 +236,24 @@ class ObjectStores:
         ordered = [first, *(self._places[path] for path in closure if path in self._places)]
         return "".join(f"{STORES}/{number}/objects\n" for number in dict.fromkeys(ordered))
 
-    def mounts(self, empty: Path) -> list[Mount]:
-        """Return the read-only mounts; `empty` hides alternates, whose paths do not exist inside."""
-        mounts = []
-        for real, number in self._places.items():
-            mounts.append(Mount(real, STORES / str(number) / "objects", writable=False))
+    @property
+    def paths(self) -> list[Path]:
+        """Return the object directories, in the order of their numbers."""
+        return list(self._places)
+
+
+def store_mounts(stores: Sequence[Path], empty: Path) -> list[Mount]:
+    """Return the read-only mounts of object directories; `empty` hides alternates, whose paths do not exist inside."""
+    mounts = []
+    for number, real in enumerate(stores):
+        place = STORES / str(number)
+        if real.is_dir():
+            mounts.append(Mount(real, place / "objects"))
             if (real / "info" / "alternates").is_file():
-                mounts.append(Mount(empty, STORES / str(number) / "objects" / "info" / "alternates", writable=False))
-            if (real.parent / "lfs").is_dir():
-                mounts.append(Mount(real.parent / "lfs", STORES / str(number) / "lfs", writable=False))
-        return mounts
+                mounts.append(Mount(empty, place / "objects" / "info" / "alternates"))
+            if (real.parent / "lfs").is_dir():  # where git-lfs looks beside an alternate
+                mounts.append(Mount(real.parent / "lfs", place / "lfs"))
+    return mounts
 
 
 def _closure(objects: Path) -> list[Path]:
@@ -333,11 +340,10 @@ def _write_refs(git: Git, common: Path) -> None:
     (common / "packed-refs").write_text("".join(lines), errors="surrogateescape")
 
 
-def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectStores) -> list[str]:
-    """Copy a worktree's own git directory; return its submodules' git directories, by their path below `modules`."""
+def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectStores) -> None:
+    """Copy a worktree's own git directory, with those of its submodules."""
     target.mkdir(parents=True, exist_ok=True)
     _copy_state(git_dir, target)
-    modules = []
     for head in sorted((git_dir / "modules").glob("**/HEAD")):
         source = head.parent
         if not (source / "objects").is_dir() or "objects" in source.relative_to(git_dir).parts:
@@ -350,8 +356,6 @@ def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectSto
         listing = git.run("config", "--list", "-z", "--show-scope", "-f", str(source / "config"), check=False).out
         entries = [entry._replace(scope="local") for entry in git_config.parse(listing)]
         (copy / "config").write_bytes(git_config.render(git_config.strip_submodule(entries)))
-        modules.append(name)
-    return modules
 
 
 def _copy_state(source: Path, target: Path) -> None:

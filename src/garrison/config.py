@@ -32,7 +32,7 @@ AGENT_KINDS = ("command", "claude", "session")
 """Kinds of agent profiles."""
 TABLES = ("agents", "notify", "sandbox")
 """Tables of config.toml."""
-PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide")
+PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support import Node, Place, git, wait_for
 
 
@@ -41,3 +43,20 @@ def test_what_an_agent_planted_does_not_run_in_garrison_and_is_told_and_restored
     place.command("doctor", "--fix")
     assert git(place.repo, "config", "core.fsmonitor", check=False) == ""
     assert not (place.repo / ".git/hooks/reference-transaction").exists()
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_an_agent_pushes_only_if_its_profile_says_so(place: Place, may: bool) -> None:
+    remote = place.root / "remote"
+    git(place.repo, "clone", "-q", "--bare", ".", str(remote))
+    git(place.repo, "remote", "add", "origin", str(remote))
+    if may:
+        place.home.mkdir(parents=True, exist_ok=True)
+        (place.home / "config.toml").write_text("[sandbox]\npush = true\n")
+    before = git(remote, "rev-parse", "main")
+    graph = place.graph(Node("pusher", command=(
+        "git fetch origin && echo x > x.txt && git add -A && git commit -qm x && git push origin HEAD:main || "
+        "echo refused > refused.txt")))
+    assert place.finish(place.launch(graph, "r1", GARRISON_SANDBOX="none")) == 0, place.logs()
+    assert (git(remote, "rev-parse", "main") != before) is may
+    assert (git(place.repo, "show", "main:refused.txt", check=False) == "refused") is not may

@@ -51,6 +51,16 @@ def test_a_more_specific_table_replaces_keys_of_a_more_general_one(home: Path) -
     assert agent.write == (Path("/home/ada/.cache/uv"), Path("/srv/cache"))
 
 
+def test_only_a_profile_that_says_so_may_push(home: Path) -> None:
+    assert not read_rights(home, Role.AGENT, "aider", ENVIRON).push
+    (home / "config.toml").write_text(TEXT + "push = true\n")
+    assert read_rights(home, Role.AGENT, "aider", ENVIRON).push
+    assert not read_rights(home, Role.AGENT, "command", ENVIRON).push
+    (home / "config.toml").write_text(TEXT + 'push = "yes"\n')
+    with pytest.raises(UsageError, match=r"push of .*agents\.aider.* is 'yes'; use true or false"):
+        read_rights(home, Role.AGENT, "aider", ENVIRON)
+
+
 def test_the_variable_replaces_every_mode(home: Path) -> None:
     for role, agent in ((Role.AGENT, "aider"), (Role.GATE, "")):
         assert read_rights(home, role, agent, {**ENVIRON, "GARRISON_SANDBOX": "none"}).mode is Mode.NONE

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from garrison.sandbox import untrusted
 from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import Mode, Mount, Place, Role
+from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git
+from garrison.system.git.neutral import to_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +39,21 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     shown = git_mounts(git, worktree, rights, role, str(task.attempt))
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
                  setup_home=None if role is Role.SETUP else setup / "home")
+
+
+def push_variables(runtime: Runtime, launch: Launch, agent: str) -> dict[str, str]:
+    """Return variables that leave an agent's git no address to push to and no credential helper.
+
+    Empty where its profile has `push = true`, or where its private git directory says so already. Only for agents that
+    work on the repository's own git directory; they could unset the variables: a habit is stopped, no intent.
+    """
+    rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
+    if rights.push or choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP:
+        return {}
+    settings = [("push.default", "nothing"), ("credential.helper", "")]
+    for remote, address in Git(Path(launch.repo), home=runtime.home).remotes().items():
+        settings.append((f"url.{NO_PUSH}.insteadOf", address) if address else (f"remote.{remote}.pushurl", NO_PUSH))
+    return to_variables(settings)
 
 
 def remove_sandbox_folder(worktree: Path) -> None:

@@ -59,6 +59,8 @@ class Rights:
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()
     """Paths that are not shown although something above them is."""
+    push: bool = False
+    """True if an agent's git keeps the addresses and credential helpers to push with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,12 @@ def _paths(where: str, key: str, value: Any, user_home: Path) -> tuple[Path, ...
     return tuple(paths)
 
 
+def _true_or_false(where: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{where} is {value!r}; use true or false")
+    return value
+
+
 def _hosts(where: str, value: Any) -> tuple[str, ...]:
     hosts = string_list(where, "hosts", value)
     try:
@@ -131,6 +137,7 @@ _READERS: Mapping[str, Callable[[Rights, Any, str, Path], Rights]] = {
     "hosts": lambda rights, value, where, _: replace(rights, hosts=_hosts(where, value)),
     "read": lambda rights, value, where, home: replace(rights, read=_paths(where, "read", value, home)),
     "write": lambda rights, value, where, home: replace(rights, write=_paths(where, "write", value, home)),
+    "push": lambda rights, value, where, _: replace(rights, push=_true_or_false(where, value)),
     "hide": lambda rights, value, where, home: replace(rights, hide=_paths(where, "hide", value, home)),
 }
 """Key → reader of its value."""

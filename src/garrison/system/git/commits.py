@@ -284,6 +284,15 @@ class Commits(Repository):
         self._trees[commit] = tree
         return commit
 
+    def remotes(self) -> dict[str, str]:
+        """Return the remotes, and the address that each has for pushing alone, '' for none."""
+        listed = self.run("config", "-z", "--get-regexp", r"^remote\..*\.(url|pushurl)$", check=False).out
+        remotes: dict[str, str] = {}
+        for key, _, value in (line.partition("\n") for line in split(listed)):
+            name = key.removeprefix("remote.").rpartition(".")[0]
+            remotes[name] = value if key.endswith(".pushurl") else remotes.get(name, "")
+        return remotes
+
     # --- refs ---------------------------------------------------------------------------------------------------------
 
     def refs(self, prefix: str) -> dict[str, str]:

@@ -67,7 +67,8 @@ def find_git_dirs(path: Path) -> GitDirs | None:
             if link.is_file():
                 target = link.read_text(errors="surrogateescape")
                 return _git_dirs(folder / target.removeprefix("gitdir: ").rstrip("\n"))
-            if (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir():
+            is_whole = (folder / "objects").is_dir() and (folder / "refs").is_dir()
+            if (folder / "HEAD").is_file() and (is_whole or (folder / "commondir").is_file()):
                 return _git_dirs(folder)
         except OSError:
             return None

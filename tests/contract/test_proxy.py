@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -359,6 +360,26 @@ def test_a_client_that_leaves_ends_the_call_and_pays_for_it(tmp_path: Path) -> N
         while not gone and time.monotonic() < deadline:
             time.sleep(0.01)
         assert gone, "the server still writes for nobody"
+
+
+def test_a_client_that_leaves_before_the_answer_pays_for_its_question(tmp_path: Path) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def answer(_seen: object) -> tuple[int, dict[str, str], list[bytes]]:
+        asked.set()
+        go.wait(10)
+        return 200, {"content-length": "2"}, [b"{}"]
+
+    with Web(answer) as web, serving(tmp_path, apis=(anthropic(web.url),)) as proxy:
+        with proxy.connect() as client:
+            client.sendall(f"POST /anthropic/v1/messages HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n"
+                           "Content-Length: 4000\r\n\r\n".encode() + b"x" * 4000)
+            assert asked.wait(10)
+        deadline = time.monotonic() + 4
+        while not proxy.usage and time.monotonic() < deadline:
+            time.sleep(0.01)
+        go.set()
+        assert [(line["input"], line["estimated"]) for line in proxy.usage] == [(1000, True)]
 
 
 def test_a_failed_call_costs_nothing(tmp_path: Path) -> None:

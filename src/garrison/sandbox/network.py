@@ -31,6 +31,7 @@ FOLDER = "network"
 """Folder of an attempt for the proxy's records."""
 LOG_INS = ("CLAUDE_CODE_OAUTH_TOKEN",)
 """Variables that hold a log-in: it cannot be added from outside, so it stays inside."""
+_NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
@@ -204,9 +205,12 @@ def environment_of(given: Registration, env: Mapping[str, str], port: int) -> di
     if given.hosts:
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             variables |= {name: base, name.upper(): base}
-        variables |= {"no_proxy": _LOCAL, "NO_PROXY": _LOCAL, "NODE_USE_ENV_PROXY": "1"}
+        variables |= dict.fromkeys(_NO_PROXY, _LOCAL) | {"NODE_USE_ENV_PROXY": "1"}
         java = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={port}" for scheme in ("http", "https"))
         variables |= {name: f"{env.get(name, '')} {java}".strip() for name in ("MAVEN_OPTS", "GRADLE_OPTS")}
+    else:  # the user's own proxy must not be asked for ours
+        known = next((env[name] for name in _NO_PROXY if env.get(name)), "")
+        variables |= dict.fromkeys(_NO_PROXY, f"{known},{_LOCAL}".removeprefix(","))
     return variables
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from garrison.system import processes
 
 LINGER = 1.0
 """Seconds without a user after which it ends."""
+LOOKUPS = 32
+"""Names that are looked up at a time: a slow name server must not hold up other agents."""
 _FILES = 16384
 """Descriptors that it asks for: each connection takes two."""
 
@@ -48,6 +51,7 @@ class Proxy:
     async def run(self) -> None:
         """Serve until there has been no user for a while, or a signal."""
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(LOOKUPS))
         self._idle_since = loop.time() + 10 * LINGER  # its first user is still connecting
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -176,7 +180,8 @@ def main(argv: list[str] | None = None) -> int:
                            (_FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES), hard))
     control = registration.bind(folder)
     try:
-        asyncio.run(Proxy(home, folder.name, control).run())
+        # Not `asyncio.run`, which would wait for look-ups in progress.
+        asyncio.new_event_loop().run_until_complete(Proxy(home, folder.name, control).run())
     finally:
         with contextlib.suppress(OSError):
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours
@@ -184,4 +189,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # threads may still wait for a name server

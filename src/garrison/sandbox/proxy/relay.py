@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -273,26 +274,25 @@ class Relay:
         number, reason = self.access.ledger.open_call(length) if route.costs else (0, "")
         if reason:
             raise RequestRefused(402, f"budget used up: {reason}; raise it in config.toml or the graph", api)
-        call = _Call(self, access, target)
+        call = _Call(self, access, target, number)
         try:
             await call.run(request, headers)
         except UpstreamFailed as failed:
             raise RequestRefused(502, f"{api.title} cannot be reached: {failed}", api) from failed
         finally:
-            if route.costs:
-                self.access.ledger.close_call(number, call.counts(), call.user_agent)
+            call.settle()
 
 
 class _Call:
     """One call of a model API."""
 
-    def __init__(self, relay: Relay, access: ApiAccess, target: Target) -> None:
+    def __init__(self, relay: Relay, access: ApiAccess, target: Target, number: int) -> None:
         self.relay, self.access, self.target = relay, access, target
-        self.user_agent = ""
+        self._number, self._user_agent = number, ""
         self._exchange: _Exchange | None = None
 
     async def run(self, request: h11.Request, headers: Headers) -> None:
-        self.user_agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
+        self._user_agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
         parts = urlsplit(self.access.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         upstream = await self._connect(parts.scheme, host, port)
@@ -301,6 +301,7 @@ class _Call:
                 (self.access.header.encode(), self.access.key.encode())]
         path = (parts.path.rstrip("/") + self.target.path) or "/"
         self._exchange = _Exchange(self.relay, upstream)
+        self._exchange.on_complete = self.settle
         reusable = False
         try:
             await self._exchange.run(h11.Request(method=request.method, target=path, headers=sent),
@@ -312,9 +313,12 @@ class _Call:
             else:
                 upstream.close()
 
-    def counts(self) -> CallCounts | None:
-        """Return what the call has cost; None for a call that was not made or that failed."""
-        return self._exchange.counts(self._model()) if self._exchange is not None else None
+    def settle(self) -> None:
+        """Record once what the call has cost: nothing, if it was not made or failed."""
+        number, self._number = self._number, 0
+        if number:
+            counts = self._exchange.counts(self._model()) if self._exchange is not None else None
+            self.relay.access.ledger.close_call(number, counts, self._user_agent)
 
     def _model(self) -> str:
         name = self.target.path.partition("?")[0].rpartition("/")[2]
@@ -348,6 +352,7 @@ class _Exchange:
         self._status = 0
         self._reader: ResponseReader | None = None
         self._is_complete = self._has_failed = False
+        self.on_complete: Callable[[], None] = lambda: None
 
     @property
     def is_reusable(self) -> bool:
@@ -434,19 +439,27 @@ class _Exchange:
             raise _Gone from error
 
     async def _download_body(self) -> None:
-        while True:
-            event = await self._next_event()
-            if isinstance(event, h11.Data):
-                data = bytes(event.data)
-                if self._reader is not None:
-                    self._reader.feed(data)
-                await self.relay._send(h11.Data(data=data))
-            elif isinstance(event, h11.EndOfMessage):
-                self._is_complete = True
-                await self.relay._send(h11.EndOfMessage())
-                return
-            else:
-                raise _Gone
+        event = await self._next_event()
+        while isinstance(event, h11.Data):
+            data = bytes(event.data)
+            if self._reader is not None:
+                self._reader.feed(data)
+            event = self.http.next_event()
+            if isinstance(event, h11.EndOfMessage):
+                self._complete()
+            await self.relay._send(h11.Data(data=data))
+            if event is h11.NEED_DATA:
+                event = await self._next_event()
+        if not isinstance(event, h11.EndOfMessage):
+            raise _Gone
+        self._complete()
+        await self.relay._send(h11.EndOfMessage())
+
+    def _complete(self) -> None:
+        """Have the call counted before the client knows that it is over."""
+        if not self._is_complete:
+            self._is_complete = True
+            self.on_complete()
 
     async def _next_event(self) -> object:
         while (event := self.http.next_event()) is h11.NEED_DATA:

@@ -15,7 +15,7 @@ from typing import Any
 
 from garrison.sandbox.proxy.apis import ApiName
 
-MAX_BODY = 16 << 20
+MAX_BODY = 4 << 20
 """Bytes of a response, or of one event of a stream, that are read for its counts; a longer one is estimated."""
 _BYTES_A_TOKEN = 4
 _TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "arguments", "delta"})

@@ -22,7 +22,7 @@ from garrison.sandbox.proxy.hosts import HostRule, parse_address, permitted_addr
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one address, for a name look-up, and for the user's own proxy to answer."""
-BUFFER = 128 << 10
+BUFFER = 64 << 10
 _MAX_ANSWER = 16 << 10
 
 

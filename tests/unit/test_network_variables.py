@@ -1,0 +1,57 @@
+"""What programs are told of their network: keys that are worth nothing, and the way to the proxy."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.sandbox.network import access_of, environment_of, find_keys, needs_proxy, withheld_of
+from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy.registration import ApiAccess, Registration
+
+ENV = {"ANTHROPIC_API_KEY": "k1", "ANTHROPIC_AUTH_TOKEN": "k2", "OPENAI_API_KEY": "k3", "GOOGLE_API_KEY": "k4",
+       "OPENAI_BASE_URL": "http://10.0.0.1/v1/", "PATH": "/bin", "MAVEN_OPTS": "-Xmx1g"}
+
+
+@pytest.mark.parametrize(("network", "mode", "env", "needed"), [
+    (Network.ALLOW, Mode.NONE, {}, True), (Network.ALLOW, Mode.BUBBLEWRAP, {}, True),
+    (Network.OPEN, Mode.NONE, ENV, False), (Network.OPEN, Mode.BUBBLEWRAP, ENV, True),
+    (Network.OPEN, Mode.BUBBLEWRAP, {}, False), (Network.NONE, Mode.BUBBLEWRAP, ENV, False)])
+def test_a_proxy_is_needed_for_hosts_and_for_keys(
+        network: Network, mode: Mode, env: dict[str, str], needed: bool) -> None:
+    assert needs_proxy(Rights(network=network), mode, env) is needed
+
+
+def test_the_first_key_of_an_api_counts_and_all_are_withheld() -> None:
+    assert [(api.name, key.name, value) for api, key, value in find_keys(ENV)] == [
+        ("anthropic", "ANTHROPIC_API_KEY", "k1"), ("openai", "OPENAI_API_KEY", "k3"),
+        ("google", "GOOGLE_API_KEY", "k4")]
+    assert withheld_of(ENV) == ENV.keys() - {"PATH", "MAVEN_OPTS"}
+
+
+def test_an_access_has_the_user_s_url_and_the_api_s_header() -> None:
+    found = {api.name: access_of(api, key, value, ENV) for api, key, value in find_keys(ENV)}
+    assert list(found.values()) == [
+        ApiAccess(found["anthropic"].api, "https://api.anthropic.com", "x-api-key", "k1"),
+        ApiAccess(found["openai"].api, "http://10.0.0.1/v1", "authorization", "Bearer k3"),
+        ApiAccess(found["google"].api, "https://generativelanguage.googleapis.com", "x-goog-api-key", "k4")]
+    assert not any(key in str(found) for key in ("k1", "k3", "k4")), "a log must not show it"
+
+
+def test_variables_lead_to_the_proxy_with_dummy_keys() -> None:
+    found = environment_of(Registration("r", "a", 1, "f", hosts=("x",)), ENV, 61280)
+    assert found["HTTPS_PROXY"] == found["http_proxy"] == "http://127.0.0.1:61280"
+    assert found["NO_PROXY"] == "localhost,127.0.0.1,::1"
+    assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:61280/anthropic"
+    assert found["OPENAI_BASE_URL"] == found["OPENAI_API_BASE"] == "http://127.0.0.1:61280/openai/v1"
+    assert found["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:61280/google"
+    assert found["ANTHROPIC_API_KEY"].startswith("sk-ant-")
+    assert "ANTHROPIC_AUTH_TOKEN" not in found
+    assert found["MAVEN_OPTS"].startswith("-Xmx1g -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=61280")
+    assert not {"k1", "k2", "k3", "k4"} & set(found.values())
+
+
+def test_an_open_network_keeps_the_user_s_own_proxy_away_from_ours() -> None:
+    found = environment_of(Registration("r", "a", 1, "f", secret="s"), {**ENV, "NO_PROXY": "corp"}, 4000)
+    assert found["no_proxy"] == found["NO_PROXY"] == "corp,localhost,127.0.0.1,::1"
+    assert "HTTPS_PROXY" not in found
+    assert found["OPENAI_API_KEY"] == "sk-garrison-s"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.records import atomic, record
 from garrison.records import run as run_records
-from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, list_runs
+from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, digest_of, list_runs, read_result
 
 AT = "2026-01-31T12:00:00.000000Z"
 RECORDS: list[Any] = [
@@ -64,3 +65,21 @@ def test_runs_are_those_that_were_launched_oldest_first(tmp_path: Path) -> None:
     (tmp_path / "runs/empty").mkdir()
     (tmp_path / "runs/stray").write_text("x")
     assert list_runs(tmp_path) == ["a", "c", "b"]
+
+
+def test_only_an_announced_result_counts(tmp_path: Path) -> None:
+    """Whoever writes the file, its digest stands in the orchestrator's hook; an older garrison's hook has none."""
+    path = tmp_path / "result.json"
+    own, forged = (record.encode(Result("r1", "a", 1, 1, status, "", head="c")) for status in ("fail", "success"))
+
+    def status_of(attempt: int = 1, announced: str | None = None) -> str:
+        result, problem = read_result(path, "r1", "a", attempt, announced)
+        return result.status if result is not None else problem.rpartition("/")[2]
+
+    atomic.write(path, own)
+    assert status_of(announced=digest_of(own)) == "fail"
+    atomic.write(path, forged)
+    assert status_of(announced=digest_of(own)) == "result.json was not written by the node's orchestrator; ignored"
+    assert status_of(announced="") == "result.json was not written by the node's orchestrator; ignored"
+    assert status_of() == "success"
+    assert status_of(attempt=2).endswith("; ignored")

@@ -231,6 +231,26 @@ class Worktree:
         base = self.git.merge_base(target, tip)
         return base is None or self.git.tree_of(base) != self.git.tree_of(tip)
 
+    def restore_branch(self, head: str, *, allow_more: bool = False) -> list[str]:
+        """Put the branch back on `head`, with which the attempt ended, if somebody moved it since; return notes.
+
+        What it was moved to is saved under a rescue ref.
+
+        Args:
+            allow_more: commits on top of `head` stay.
+        """
+        tip = self.git.branch_tip(self.branch)
+        if tip == head or (allow_more and tip is not None and self.git.is_ancestor(head, tip)):
+            return []
+        saved = ""
+        if tip is not None:
+            saved = self.git.save_commit(tip, rescue_stem(self.task.run_id, self.task.node, self.task.attempt, "moved"))
+            self._on_saved(saved)
+        if not self.git.update_ref(f"refs/heads/{self.branch}", head, tip, message="garrison: back to the result"):
+            raise GarrisonError(f"could not put {self.branch} back to {head[:10]}, with which its attempt ended")
+        where = f"to {tip[:10]} (saved as {saved})" if tip is not None else "away"
+        return [f"{self.branch} was moved {where} after its attempt ended with {head[:10]}; it was put back"]
+
     def save(self, why: str) -> str:
         """Save all content of the worktree, if it exists; return the ref, or ''. `why` completes "what NODE …"."""
         if (begun := self._begun_removal()) is not None:

@@ -43,6 +43,9 @@ class Hook:
     predecessor_hook_id: str | None = None
     claude_session_id: str | None = None
     merged_at: str | None = None
+    result_digest: str | None = None
+    """SHA-256 of the result that an orchestrator is about to write, '' before its first; None in a record of an older
+    garrison, or a rebuilt one."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -107,6 +110,11 @@ def update_notes(hook: Hook, now: str, *, text: str | None = None, last_committe
 def remember_session(hook: Hook, now: str, session: str) -> Hook:
     """Return `hook` with the id of the session that a successor resumes."""
     return replace(hook, updated_at=now, claude_session_id=session)
+
+
+def announce_result(hook: Hook, now: str, digest: str) -> Hook:
+    """Return `hook` with the digest of the result that is written next; '' announces that results will be."""
+    return replace(hook, updated_at=now, result_digest=digest)
 
 
 def continue_hook(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:

@@ -6,6 +6,7 @@ writes a task.json for each attempt, so that neither runner nor orchestrator par
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -148,15 +149,30 @@ class Result:
             raise ValueError(f"status {self.status!r} is neither success nor fail")
 
 
-def read_result(path: Path, run: str, node: str, attempt: int) -> tuple[Result | None, str]:
-    """Return the result in `path` if it is whole and of that run, node and attempt; else None and the reason."""
+def read_result(path: Path, run: str, node: str, attempt: int, announced: str | None = None,
+                ) -> tuple[Result | None, str]:
+    """Return the result in `path` if it is whole and of that run, node and attempt; else None and the reason.
+
+    `announced` is the digest in the orchestrator's hook (`Hook.result_digest`): another file was not written by an
+    orchestrator of the node. None: it announced nothing, as an older garrison's.
+    """
+    data = atomic.read(path)
+    if data is None:
+        return None, ""
     try:
-        result = load(Result, path)
+        result = record.decode(Result, data, path)
     except (RecordCorrupt, NewerSchema) as error:
         return None, str(error)
-    if result and (result.run_id, result.node, result.attempt) != (run, node, attempt):
+    if (result.run_id, result.node, result.attempt) != (run, node, attempt):
         return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
+    if announced is not None and digest_of(data) != announced:
+        return None, f"{path} was not written by the node's orchestrator; ignored"
     return result, ""
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest by which a result is announced."""
+    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)

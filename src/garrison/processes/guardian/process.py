@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.errors import ForbiddenTransition, GarrisonError, RecordCorrupt, RecordError
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
+from garrison.processes.attempt_result import read_attempt_result
 from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.gate_watch import GATE, GateWatch
@@ -60,7 +61,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
-from garrison.records.run import Task, read_result
+from garrison.records.run import Task
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
@@ -185,8 +186,8 @@ class Guardian:
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
-                path = self.files.attempt(place.node, node.attempt) / "result.json"
-                results[place.node], problem = read_result(path, self.run, place.node, node.attempt)
+                results[place.node], problem = read_attempt_result(
+                    self.runtime.store, self.files, place.node, node.attempt)
                 self._note(f"result of {place.node}", problem)
         return results
 

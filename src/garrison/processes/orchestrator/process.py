@@ -205,9 +205,12 @@ class Orchestrator:
         """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt has
         a result already."""
         task, path = self.task, self.assignment.folder / "result.json"
-        if run_records.read_result(path, task.run_id, task.node, task.attempt)[0] is not None:
+        announced = self.hook.result_digest
+        if run_records.read_result(path, task.run_id, task.node, task.attempt, announced)[0] is not None:
             self._end("done")
             return True
+        if announced is None:
+            self._announce_result("")
         if self.stopping:
             self._end(self._describe_stop())
             return True
@@ -404,9 +407,16 @@ class Orchestrator:
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         (self.work.session if self.work is not None else None) or "")
+        data = record.encode(result)
+        self._announce_result(run_records.digest_of(data))
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
             require_unfenced(identity, self.incarnation.key)
-            atomic.write(self.assignment.folder / "result.json", record.encode(result))
+            atomic.write(self.assignment.folder / "result.json", data)
+
+    def _announce_result(self, digest: str) -> None:
+        """Record in the hook which result is written next: no other counts."""
+        now = self.runtime.clock.utc()
+        self.hook = self.incarnation.hook(lambda old: hooks.announce_result(old, now, digest))
 
     def _move_hook(self, phase: str) -> None:
         """Move the orchestrator's own hook forward; a later phase that a predecessor reached stays."""

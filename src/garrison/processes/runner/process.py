@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
+from garrison.processes.attempt_result import read_attempt_result
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeClient
 from garrison.processes.runner import policy
@@ -24,7 +25,6 @@ from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktre
 from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perform
 from garrison.processes.worktree import Worktree
 from garrison.records import hook as hooks
-from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.events import (
     FactRecorded,
@@ -157,9 +157,8 @@ class Runner:
         return self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_orchestrator
 
     def _result(self) -> Result | None:
-        """Read the attempt's result; log and ignore one that is torn or of another run, node or attempt."""
-        result, problem = run_records.read_result(
-            self.folder / "result.json", self.task.run_id, self.task.node, self.task.attempt)
+        """Read the attempt's result; log and ignore one that is torn, of another attempt, or not its orchestrator's."""
+        result, problem = read_attempt_result(self.runtime.store, self.files, self.task.node, self.task.attempt)
         if problem and problem != self._logged_problem:
             log_line(problem)
         self._logged_problem = problem
@@ -308,13 +307,15 @@ class Runner:
             self._record_fact("failed", f"the target branch {self.launch.onto} is gone from {self.launch.repo}")
             return
         is_new_attempt = self.task.attempt > 1 and not self.facts.has_worktree
-        for note in self.worktree.prepare(tip, is_new_attempt=is_new_attempt, agent_alive=view.orchestrator.living):
-            log_line(note)
+        self._log_notes(
+            self.worktree.prepare(tip, is_new_attempt=is_new_attempt, agent_alive=view.orchestrator.living))
         if is_new_attempt:
             self._record_fact("tree", "made")
 
     def _compare_tree(self, action: Action, view: RunnerView) -> None:
-        """Record whether the branch holds a change."""
+        """Record whether the branch holds a change; first put it back if it was moved since the result."""
+        if view.result is not None and view.result.head:
+            self._log_notes(self.worktree.restore_branch(view.result.head))
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
 
     def _start_job(self, action: Action, view: RunnerView) -> None:
@@ -326,7 +327,14 @@ class Runner:
         self.jobs.kill(view.now)
 
     def _enqueue(self, action: Action, view: RunnerView) -> None:
+        """Enqueue the branch, on which an acceptance command may have committed; put back one that was replaced."""
+        if view.result is not None and view.result.head:
+            self._log_notes(self.worktree.restore_branch(view.result.head, allow_more=True))
         self.merge_client.enqueue()
+
+    def _log_notes(self, notes: list[str]) -> None:
+        for note in notes:
+            log_line(note)
 
     # ---- actions: the orchestrator
 

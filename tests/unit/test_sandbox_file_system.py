@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,9 @@ def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> No
     assert "/y" not in words
     assert words[words.index("--ports") + 1] == ""
     assert "--ports" not in landlock.command_line(["true"], PLACE)
+    own = replace(PLACE, rights=Rights(network=Network.ALLOW), entry=("nsenter",), ports=(61280,))
+    assert "--ports" not in landlock.command_line(["true"], own), "a server of its own harms nobody"
+    assert landlock.command_line(["true"], replace(own, entry=())).count("61280") == 1
 
 
 @pytest.mark.parametrize(("abi", "text"), [

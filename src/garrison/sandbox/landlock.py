@@ -50,6 +50,7 @@ def command_line(argv: Iterable[str], place: Place) -> list[str]:
                 *(mount.source for mount in place.mounts if mount.writable)]
     words = [sys.executable, "-I", "-S", str(LAUNCHER), *(word for path in writable for word in ("--write", str(path)))]
     words += [word for path in DEVICES for word in ("--write", path)]
-    if place.rights.network is not Network.OPEN:
+    # In a namespace of its own all ports are its own, and Landlock keeps it from the namespaces of other processes.
+    if place.rights.network is not Network.OPEN and not place.entry:
         words += ["--ports", ",".join(map(str, place.ports))]
     return [*words, "--", *argv]

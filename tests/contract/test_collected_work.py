@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from garrison.errors import GarrisonError
 from garrison.processes import snapshots
 from garrison.processes.worktree import (
     OrphanedWorktree,
     Worktree,
     adopt_commits,
     collect_commits,
+    lend_worktree,
     save_and_remove,
     save_worktree,
 )
@@ -152,3 +155,64 @@ def test_a_worktree_that_a_killed_run_left_is_collected_before_it_is_removed(rep
     save_and_remove(node.git, orphan, 1)
     assert git(repo, "log", "-1", "--format=%s", BRANCH) == "a"
     assert not sandbox_folder(node.path).exists()
+
+
+def test_an_agents_stash_and_other_branches_are_saved_when_its_worktree_goes(repo, node):
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    work(node, "git switch -qc side; echo s > s; git add s; git commit -qm side; git switch -q -; git branch same; "
+               "echo t > calc.py; git stash -q; git switch -qc packed; git commit -q --allow-empty -m packed; "
+               "git switch -q -; git pack-refs --all; git reset -q --hard; git clean -qfd")
+    node.save_rest()
+    node.remove()
+    kept = git(repo, "for-each-ref", "--format=%(refname) %(subject)", "refs/garrison/rescue/run/node").splitlines()
+    assert sorted(line.split(" ", 1)[1].partition(":")[0] for line in kept) == ["WIP on garrison/run/node", "packed",
+                                                                                "side"]
+    assert all("/1-other" in line for line in kept)
+
+
+def test_commits_of_a_worktree_that_vanished_are_on_its_branch_and_in_the_next_worktree(repo, node):
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    work(node, "echo a > a; git add a; git commit -qm a")
+    for how, content in (("removed", "a"), ("unregistered", "a\nmore")):
+        shutil.rmtree(node.path)
+        if how == "unregistered":
+            git(repo, "worktree", "prune")
+        assert node.save("left when it failed") == ""
+        node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+        assert git(repo, "log", "-1", "--format=%s", BRANCH) == "a"
+        assert work(node, "git status --porcelain; cat a") == content
+        work(node, "echo more >> a; git commit -q --amend -am a")
+        git(node.path, "checkout", "-q", "--", ".")
+
+
+def test_a_person_who_takes_over_commits_to_the_repository_and_the_agent_continues_there(repo, node):
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    work(node, "echo a > a; git add a; git commit -qm a")
+    with lend_worktree(node.git, node.path, "run", "node", 1):
+        assert git(node.path, "log", "-1", "--format=%s") == "a"
+        git(node.path, "commit", "-q", "--allow-empty", "-m", "a person's")
+    mounts = GitView(node.git, node.path).mounts()
+    assert run_inside(node.path, mounts, "git log -1 --format=%s; git status --porcelain").stdout == "a person's\n"
+    run_inside(node.path, mounts, "git commit -q --allow-empty -m more")
+    assert collect_commits(node.git, node.path, "run", "node", 1) == ""
+    assert git(repo, "log", "-2", "--format=%s", BRANCH).splitlines() == ["more", "a person's"]
+
+
+def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node):
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    (repo / ".git/lfs/objects").mkdir(parents=True)
+    work(node, f"""
+      o=$(printf big | sha256sum | cut -d' ' -f1)
+      d={repo}/.git/lfs/objects/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4); mkdir -p $d; printf big > $d/$o
+      test -d /run/garrison/git/0/lfs; printf '*.bin filter=lfs\\n' > .gitattributes
+      printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\nsize 3\\n' $o > a.bin
+      git add .; git commit -qm big; echo $o > name""")
+    name = (node.path / "name").read_text().strip()
+    collect_commits(node.git, node.path, "run", "node", 1)
+    assert (repo / ".git/lfs/objects" / name[:2] / name[2:4] / name).read_text() == "big"
+    forged = "0" * 64
+    work(node, f"mkdir -p {repo}/.git/lfs/objects/00/00; echo x > {repo}/.git/lfs/objects/00/00/{forged}; "
+               "git commit -q --allow-empty -m forged")
+    with pytest.raises(GarrisonError, match="another content"):
+        collect_commits(node.git, node.path, "run", "node", 1)
+    assert not (repo / ".git/lfs/objects/00/00" / forged).exists()

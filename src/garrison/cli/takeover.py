@@ -24,6 +24,7 @@ from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_environment
+from garrison.processes.worktree import lend_worktree
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -55,9 +56,11 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     (session.conversation_of if beside else session.session_of)(node, files)
     lock = files.garrison_session / "session.lock" if beside else files.lock
+    launch = runtime.launch(key.run)
+    lent = lend_worktree(Git(Path(launch.repo), home=runtime.home), worktree, key.run, node, task.attempt)
     with _terminal_restored(), session.taken_over(node, files, runtime.clock.utc(),
-                                                  lambda: _print_pause(runtime, key), lock):
-        environment = _environment(runtime, runtime.launch(key.run), task, worktree, settings)
+                                                  lambda: _print_pause(runtime, key), lock), lent:
+        environment = _environment(runtime, launch, task, worktree, settings)
         if beside:
             code = session.run_beside(node, files, settings, environment, worktree, session.run_in_terminal)
         else:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +27,16 @@ from garrison.errors import GarrisonError
 from garrison.merge import slots
 from garrison.processes.places import remove_sandbox_folder
 from garrison.records import atomic
-from garrison.sandbox.collect import collect
+from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
+from garrison.sandbox.untrusted import UnsafeFile
 from garrison.system import disk_space
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from garrison.records.run import Launch, Task
 
@@ -62,9 +64,29 @@ def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: 
     try:
         return collect_commits(git, worktree, run, node, attempt)
     except GarrisonError as error:
-        if disk_space.reports_no_space(str(error)) or not worktree.is_dir():
+        if disk_space.reports_no_space(str(error)):
             raise
         return str(error)
+
+
+def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) -> None:
+    """Save what a confined agent has on other branches of its own and in its stash, before its view is removed."""
+    with suppress(UnsafeFile):
+        for commit in collect_side_work(GitView(git, worktree)):
+            git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
+
+
+@contextmanager
+def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -> Iterator[None]:
+    """Lend a confined agent's worktree to a person, whose git works on the repository itself; the agent continues with
+    what the person committed."""
+    collect_what_can_be(git, worktree, run, node, attempt)
+    try:
+        yield
+    finally:
+        view = GitView(git, worktree)
+        if view.exists:
+            enter(view, str(attempt))
 
 
 # ---- save ------------------------------------------------------------------------------------------------------------
@@ -201,8 +223,10 @@ class Worktree:
             remove_worktree(self.git, self.path)
         self._removing.unlink(missing_ok=True)
         notes: list[str] = []
-        if not agent_alive and self.path.is_dir():
+        if not agent_alive:
             notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
+            if is_new_attempt:
+                self._save_side_work(self.task.attempt - 1)
         notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
         if not agent_alive:
             self.clear_locks()
@@ -256,6 +280,7 @@ class Worktree:
         if (begun := self._begun_removal()) is not None:
             return begun
         if not self.path.is_dir():
+            self._collect(self.task.attempt)
             return ""
         self._saved_ref = self._save(why, self.task.attempt)
         self._on_saved(self._saved_ref)
@@ -272,8 +297,10 @@ class Worktree:
 
     def remove(self) -> None:
         """Remove the worktree, and a validator's beside it, after their content was saved."""
-        if self._begun_removal() is None and self.path.is_dir():
-            atomic.write(self._removing, self._saved_ref.encode())
+        if self._begun_removal() is None:
+            self._save_side_work(self.task.attempt)
+            if self.path.is_dir():
+                atomic.write(self._removing, self._saved_ref.encode())
         remove_validator_worktree(self.git, self.path, self.task)
         remove_worktree(self.git, self.path)
         self._removing.unlink(missing_ok=True)
@@ -294,6 +321,9 @@ class Worktree:
 
     def _collect(self, attempt: int) -> str:
         return collect_what_can_be(self.git, self.path, self.launch.run_id, self.task.node, attempt)
+
+    def _save_side_work(self, attempt: int) -> None:
+        save_side_work(self.git, self.path, self.launch.run_id, self.task.node, attempt)
 
     def _save(self, why: str, attempt: int) -> str:
         return save_worktree(self.git, self.path, self.launch.run_id, self.task.node, attempt, why)
@@ -390,6 +420,7 @@ def save_and_remove(git: Git, orphan: OrphanedWorktree, attempt: int) -> str:
     ref = ""
     if orphan.what == "tree":
         collect_what_can_be(git, orphan.path, orphan.run, orphan.node, attempt)
+        save_side_work(git, orphan.path, orphan.run, orphan.node, attempt)
     if orphan_has_work(git, orphan):
         if orphan.what == "directory":
             tips = (git.rev(f"refs/heads/garrison/{orphan.run}/{orphan.node}"),

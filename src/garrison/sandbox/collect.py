@@ -13,6 +13,7 @@ forward; otherwise the agent's commits are saved, and the reason is returned.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -40,16 +41,20 @@ MAX_BYTES = 2 << 30
 """Bytes of new objects in one collection."""
 MAX_SECONDS = 300.0
 """Seconds that one call of git may take."""
+MAX_SIDE = 20
+"""Commits beside the branch that are saved of one view."""
 FEW = 100
 """Objects up to which they are stored one by one; git itself does so for what is pushed."""
 _PACKED_LIMIT = 256 << 20
 _INDEX_LIMIT = 512 << 20
 _FILES_LIMIT = 200_000
 _MODULES_LIMIT, _MODULES_DEPTH = 500, 8
+_REFS_LIMIT = 1000
 _DEPTH = 5
 """Symbolic refs that may follow each other, as in git."""
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_LFS = re.compile(r"[0-9a-f]{64}")
 _PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _LIMITS = tuple(part for setting in (
@@ -183,7 +188,7 @@ def collect(view: GitView) -> Collected:
     """
     if not view.exists:
         return Collected()
-    with atomic.locked(view.folder / "collect.lock"):
+    with atomic.locked(view.lock):
         state = view.read_state()
         if state is None:
             return Collected()
@@ -240,45 +245,50 @@ class _Collection:
 
     def __init__(self, view: GitView, state: ViewState, private: PrivateState) -> None:
         self.view, self.git, self.state, self.private = view, view.git, state, private
-        self.git_dir = restore_link(view.git, view.worktree)
+        self._is_gone = not view.worktree.is_dir()
+        self.git_dir = Path(state.git_dir) if self._is_gone else restore_link(view.git, view.worktree)
         if str(self.git_dir) != state.git_dir:
             raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
         self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
 
     def run(self) -> Collected:
         """Import, move the branch, follow with HEAD, operation and index, and remember it."""
-        for path, commit in self.private.modules:
+        for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
+        collect_lfs(self.view)
         store = self.git.common / "objects"
         with _import_directory(self.view, store) as folder:
             self._import(folder)
             failpoint.here("collect:imported")
             objection = self._move_branch()
             failpoint.here("collect:moved")
-            self._follow_head(objection)
-            failpoint.here("collect:followed")
-            if self.private.head and self.git.head(self.view.worktree) == self.private.head:
-                self._follow_operation()
-                self._follow_index(folder)
-            failpoint.here("collect:indexed")
+            if not self._is_gone:  # else it is made again, from the branch
+                self._follow(folder, objection)
         self.state.seen, self.state.pending = self.private.stamp, ""
         self.view.write_state(self.state)
         return Collected(True, objection, self.private.branch if objection else "")
+
+    def _follow(self, folder: Path, objection: str) -> None:
+        self._follow_head(objection)
+        failpoint.here("collect:followed")
+        if self.private.head and self.git.head(self.view.worktree) == self.private.head:
+            self._follow_operation()
+            self._follow_index(folder)
+        failpoint.here("collect:indexed")
 
     # ---- objects
 
     def _import(self, folder: Path) -> None:
         """Bring over the objects that the private commits need and the repository lacks."""
-        wanted = [oid for oid in self.private.commits if not self._has(oid)]
+        wanted = [oid for oid in self.private.commits if oid != self.state.tip]
         if wanted:
             try:
                 import_objects(self.view.common, "objects", folder, self.git.common / "objects", wanted,
                                [oid for oid in (self.state.tip, self._real_tip()) if oid])
             except GitError as error:
                 raise self._refused(error) from error
-        for oid in self.private.commits:
-            if self.git.run("cat-file", "-t", oid, check=False).out.strip() != "commit":
-                raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
+        for oid in _find_no_commits(folder, wanted):
+            raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
 
     def _refused(self, error: GitError) -> GarrisonError:
         where = self.view.worktree
@@ -297,19 +307,16 @@ class _Collection:
                      if OID.fullmatch(line)]
             for target in (folder, git_dir) if roots else ():
                 atomic.write(target / "shallow", "".join(f"{oid}\n" for oid in roots).encode())
-            if not _has_commit(folder, commit):
+            if _find_no_commits(folder, [commit]):
                 try:
                     import_objects(self.view.common, f"{path}/objects", folder, objects, [commit], [])
                 except GitError as error:
                     raise self._refused(error) from error
-            if not _has_commit(folder, commit):
+            if _find_no_commits(folder, [commit]):
                 raise GarrisonError(f"{commit[:10]}, which a submodule of {self.view.worktree} has checked out, "
                                     "is no commit")
             _git(git_dir, "read-tree", "--reset", commit)
             _git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
-
-    def _has(self, oid: str) -> bool:
-        return self.git.run("cat-file", "-e", oid, check=False).code == 0
 
     def _real_tip(self) -> str:
         return self.git.branch_tip(self.state.branch) or "" if self.state.branch else ""
@@ -397,6 +404,87 @@ def _split(text: str) -> list[str]:
     return [part for part in text.split("\0") if part]
 
 
+# ---- what is beside the branch ---------------------------------------------------------------------------------------
+
+
+def collect_side_work(view: GitView) -> list[str]:
+    """Import the commits of the view's other branches and of its stash that the repository lacks; return them.
+
+    They are the agent's own: they are to be saved before the view is removed, and no ref of the repository is touched.
+    """
+    state = view.read_state()
+    if state is None:
+        return []
+    with atomic.locked(view.lock):
+        length = len(state.tip) or 40
+        names = [name for name in _side_refs(view.common) if name != f"refs/heads/{state.branch}"]
+        named = [*(_value(view.common, name, length) for name in names), *_packed_tips(view.common, length)]
+        tips = list(dict.fromkeys(filter(None, named)))
+        store = view.git.common / "objects"
+        with _import_directory(view, store) as folder:
+            new = _find_no_commits(folder, tips)
+            if new:
+                import_objects(view.common, "objects", folder, store, new, [state.tip] if state.tip else [])
+            missing = set(_find_no_commits(folder, new))
+    return [oid for oid in new if oid not in missing][:MAX_SIDE]
+
+
+def _value(common: Path, name: str, length: int) -> str:
+    with suppress(untrusted.UnsafeFile):  # an empty folder, say
+        return _resolve(common, "", name, length)[1]
+    return ""
+
+
+def _packed_tips(common: Path, length: int) -> list[str]:
+    """Return what the view's packed branches and its stash name."""
+    data = untrusted.read(common, "packed-refs", _PACKED_LIMIT) or b""
+    lines = (line.split(" ", 1) for line in data.decode(errors="replace").splitlines() if " refs/" in line)
+    return [oid for oid, ref in lines if ref.startswith(("refs/heads/", "refs/stash"))
+            and OID.fullmatch(oid) and len(oid) == length]
+
+
+def _side_refs(common: Path, folder: str = "refs/heads", depth: int = 0) -> list[str]:
+    found = ["refs/stash"] if depth == 0 else []
+    for name in sorted(untrusted.list_names(common, folder, _REFS_LIMIT)) if depth < _MODULES_DEPTH else ():
+        path = f"{folder}/{name}"
+        found += _side_refs(common, path, depth + 1) or [path]
+    return found[:_REFS_LIMIT]
+
+
+def collect_lfs(view: GitView) -> None:
+    """Bring over the objects of git-lfs, whose names are the hashes of their contents."""
+    store, room = view.git.common / "lfs" / "objects", MAX_BYTES
+    for first in untrusted.list_names(view.common, "lfs/objects"):
+        for second in untrusted.list_names(view.common, f"lfs/objects/{first}") if _FOLDER.fullmatch(first) else ():
+            with untrusted.open_directory(view.common, f"lfs/objects/{first}/{second}") as directory:
+                names = untrusted.list_names(view.common, f"lfs/objects/{first}/{second}", _FILES_LIMIT)
+                for name in names if directory is not None else ():
+                    target = store / name[:2] / name[2:4] / name
+                    if directory is None or not _LFS.fullmatch(name) or target.exists():
+                        continue
+                    room -= _take_lfs(directory, name, view.folder / f"lfs-{os.getpid()}", target, room)
+
+
+def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) -> int:
+    """Copy one object that is what its name says; return its size."""
+    link.unlink(missing_ok=True)
+    size = untrusted.link_regular(directory, name, link, room)
+    if size < 0:
+        return 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with link.open("rb") as source, atomic.replacing(target) as descriptor:
+        link.unlink()
+        while chunk := source.read(1 << 20):  # copied: the agent could change the file itself later
+            digest.update(chunk)
+            os.write(descriptor, chunk)
+        if digest.hexdigest() != name:
+            raise GarrisonError(f"the LFS object {name[:10]} that an agent left has another content than its name says")
+        os.fsync(descriptor)
+        os.close(descriptor)
+    return size
+
+
 def _list_index(view: GitView, folder: Path, worktree_id: str) -> dict[str, bool] | None:
     """Return the files in the private index and whether each is left out of the worktree; None if it is unreadable."""
     try:
@@ -417,11 +505,12 @@ def _list_index(view: GitView, folder: Path, worktree_id: str) -> dict[str, bool
 # ---- objects ---------------------------------------------------------------------------------------------------------
 
 
-def _has_commit(folder: Path, oid: str) -> bool:
-    try:
-        return _git(folder, "cat-file", "-t", oid).strip() == b"commit"
-    except GitError:
-        return False
+def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
+    """Return those of the names that are not names of commits."""
+    if not oids:
+        return []
+    found = _git(folder, "cat-file", "--batch-check=%(objecttype)", text="".join(f"{oid}\n" for oid in oids).encode())
+    return [oid for oid, kind in zip(oids, found.decode().splitlines(), strict=True) if kind != "commit"]
 
 
 def _make_git_directory(folder: Path, borrowed: Sequence[Path], *, is_sha256: bool, settings: str = "") -> None:
@@ -441,10 +530,10 @@ def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
     for left in view.folder.glob("import-*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = view.folder / f"import-{os.getpid()}"
-    kind = view.git.run("rev-parse", "--show-object-format", check=False).out.strip()
-    shared = view.git.run("config", "--get", "core.sharedRepository", check=False).out.strip()
-    permissions = f"\tsharedRepository = {shared}\n" if re.fullmatch(r"[a-z0-9]+", shared) else ""
-    _make_git_directory(folder, [store], is_sha256=kind == "sha256", settings=f"\tbare = true\n{permissions}")
+    state = view.read_state()
+    assert state is not None
+    permissions = f"\tsharedRepository = {state.permissions}\n" if re.fullmatch(r"\w+", state.permissions) else ""
+    _make_git_directory(folder, [store], is_sha256=len(state.tip) == 64, settings=f"\tbare = true\n{permissions}")
     try:
         yield folder
     finally:

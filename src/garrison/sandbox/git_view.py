@@ -30,7 +30,7 @@ from garrison.sandbox.place import Mount
 from garrison.system.git.commits import OID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from garrison.system.git import Git
 
@@ -65,6 +65,8 @@ class ViewState:
     """Commit that the worktree's index in the repository was made for."""
     seen: str = ""
     """Private state at the last collection that brought everything over."""
+    permissions: str = ""
+    """The repository's setting `core.sharedRepository`."""
     stores: list[str] = field(default_factory=list)
     """Object directories that are borrowed, in the order of their numbers inside."""
     version: int = _VERSION
@@ -82,6 +84,8 @@ class GitView:
         self.git, self.worktree = git, worktree
         self.folder = sandbox_folder(worktree) / name
         self.common = self.folder / "common"
+        self.lock = self.folder.with_name(f"{name}.lock")
+        """Lock held while the view is collected or replaced."""
 
     # ---- state
 
@@ -118,6 +122,11 @@ class GitView:
 
     def remove(self) -> None:
         """Remove the view. Idempotent; nothing in it is followed."""
+        if self.folder.parent.is_dir():
+            with atomic.locked(self.lock):
+                self._remove()
+
+    def _remove(self) -> None:
         for folder in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.new-*")):
             if folder.is_symlink():
                 folder.unlink()
@@ -135,21 +144,24 @@ class GitView:
         """
         git_dir = restore_link(self.git, self.worktree)
         new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")
-        self.remove()
+        untrusted.remove(new.parent, new.name)
         atomic.make_directory(new)
         common = new / "common"
         stores = ObjectStores(self.git.common)
-        branch = self.git.current_branch(self.worktree) or ""
+        branch, tip = read_head(self.git, self.worktree, git_dir)
         _make_git_directory(common, stores.alternates(self.git.common / "objects"))
-        self._write_shared(common, git_dir, push=push)
+        entries = self._write_shared(common, git_dir, push=push)
         _copy_worktree_part(self.git, git_dir, common / "worktrees" / git_dir.name, stores)
-        tip = self.git.branch_tip(branch) or "" if branch else self.git.head(self.worktree) or ""
         (new / "empty").touch()
         (new / "dot-git").write_text(f"gitdir: {git_dir}\n", errors="surrogateescape")
-        state = ViewState(branch, str(git_dir), tip, owner, indexed=self.git.head(self.worktree) or "",
+        shared = next((entry.value or "" for entry in reversed(entries) if entry.key == "core.sharedrepository"), "")
+        state = ViewState(branch, str(git_dir), tip, owner, indexed=tip, permissions=shared,
                           stores=[str(path) for path in stores.paths])
-        atomic.write(new / "view.json", json.dumps(asdict(state)).encode())
-        new.rename(self.folder)
+        atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
+        with atomic.locked(self.lock):
+            if self.folder.exists():
+                untrusted.remove_tree(self.folder)
+            new.rename(self.folder)
         return self.mounts()
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -162,12 +174,13 @@ class GitView:
                 Mount(self.folder / "dot-git", self.worktree / ".git"),
                 *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
-    def _write_shared(self, common: Path, git_dir: Path, *, push: bool) -> None:
-        """Write what all worktrees of a repository share: settings, refs, hooks, patterns."""
+    def _write_shared(self, common: Path, git_dir: Path, *, push: bool) -> list[git_config.Entry]:
+        """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
         listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
-        entries = git_config.parse(listing.out)
+        entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
+        paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
-                  *self._copy_patterns(common), *self._copy_hooks(common),
+                  *self._copy_patterns(common, paths), *self._copy_hooks(common, paths.get("core.hookspath", "")),
                   *(git_config.Entry("local", key, value) for key, value in git_config.FORCED)]
         (common / "config").write_bytes(git_config.render(shared))
         own = git_config.select(entries, ("worktree",), push=push)
@@ -176,30 +189,29 @@ class GitView:
             target.mkdir(parents=True)
             (target / "config.worktree").write_bytes(git_config.render(
                 entry for entry in own if not entry.key.endswith(".pushurl")))
-        head = self.git.run("symbolic-ref", "--quiet", "HEAD", check=False).out.strip()
-        (common / "HEAD").write_text(f"ref: {head}\n" if head else f"{self.git.rev('HEAD')}\n")
+        head = (self.git.common / "HEAD").read_text()
+        if "refs/heads/.invalid" in head:  # what stands there where refs are kept in tables
+            head = "ref: refs/heads/main\n"
+        (common / "HEAD").write_text(head)
         _write_refs(self.git, common)
-        for name in ("shallow",):
-            _copy_file(self.git.common / name, common / name)
+        _copy_file(self.git.common / "shallow", common / "shallow")
         for name in ("exclude", "attributes", "sparse-checkout"):
             _copy_file(self.git.common / "info" / name, common / "info" / name)
+        return entries
 
-    def _copy_patterns(self, common: Path) -> list[git_config.Entry]:
+    def _copy_patterns(self, common: Path, paths: Mapping[str, str]) -> list[git_config.Entry]:
         """Copy the user's own lists of ignored files and attributes; return the settings that name the copies."""
         settings = []
         for key, default in (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes")):
-            named = self.git.run("config", "--type=path", "--get", key, cwd=self.worktree, check=False).out.strip()
+            named = paths.get(key, "")
             source = self.worktree / named if named else _config_home() / "git" / default
             copy = f"garrison-{default}"
             if _copy_file(source, common / "info" / copy):
                 settings.append(git_config.Entry("local", key, str(self.git.common / "info" / copy)))
         return settings
 
-    def _copy_hooks(self, common: Path) -> list[git_config.Entry]:
+    def _copy_hooks(self, common: Path, path: str) -> list[git_config.Entry]:
         """Copy the user's hooks; return the setting that names a folder of hooks in the worktree itself."""
-        path = self.git.run("config", "--type=path", "--get", "core.hooksPath", cwd=self.worktree, check=False,
-                            hooks=True).out
-        path = path.removesuffix("\n")
         if path and not os.path.isabs(path):  # noqa: PTH117
             return [git_config.Entry("local", "core.hookspath", path)]
         source = Path(path) if path else self.git.common / "hooks"
@@ -323,21 +335,55 @@ def _make_git_directory(folder: Path, alternates: str) -> None:
     (folder / "objects" / "info" / "alternates").write_text(alternates)
 
 
+def read_head(git: Git, worktree: Path, git_dir: Path) -> tuple[str, str]:
+    """Return branch ('' for none) and commit ('' for none) that a worktree has checked out."""
+    head = (git_dir / "HEAD").read_text(errors="replace").strip()
+    if head.startswith("ref: refs/heads/") and head != "ref: refs/heads/.invalid":
+        branch = head.removeprefix("ref: refs/heads/")
+        return branch, git.branch_tip(branch) or ""
+    if OID.fullmatch(head):
+        return "", head
+    return git.current_branch(worktree) or "", git.head(worktree) or ""
+
+
 def _write_refs(git: Git, common: Path) -> None:
     """Write every ref of the repository that an agent may know: `packed-refs`, and files for symbolic ones."""
+    refs = _list_refs(git) if (git.common / "reftable").exists() else _read_refs(git.common)
     lines = ["# pack-refs with: sorted \n"]
-    listing = git.run("for-each-ref", "--format=%(objectname) %(refname) %(symref)", extra={"GIT_DIR": str(git.common)})
-    for line in listing.out.splitlines():
-        oid, ref, symbolic = line.split(" ", 2)
-        if ref.startswith(_HIDDEN_REFS) or not OID.fullmatch(oid):
+    for ref, value in sorted(refs.items()):
+        if ref.startswith(_HIDDEN_REFS):
             continue
-        if symbolic:
+        if value.startswith("ref:"):
             path = common / ref
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"ref: {symbolic}\n")
-        else:
-            lines.append(f"{oid} {ref}\n")
+            path.write_text(f"{value}\n")
+        elif OID.fullmatch(value):
+            lines.append(f"{value} {ref}\n")
     (common / "packed-refs").write_text("".join(lines), errors="surrogateescape")
+
+
+def _list_refs(git: Git) -> dict[str, str]:
+    listing = git.run("for-each-ref", "--format=%(objectname) %(refname) %(symref)", extra={"GIT_DIR": str(git.common)})
+    parts = (line.split(" ", 2) for line in listing.out.splitlines())
+    return {ref: f"ref: {symbolic}" if symbolic else oid for oid, ref, symbolic in parts}
+
+
+def _read_refs(common: Path) -> dict[str, str]:
+    """Read every ref from its file, as git does, in a repository of the user's; a call of git costs as much."""
+    refs: dict[str, str] = {}
+    with suppress(FileNotFoundError):
+        for line in (common / "packed-refs").read_text(errors="surrogateescape").splitlines():
+            value, _, ref = line.partition(" ")
+            if ref.startswith("refs/"):
+                refs[ref] = value
+    for path, _, names in os.walk(common / "refs"):
+        for name in names:
+            if not name.endswith(".lock"):
+                with suppress(OSError):
+                    file = f"{path}/{name}"
+                    with open(file, errors="surrogateescape") as content:  # noqa: PTH123  # there may be thousands
+                        refs[file[len(str(common)) + 1:]] = content.read(4096).strip()
+    return refs
 
 
 def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectStores) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -245,3 +246,18 @@ def test_a_hook_that_was_asked_for_may_forbid_the_landing_and_nothing_else(repo:
     (repo / ".git/hooks/reference-transaction").unlink()
     ours.check_movable("main")
     assert subprocess.run(["git", "rev-parse", "main"], cwd=repo, capture_output=True, check=True).stdout
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [".gitignore", "deep/.gitattributes", ".gitmodules", ".mailmap"])
+def test_a_pipe_in_place_of_a_settings_file_blocks_neither_commit_nor_snapshot(tmp_path: Path, name: str) -> None:
+    """Seen: git waited for ever for what an agent would write into it, and garrison with it."""
+    make_repository(tmp_path / "repo")
+    repo = Git(tmp_path / "repo")
+    for act in (repo.commit_all, repo.create_snapshot):
+        pipe = tmp_path / "repo" / name
+        pipe.parent.mkdir(exist_ok=True)
+        os.mkfifo(pipe)
+        (tmp_path / "repo" / "calc.py").write_text(f"changed = {act.__name__!r}\n")
+        assert act(tmp_path / "repo", "Change") is not None
+        assert not pipe.exists()

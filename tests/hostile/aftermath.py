@@ -43,16 +43,16 @@ class Trap:
 def touched(world: World, node: str) -> bool:
     """Return whether garrison, or the user in the checkout afterwards, ran what the agent planted."""
     for words in (["status"], ["diff", "HEAD~"]):
-        subprocess.run(["git", *words], cwd=world.repo, env=world.env, check=False, capture_output=True,
+        subprocess.run([*world.enter, "git", *words], cwd=world.repo, env=world.env, check=False, capture_output=True,
                        stdin=subprocess.DEVNULL)
     return (world.root / f"ran-{node}").exists()
 
 
 def main_moved(world: World, node: str) -> bool:
     """Return whether main has a commit, on its first-parent line, that is no landing, or is gone."""
-    if not git(world.repo, "for-each-ref", "refs/heads/main"):
+    if not world.git("for-each-ref", "refs/heads/main"):
         return True
-    lines = git(world.repo, "log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()
+    lines = world.git("log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()
     return any(not line.startswith("Merge garrison/") for line in lines)
 
 
@@ -151,7 +151,7 @@ TRAPS = (
     Trap("checks out main and commits there", "git checkout -q --ignore-other-worktrees main; echo evil >> notes.txt; "
          "git commit -qam 'Not a landing'", main_moved),
     Trap("replaces its worktree by a link to the user's checkout",
-         "t=$PWD; cd /; mv $t $t.old; ln -s $R $t; echo evil > $t/evil.txt", checkout_changed),
+         "t=$PWD; cd /; mv $t $t.old; ln -s $R $t; test -L $t && echo evil > $t/evil.txt", checkout_changed),
     Trap("reports a link to a secret as its result", "ln -sf $U/.config/app/state.json $GARRISON_RESULT_FILE", told),
     Trap("leaves a link to a secret as its notes", "rm -f $GARRISON_NOTES_FILE; ln -s $U/.ssh/id_ed25519 "
          "$GARRISON_NOTES_FILE; sleep 1", told),
@@ -193,7 +193,7 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
         world.gate.write_text("sh ./check.sh && test -f calc.py\n")
         world.start = git(world.repo, "rev-parse", "main")
         world.give_away()
-        child = world.open(nodes=[Node(name, command=_settings(world, name) + trap.script,
+        child = world.open(nodes=[Node(name, command=settings_of(world, name) + trap.script,
                                        attributes='acceptance="sh ./accept.sh"') for name, trap in named.items()])
         end = time.monotonic() + PATIENCE + 4 * len(traps)
         while child.poll() is None and time.monotonic() < end:
@@ -205,7 +205,7 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
         world.close()
 
 
-def _settings(world: World, node: str) -> str:
+def settings_of(world: World, node: str) -> str:
     known = {"R": world.repo, "U": world.user, "ROOT": world.root, "NODE": node, "RUN": RUN}
     return " ".join(f"{name}='{value}';" for name, value in known.items()) + " "
 

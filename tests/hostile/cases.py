@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hostile.services import VSOCK_PORT
-from hostile.world import CHECKOUT, HONEST, RUN, World, neutral
+from hostile.world import CHECKOUT, HONEST, RUN, World
 
 Watch = Callable[[World], object]
 COMMANDS = "garrison refuses an agent's commands to its run"
@@ -93,19 +93,11 @@ def config(world: World) -> object:
 
 
 def sibling(world: World) -> object:
-    try:
-        return world.files(world.tree(HONEST))
-    except (StopIteration, OSError):
-        return None
+    return world.files(world.tree(HONEST))
 
 
 def git_says(*words: str) -> Watch:
-    def ask(world: World) -> object:
-        done = subprocess.run(["git", *words], cwd=world.repo, env=neutral(), capture_output=True, text=True,
-                              check=False)
-        return (done.returncode, done.stdout)
-
-    return ask
+    return lambda world: world.git(*words)
 
 
 def object_kept(world: World) -> object:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hostile.cases import Case
-from hostile.world import CHECKOUT, HERE, Confinement, World
+from hostile.world import CHECKOUT, HERE, Confinement, World, describe_change
 
 FIRST_EDITION = HERE.parents[1] != CHECKOUT
 """The attacked garrison is an older one, which knows no sandbox."""
@@ -99,5 +99,5 @@ def _changes(world: World, untouched: dict[str, object], last: Attempt, spoilt: 
     if spoilt:
         return f"something of the run died of it:\n{world.logs()}"
     now = world.untouched()
-    return "; ".join(f"{name} changed: {untouched[name]} → {now[name]}"[:400] for name in now
+    return "; ".join(f"{name} changed: {describe_change(untouched[name], now[name])}" for name in now
                      if now[name] != untouched[name])

@@ -190,7 +190,7 @@ class World(Place):
     def write_object(self) -> str:
         """Write an object that nothing refers to yet: the user's `git add` of a moment ago."""
         done = subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=self.repo, input="a moment ago\n", text=True,
-                              capture_output=True, check=True)
+                              capture_output=True, check=True, env=neutral())
         return done.stdout.strip()
 
     def spawn(self, words: list[object], log: str) -> subprocess.Popen[bytes]:
@@ -259,8 +259,8 @@ class World(Place):
     # ------------------------------------------------------------------------------------------------ the agent
 
     def tree(self, name: str = HOSTILE) -> Path:
-        """Return a node's worktree."""
-        return next(iter(self.trees.glob(f"*/{RUN}/{name}")))
+        """Return a node's worktree; one that is not there if it has none."""
+        return next(iter(self.trees.glob(f"*/{RUN}/{name}")), self.trees / "none" / name)
 
     def agent_pids(self, name: str) -> list[int]:
         """Return the processes that work in a node's worktree."""
@@ -268,7 +268,7 @@ class World(Place):
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if str((path / "cwd").readlink()) == tree and stat(int(path.name))[0] != "Z":  # type: ignore[index]
+                if str((path / "cwd").readlink()) == tree and (state := stat(int(path.name))) and state[0] != "Z":
                     found.append(int(path.name))
         return sorted(found)
 
@@ -336,11 +336,15 @@ class World(Place):
                 found[name] = self.file(path)
         return found
 
+    def git(self, *words: str) -> str:
+        """Return what a git command prints in the repository, in which nothing that was planted is run."""
+        return subprocess.run(["git", *words], cwd=self.repo, env=neutral(), capture_output=True, text=True,
+                              check=False, stdin=subprocess.DEVNULL).stdout.strip()
+
     def refs(self, prefix: str = "") -> dict[str, str]:
         """Return the repository's refs but the hostile node's own."""
-        done = subprocess.run(["git", "for-each-ref", "--format=%(refname) %(objectname)", *prefix.split()],
-                              cwd=self.repo, env=neutral(), capture_output=True, text=True, check=False)
-        pairs = (line.split() for line in done.stdout.splitlines())
+        pairs = (line.split() for line in self.git("for-each-ref", "--format=%(refname) %(objectname)",
+                                                    *prefix.split()).splitlines())
         return {name: value for name, value in pairs
                 if not name.startswith((f"refs/heads/garrison/{RUN}/{HOSTILE}", "refs/garrison/rescue"))}
 
@@ -372,16 +376,13 @@ class World(Place):
                 "refs": self.refs(), "hooks": self.files(self.repo / ".git/hooks"),
                 "info": self.files(self.repo / ".git/info"), "config": self.file(self.repo / ".git/config"),
                 "checkout": self.files(self.repo, ".git"), "sibling": self.files(self.tree(HONEST)),
-                "stash": git(self.repo, "stash", "list"), "head": self.file(self.repo / ".git/HEAD"),
+                "stash": self.git("stash", "list"), "head": self.file(self.repo / ".git/HEAD"),
                 "alternates": self.file(self.repo / ".git/objects/info/alternates"),
-                "lost": git(self.repo, "cat-file", "-t", self.lost, check=False),
+                "lost": self.git("cat-file", "-t", self.lost),
                 "services": self.alive(self.services_pid()), "status": self.status(RUN)}
 
     def close(self) -> None:
         """End everything."""
-        with contextlib.suppress(StopIteration):
-            for name in (HOSTILE, HONEST):
-                (self.tree(name) / ".orders/end").touch()
         self.kill_all()
         for child in self.started:
             with contextlib.suppress(ProcessLookupError):
@@ -393,9 +394,18 @@ class World(Place):
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+def describe_change(before: object, after: object) -> str:
+    """Return what differs between two states of something that is watched."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        return ", ".join(f"{name}: {before.get(name)} → {after.get(name)}" for name in names)[:500]
+    return f"{before} → {after}"[:500]
+
+
 def neutral() -> Mapping[str, str]:
     """Return an environment in which git runs nothing that was planted."""
-    return {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    return {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
 
 
 def free_port() -> int:

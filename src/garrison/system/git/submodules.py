@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.errors import Refused
 from garrison.system.git.neutral import ONTO_ANOTHER
 from garrison.system.git.repository import GitError, split
-from garrison.system.git.worktrees import Worktrees
+from garrison.system.git.worktrees import Worktrees, remove_pipes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,6 +122,7 @@ class Submodules(Worktrees):
 
     def commit_all(self, path: Path, message: str) -> str | None:
         """Commit everything in the submodules first, and save their commits; then commit the worktree."""
+        remove_pipes(path)
         for _, inner in self._populated(path):
             inner.commit_all(inner.root, message)
             inner.save_head()
@@ -140,6 +141,7 @@ class Submodules(Worktrees):
         A submodule with work, or a repository that was created inside the worktree, is recorded as a commit of that
         work; a clone of another repository as its HEAD only.
         """
+        remove_pipes(path)
         changed = {}
         # A fixed date: otherwise unchanged work would be another commit, and saved again, at each interval.
         for name, inner in self._populated(path):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +24,9 @@ _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index beside the worktree's own; the pid follows."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--", ".")
+
+_SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
+"""Files of a worktree that git reads whatever they are."""
 
 
 class Worktree(NamedTuple):
@@ -201,6 +206,7 @@ class Worktrees(Commits):
 
     def commit_all(self, path: Path, message: str) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing."""
+        remove_pipes(path)
         self.run("add", "-A", cwd=path)
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
@@ -250,6 +256,7 @@ class Worktrees(Commits):
     def _commit_files(self, path: Path, head: str | None, index: Path, where: Mapping[str, str], message: str,
                       links: Mapping[str, str] | None, timeout: float | None,
                       dates: Mapping[str, str] | None = None) -> str:
+        remove_pipes(path)
         extra = {**where, "GIT_INDEX_FILE": str(index)}
         # git would refuse a repository without a commit, and with it all the rest
         add = [*_ADD, *(f":(exclude,top,literal){name}" for name in links or {})]
@@ -284,3 +291,15 @@ def _free_name(path: Path) -> Path:
         if not free.exists():
             return free
     raise AssertionError
+
+
+def remove_pipes(tree: Path) -> None:
+    """Remove what is called as a settings file of git and is none: git would open a named pipe, and wait for ever."""
+    for folder, folders, files in os.walk(tree):
+        if ".git" in folders:
+            folders.remove(".git")
+        for name in _SETTINGS.intersection(files):
+            path = Path(folder, name)
+            with suppress(FileNotFoundError):
+                if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFLNK):
+                    path.unlink()

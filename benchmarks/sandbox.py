@@ -1,0 +1,187 @@
+"""Sandbox: what confinement costs an agent, beside a naked start and plain bubblewrap, in one run.
+
+    .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,memory,work] [--json]
+
+Rows: `start` (a program's start to its end: naked, plain bubblewrap, garrison's; bar: 10 ms more), `prepare` (the
+private git directory of an attempt, once), `memory` (private memory of what stays beside the program; bar: 3 MiB),
+`work` (git status, a commit and a build of 1,000 files, inside and outside, alternating). The repository has 1,000
+files. Times are medians, with the least in brackets: that is what a busy machine would need if it were idle, and what
+the bar is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from table import Table
+
+from garrison.sandbox.collect import git_mounts
+from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode, Network, Place, Rights, Role
+from garrison.system.git import Git
+from support import git, make_repository, processes, wait_for
+
+ROWS = ("start", "prepare", "memory", "work")
+START_MS = 10.0
+"""Milliseconds that a start inside may take longer."""
+MEMORY_MIB = 3.0
+"""Private memory of what confinement keeps beside a program."""
+FILES = 1000
+PLAIN = ("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--bind", "/", "/", "--dev", "/dev", "--proc",
+         "/proc", "--")
+RIGHTS = Rights(mode=Mode.BUBBLEWRAP, network=Network.NONE)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Milliseconds that a way took."""
+
+    median: float
+    least: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.1f} ms ({self.least:.1f})"
+
+
+class Bench:
+    """A repository with a worktree inside and another outside of a sandbox."""
+
+    def __init__(self, root: Path, rounds: int, table: Table) -> None:
+        self.root, self.rounds, self.table = root, rounds, table
+        self.repo = root / "repo"
+        make_repository(self.repo)
+        for number in range(FILES):
+            path = self.repo / f"src/part{number // 50}/file{number}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"file {number}\n" * 20)
+        names = " ".join(f"out/{number}" for number in range(FILES))
+        rules = "\n".join(f"out/{number}: src/part{number // 50}/file{number}.txt\n\t@cp $< $@"
+                          for number in range(FILES))
+        (self.repo / "Makefile").write_text(f"all: {names}\n{rules}\n")
+        (self.repo / ".gitignore").write_text("out/\n")
+        git(self.repo, "add", "-A")
+        git(self.repo, "commit", "-qm", "Add files")
+        self.inside, self.outside = root / "trees/inside", root / "trees/outside"
+        for tree in (self.inside, self.outside):
+            git(self.repo, "worktree", "add", "-q", "-b", tree.name, str(tree))
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(root / "user"), "LANG": "C.UTF-8",
+                    "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "A",
+                    "GIT_COMMITTER_EMAIL": "a@example.org"}
+        (root / "user").mkdir()
+        self.place = Place(Role.AGENT, RIGHTS, self.inside, root / "trees/.inside.sandbox/agent-1", self.mounts())
+
+    def mounts(self, attempt: str = "1") -> tuple:  # type: ignore[type-arg]
+        return tuple(git_mounts(Git(self.repo), self.inside, RIGHTS, Role.AGENT, attempt))
+
+    def time(self, words: Sequence[str], cwd: Path, *, env: dict[str, str] | None = None) -> float:
+        """Return the milliseconds that a program takes."""
+        began = time.perf_counter()
+        done = subprocess.run(words, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, capture_output=True,
+                              check=False)
+        assert done.returncode == 0, (words, done.stderr.decode())
+        return (time.perf_counter() - began) * 1000
+
+    def confined(self, *words: str) -> float:
+        """Return the milliseconds that a program takes inside, the making of its command line included."""
+        began = time.perf_counter()
+        confined = confine(words, self.env, self.place)
+        made = (time.perf_counter() - began) * 1000
+        return made + self.time(confined.argv, self.inside, env=dict(confined.env))
+
+    def measure(self, ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, Taken]:
+        """Measure each way in turn, so that a change of the load meets all."""
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for way in ways.values():
+            way()
+        for _ in range(rounds):
+            for name, way in ways.items():
+                taken[name].append(way())
+        return {name: Taken(statistics.median(values), min(values)) for name, values in taken.items()}
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def start(self) -> None:
+        found = self.measure({"naked": lambda: self.time(["true"], self.inside),
+                              "plain bwrap": lambda: self.time([*PLAIN, "true"], self.inside),
+                              "garrison": lambda: self.confined("true")}, self.rounds)
+        for name, taken in found.items():
+            more = taken.least - found["naked"].least
+            bar = f"; {more:+.1f} ms, bar {START_MS:.0f} ms: {'ok' if more <= START_MS else 'MISSED'}"
+            self.table.add("start", name, f"{taken}{bar if name == 'garrison' else ''}", **asdict(taken))
+
+    def prepare(self) -> None:
+        taken = []
+        for number in range(2, 2 + min(self.rounds, 10)):
+            began = time.perf_counter()
+            self.mounts(str(number))
+            taken.append((time.perf_counter() - began) * 1000)
+        ms = statistics.median(taken)
+        self.table.add("prepare", "private git directory", f"{ms:.1f} ms, once an attempt", ms=ms)
+
+    def memory(self) -> None:
+        for name, words, env in (("plain bwrap", [*PLAIN, "sleep", "1000.5"], self.env), self._garrison_sleep()):
+            child = subprocess.Popen(words, cwd=self.inside, env=dict(env), stdin=subprocess.DEVNULL)
+            try:
+                wait_for("the program", lambda: any(one.argv.startswith("sleep ") for one in processes("1000.5")))
+                beside = [one.pid for one in processes("1000.5") if not one.argv.startswith("sleep ")]
+                mib = sum(map(private_kib, beside)) / 1024
+            finally:
+                child.kill()
+                child.wait()
+            bar = f"; bar {MEMORY_MIB:.0f} MiB: {'ok' if mib <= MEMORY_MIB else 'MISSED'}"
+            self.table.add("memory", name, f"{mib:.2f} MiB in {len(beside)} processes"
+                           f"{bar if name == 'garrison' else ''}", mib=mib)
+
+    def _garrison_sleep(self) -> tuple[str, list[str], dict[str, str]]:
+        confined = confine(["sleep", "1000.5"], self.env, self.place)
+        return "garrison", list(confined.argv), dict(confined.env)
+
+    def work(self) -> None:
+        rounds = max(3, self.rounds // 10)
+        commit = "date +%N >> notes.txt; git commit -qam Change"
+        build = "rm -rf out; mkdir out; exec make -j2"
+        for name, script in (("git status", "exec git status --short"), ("commit", commit), ("build", build)):
+            words = ("sh", "-c", script)
+            found = self.measure({"outside": lambda words=words: self.time(words, self.outside),  # type: ignore[misc]
+                                  "plain": lambda words=words: self.time(  # type: ignore[misc]
+                                      [*PLAIN, *words], self.outside),
+                                  "inside": lambda words=words: self.confined(*words)}, rounds)  # type: ignore[misc]
+            for way, taken in found.items():
+                times = f": {taken.least / found['outside'].least:.2f} times" if way == "inside" else ""
+                self.table.add("work", f"{name}, {way}", f"{taken}{times}", **asdict(taken))
+
+
+def private_kib(pid: int) -> int:
+    """Return the private memory of a process in KiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    table = Table(given.json, (8, 22))
+    with tempfile.TemporaryDirectory(prefix="garrison-bench-") as folder, table.machine():
+        bench = Bench(Path(folder), given.rounds, table)
+        rows = {"start": bench.start, "prepare": bench.prepare, "memory": bench.memory, "work": bench.work}
+        for row in given.rows.split(","):
+            rows[row]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Storm: one hostile agent among nine honest ones. The nine must land, and nothing else may happen.
+
+    python -m tests.hostile.storm [--seeds 1..5] [--in bubblewrap]
+
+The hostile agent tries all cases in an order drawn from the seed, again and again, while the nine work; then it sets
+one trap and ends. Exit code 0: the nine landed once each with their own work, and the user's files, programs, refs,
+hooks and configuration are as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
+from hostile.cases import CASES
+from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
+from support import Node, wait_for
+
+LONGEST = 240.0
+"""Seconds for the nine to land, beside everything that the tenth does."""
+FINAL = ("validated", "failed")
+
+
+def honest_nodes(dice: random.Random) -> list[Node]:
+    """Return the nine: some after others, each at work for a while, every second one with an acceptance."""
+    names = [HONEST, *(f"n{number}" for number in range(2, 10))]
+    nodes = []
+    for at, name in enumerate(names):
+        pauses = [f"{dice.uniform(0.1, 1.5):.2f}" for _ in range(2)]
+        command = (f"set -e; sleep {pauses[0]}; for part in 1 2 3; do echo $part >> {name}-{RUN}.txt; git add -A; "
+                   f"git commit -qm \"Part $part\"; sleep {pauses[1]}; done; echo {name} > {name}-{RUN}.txt; "
+                   "git stash -q; git stash pop -q; git add -A; git commit -qm Last")
+        after = tuple(dice.sample(names[max(0, at - 3):at], min(at, dice.randint(0, 1))))
+        nodes.append(Node(name, after=after, command=command,
+                          attributes=f'acceptance="test -f {name}-{RUN}.txt"' if at % 2 else ""))
+    return nodes
+
+
+@contextmanager
+def world_of(confinement: Confinement) -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        world = World(Path(folder), confinement)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def storm(seed: int, confinement: Confinement) -> tuple[int, list[str]]:
+    """Run one storm; return how many attacks there were and what is wrong."""
+    dice = random.Random(seed)
+    with world_of(confinement) as world:
+        honest = honest_nodes(dice)
+        before = standing(world)
+        child = world.open(nodes=[Node(HOSTILE, command=world.hostile), *honest])
+        wait_for("the hostile agent is at work", lambda: child.poll() is not None
+                 or (world.tree() / ".orders/ready").exists())
+        end, attacks, wrong = time.monotonic() + LONGEST, 0, []
+        while not landed(world, honest) and child.poll() is None and time.monotonic() < end:
+            for case in dice.sample(CASES, len(CASES)):
+                if landed(world, honest) or not (world.tree() / ".orders").exists():
+                    break
+                world.attack(case.script)
+                attacks += 1
+        trap = dice.choice([trap for trap in TRAPS if trap.closed not in (told, escapes_shown)])
+        if (world.tree() / ".orders").exists():
+            world.attack(settings_of(world, HOSTILE) + trap.script)
+            (world.tree() / ".orders").mkdir(exist_ok=True)
+            (world.tree() / ".orders/end").touch()
+        while child.poll() is None and time.monotonic() < end + 60:
+            time.sleep(0.1)
+        if child.poll() is None:
+            wrong.append(f"the run does not end after: {trap.name}")
+        return attacks, [*wrong, *judge(world, honest, before)]
+
+
+def landed(world: World, honest: list[Node]) -> bool:
+    """Return whether the nine have ended."""
+    nodes = world.nodes(RUN)
+    return all(nodes.get(node.name, {}).get("status") in FINAL for node in honest)
+
+
+def standing(world: World) -> dict[str, object]:
+    """Return what no agent may change, honest or not."""
+    git = world.repo / ".git"
+    return {"user": world.files(world.user), "gate": world.file(world.gate), "remote": world.files(world.remote),
+            "hooks": world.files(git / "hooks"), "info": world.files(git / "info"),
+            "config": world.file(git / "config"), "stash": world.git("stash", "list"), "head": world.file(git / "HEAD"),
+            "others": {name: value for name, value in world.refs().items() if "garrison" not in name
+                       and name != "refs/heads/main"},
+            "alternates": world.file(git / "objects/info/alternates"),
+            "settings": world.file(world.home / "config.toml"), "lost": world.git("cat-file", "-t", world.lost)}
+
+
+def judge(world: World, honest: list[Node], before: dict[str, object]) -> list[str]:
+    """Return what is wrong."""
+    wrong = [f"{name} changed: {describe_change(before[name], now)}" for name, now in standing(world).items()
+             if now != before[name]]
+    nodes = world.nodes(RUN)
+    for node in honest:
+        found = nodes.get(node.name, {})
+        if found.get("status") != "validated":
+            wrong.append(f"{node.name} is {found.get('status')}: {found.get('reason')}")
+        elif (text := world.git("show", f"main:{node.name}-{RUN}.txt")) != node.name:
+            wrong.append(f"the work of {node.name} is not on main: {text!r}")
+    subjects = world.git("log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()
+    expected = {f"Merge garrison/{RUN}/{node.name} into main" for node in honest}
+    hostile = f"Merge garrison/{RUN}/{HOSTILE} into main"
+    if len(subjects) != len(set(subjects)) or set(subjects) - {hostile} != expected:
+        wrong.append(f"main is {subjects}")
+    if not world.alive(world.services_pid()):
+        wrong.append("another program of the user was ended")
+    if world.heard():
+        wrong.append(f"another program of the user heard {world.heard()!r}")
+    if problems := world.git("fsck", "--connectivity-only", "--no-dangling"):
+        wrong.append(f"fsck: {problems}")
+    if changes := world.git("status", "--porcelain"):
+        wrong.append(f"the user's checkout is not clean: {changes}")
+    if wrong:
+        wrong.append(world.logs())
+    return wrong
+
+
+def main() -> int:
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.storm", description=about)
+    parser.add_argument("--seeds", default="1", metavar="N|A..B")
+    parser.add_argument("--in", dest="confinement", choices=[one.name.lower() for one in Confinement],
+                        default="bubblewrap")
+    given = parser.parse_args()
+    confinement = Confinement[given.confinement.upper()]
+    if reason := why_impossible(confinement):
+        print(f"not tried: {reason}", file=sys.stderr)
+        return 1
+    first, dots, last = given.seeds.partition("..")
+    failed = 0
+    for seed in range(int(first), int(last) + 1) if dots else [int(first)]:
+        began = time.monotonic()
+        attacks, wrong = storm(seed, confinement)
+        failed += bool(wrong)
+        print(f"seed {seed}: {attacks} attacks in {time.monotonic() - began:.0f} s; {len(wrong)} wrong", flush=True)
+        for line in wrong:
+            print(f"  {line}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -257,7 +257,7 @@ def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path
     files = AttemptFiles(tmp_path)
     status = {failures.AUTHENTICATION: 401, failures.OVERLOADED: 529}.get(ending)
     plays: list[Any] = [[call(1, "save_notes", text="n")], AgentFailure("no", status), "Done."]
-    usage = tmp_path / "runs/r/nodes/a/attempts/1/claude/usage.jsonl"
+    usage = tmp_path / "runs/r/nodes/a/1/claude/usage.jsonl"
     usage.parent.mkdir(parents=True)
     if ending == failures.BUDGET:
         costs.append_usage(usage, costs.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 2.0))

@@ -109,8 +109,10 @@ def test_a_process_without_its_home_or_worktree_stops_by_itself(place: Place, wh
         child = held(place)
     if what == "trees":
         shutil.rmtree(next(place.trees.glob("*/r1/a")))
-        assert place.finish(child) == 1, place.logs()
+        wait_for("another attempt begins", lambda: place.nodes()["a"]["attempt"] == 2)
         assert "was removed under it" in place.nodes()["a"]["reason"]
+        place.release("a")
+        assert place.finish(child) == 0, place.logs()
     else:
         place.home.rename(place.root / "moved")
         assert child.wait(DEADLINE) == 1, place.logs()

@@ -139,6 +139,8 @@ class Outcome:
     killed: bool = False
     """A signal ended it, from its own crash or from outside. This is no verdict on the work: a successor continues it.
     """
+    failure_kind: str = ""
+    """What failed, if that decides what follows; see `records.run.LOST`."""
     report: AgentReport = field(default_factory=AgentReport)
     """Report by the agent itself for the pipeline; empty if there is none."""
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from garrison.records.run import CONTINUE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 CONTROL_HEADING = "## Control Hierarchy"
 _TEMPLATES = Path(__file__).with_name("prompts")
+_CONTINUED = "Your worktree was made again with what was saved of the last attempt: continue what your branch has."
 _FRESH = "You start over at the tip of the target; the work of the previous attempt is saved under a rescue ref."
 _MERGED = "The target's tip is merged into your branch."
 _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
@@ -62,6 +65,8 @@ def fill_template(name: str, **values: str) -> str:
 
 
 def _start(task: Task, conflicts: Sequence[str]) -> str:
+    if task.rework == CONTINUE:
+        return _CONTINUED
     if task.rework != "merge":
         return _FRESH
     return "\n".join([_CONFLICTS, *(f"- {name}" for name in conflicts)]) if conflicts else _MERGED

@@ -18,7 +18,7 @@ from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
 from garrison.records.hook import Hook
 from garrison.records.names import Key
-from garrison.records.run import Task
+from garrison.records.run import CONTINUE, LOST, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,8 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
         skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
-        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
+        rework=CONTINUE if node.kind == LOST and attempt > 1 else str(planned.attrs.get("rework", "fresh")),
+        rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
         approve=launch.approve or flag(planned.attrs, "approve"),

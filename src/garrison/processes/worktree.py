@@ -27,6 +27,7 @@ from garrison.errors import GarrisonError
 from garrison.merge import slots
 from garrison.processes.places import remove_sandbox_folder
 from garrison.records import atomic
+from garrison.records.run import CONTINUE
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.untrusted import UnsafeFile
@@ -120,10 +121,21 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
         if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
             git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
         git.update_ref(f"refs/heads/{branch}", tip)
+    if task.rework == CONTINUE and not worktree.exists():
+        _continue_from_snapshot(git, task, branch)
     git.add_worktree(worktree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":
         _merge_tip(git, worktree, tip, conflicts)
     return complete_worktree(git, worktree)
+
+
+def _continue_from_snapshot(git: Git, task: Task, branch: str) -> None:
+    """Move a branch forward to the last snapshot of its lost worktree, if that continues it."""
+    snapshots = git.interval_snapshots(rescue_stem(task.run_id, task.node, task.attempt - 1, LIVE))
+    before = git.branch_tip(branch)
+    after = git.rev(snapshots[-1].ref) if snapshots else None
+    if before and after and git.is_ancestor(before, after):
+        git.update_ref(f"refs/heads/{branch}", after, before, message="garrison: continue from the last snapshot")
 
 
 def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
@@ -218,7 +230,7 @@ class Worktree:
 
         `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it.
         """
-        if is_new_attempt and self.task.rework == "fresh" and self.path.is_dir() and not agent_alive:
+        if is_new_attempt and self.task.rework in ("fresh", CONTINUE) and self.path.is_dir() and not agent_alive:
             self._save("left by a failed attempt", self.task.attempt - 1)
             remove_worktree(self.git, self.path)
         self._removing.unlink(missing_ok=True)
@@ -342,6 +354,21 @@ def adopt_commits(git: Git, worktree: Path, branch: str) -> str:
     where = git.current_branch(worktree)
     place = f"{head[:10]} ({where})" if where else head[:10]
     return f"it left its branch {branch}: its work is at {place}, which does not continue that branch"
+
+
+def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:
+    """Move a branch that somebody else moved back to the last commit of its worktree; return why, '' if nobody did.
+
+    Commits of a worktree are in the log of its own HEAD, one after another; a move of the branch from elsewhere is not.
+    What the branch had is saved under a rescue ref.
+    """
+    own, tip = git.last_own_commit(worktree, branch), git.branch_tip(branch)
+    if own is None or tip is None or own == tip or git.current_branch(worktree) != branch:
+        return ""
+    ref = git.save_commit(tip, rescue_stem(task.run_id, task.node, task.attempt, "moved"))
+    if not git.update_ref(f"refs/heads/{branch}", own, tip, message="garrison: undo a move from elsewhere"):
+        return ""
+    return f"its branch {branch} was moved to {tip[:10]} from outside its worktree (saved as {ref})"
 
 
 def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:

@@ -81,6 +81,13 @@ class Launch:
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
 
 
+LOST = "lost"
+"""Failure kind of an attempt whose worktree or branch somebody else took away: another attempt continues from what is
+left."""
+CONTINUE = "continue"
+"""`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One attempt at one node: everything that its runner and orchestrator need to know."""
@@ -143,6 +150,8 @@ class Result:
     """The agent's report for the pipeline (see `agents.result`)."""
     session: str = ""
     """Session id of the agent, for later nodes of its thread."""
+    failure_kind: str = ""
+    """LOST, or ''."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):

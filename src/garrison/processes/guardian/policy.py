@@ -39,6 +39,7 @@ from garrison.processes.guardian.view import (
 from garrison.processes.run_state import DECLINED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED
 from garrison.records import signals
 from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
+from garrison.records.run import LOST
 from garrison.records.signals import (
     InputResponse,
     NeedsInput,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
 
-REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change"})
+REWORKABLE = frozenset({"acceptance", "gate", "conflict", "no_change", LOST})
 """Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
@@ -149,7 +150,11 @@ def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | No
         case NodeComplete() if node.status == "active":
             return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing))
         case RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
-            return replace(event, effect=_after_failure(name, node, payload.failure_kind, payload.reason, max_rework))
+            reason = payload.reason
+            others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
+            if payload.failure_kind == LOST and others:
+                reason += f"; at work then: {', '.join(others)}"
+            return replace(event, effect=_after_failure(name, node, payload.failure_kind, reason, max_rework))
         case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
         case OrchestratorCrashed() | OrchestratorHung() | OrchestratorParked():
@@ -183,7 +188,7 @@ def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rewor
     end."""
     reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
     if kind in REWORKABLE and node.attempt - node.first < max_rework:
-        return NodeChanged(name, "active", node.attempt + 1, reason)
+        return NodeChanged(name, "active", node.attempt + 1, reason, failure_kind=kind if kind == LOST else "")
     return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
 
 

@@ -27,13 +27,13 @@ from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
 from garrison.processes.places import node_place, push_variables
 from garrison.processes.spawn import close_sessions
-from garrison.processes.worktree import adopt_commits, collect_commits
+from garrison.processes.worktree import adopt_commits, collect_commits, undo_foreign_move
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
-from garrison.records.run import Result
+from garrison.records.run import LOST, Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.sandbox import untrusted
@@ -369,12 +369,16 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit remaining changes, write the stamped result unless fenced, and end."""
-        for name, path in (("its worktree", self.worktree), ("the repository", Path(self.launch.repo))):
+        for name, path, kind in (("its worktree", self.worktree, LOST), ("the repository", Path(self.launch.repo), "")):
             if not path.is_dir():
-                outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code)
+                outcome = Outcome("fail", f"{name} {path} was removed under it", outcome.exit_code, failure_kind=kind)
         unresolved = self._unresolved() if outcome.status == "success" else []
         if unresolved:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
+        branch = self.incarnation.identity.branch or ""
+        if outcome.status == "success" and self.assignment.place is None and (
+                reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
+            outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=LOST)
         if outcome.status == "success":
             if reason := self._land_on_branch():
                 outcome = Outcome("fail", reason, outcome.exit_code)
@@ -406,7 +410,7 @@ class Orchestrator:
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
-                        (self.work.session if self.work is not None else None) or "")
+                        (self.work.session if self.work is not None else None) or "", outcome.failure_kind)
         data = record.encode(result)
         self._announce_result(run_records.digest_of(data))
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:

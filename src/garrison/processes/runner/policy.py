@@ -106,8 +106,8 @@ class RunnerFacts:
     """True if this attempt has begun; until then the hook's phase is the earlier attempt's."""
     failed: str = ""
     failure_kind: str = ""
-    """Kind of the failure: acceptance, gate, conflict or no_change (a new attempt may fix it), `cancelled` by the flow,
-    or ''."""
+    """Kind of the failure: acceptance, gate, conflict, no_change or lost (a new attempt may fix it), `cancelled` by the
+    flow, or ''."""
     merge_reported: bool = False
     """True if MERGE_COMPLETE was applied."""
     kill: int = 0
@@ -371,7 +371,7 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
     if view.orchestrator.living:  # it has written its result and is about to exit
         return Decision([], view.now + EXIT_PAUSE)
     if view.result is not None and view.result.status != "success":
-        return Decision([_failure(view, view.result.reason or "the agent reported failure")])
+        return Decision([_failure(view, view.result.reason or "the agent reported failure", view.result.failure_kind)])
     if cleanup := _cleanup(facts, view):
         return Decision(cleanup)
     return _examine(facts, view)

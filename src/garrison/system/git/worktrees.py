@@ -18,7 +18,7 @@ from garrison.system.git.commits import OID, Commits
 from garrison.system.git.repository import CONTENTION, EMAIL, NAME, GitError, attempts, pair
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
@@ -35,6 +35,13 @@ class Worktree(NamedTuple):
     path: Path
     branch: str | None
     head: str | None
+
+
+class Move(NamedTuple):
+    """Line of a reflog."""
+
+    old: str
+    new: str
 
 
 class Worktrees(Commits):
@@ -171,6 +178,15 @@ class Worktrees(Commits):
             return link.resolve()
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
+    def last_own_commit(self, path: Path, branch: str) -> str | None:
+        """Return the last commit made in a worktree before somebody else moved its `branch`; None if nobody did."""
+        try:
+            logs = [_read_log(file) for file in (self.git_dir(path) / "logs" / "HEAD",
+                                                 self.common / "logs" / "refs" / "heads" / branch)]
+        except (OSError, GitError):
+            return None  # git keeps no logs here
+        return find_last_own_commit(*logs)
+
     def check_out(self, path: Path, commit: str) -> None:
         """Check out `commit`, detached, in a worktree of our own, discarding whatever was changed in it.
 
@@ -283,6 +299,31 @@ class Worktrees(Commits):
             pid = index.name.removeprefix(_INDEX).removesuffix(".lock")
             if not pid.isdigit() or processes.probe(int(pid)) is None:
                 index.unlink(missing_ok=True)
+
+
+def _read_log(path: Path) -> list[Move]:
+    lines = [line.split(" ", 2) for line in path.read_text(errors="replace").splitlines()]
+    return [Move(line[0], line[1]) for line in lines if len(line) > 1 and OID.fullmatch(line[1])]
+
+
+def find_last_own_commit(head: Sequence[Move], branch: Sequence[Move]) -> str | None:
+    """Return the last commit of a worktree before a move of its branch from elsewhere; None for no such move. Pure.
+
+    git notes what is done in a worktree in the logs of its HEAD and of the branch (`head`, `branch`), but a move from
+    elsewhere in that of the branch alone. What the branch was before the worktree began does not count.
+    """
+    begin = max((index for index, move in enumerate(branch) if head and move.new == head[0].new), default=None)
+    if begin is None:
+        return None
+    foreign = {move.new for move in branch[begin + 1:]} - {move.new for move in head}
+    if not foreign:
+        return None
+    own = head[0].new
+    for move in head[1:]:
+        if move.old in foreign:
+            break
+        own = move.new
+    return own
 
 
 def _free_name(path: Path) -> Path:

@@ -31,6 +31,8 @@ class NetNamespace:
     """A network namespace that this process holds open, and the listener in it."""
 
     listener: socket.socket
+    program: str
+    """Path of nsenter."""
     network: int
     user: int | None
     """The user namespace that owns it; None if this process may enter it as it is."""
@@ -39,7 +41,7 @@ class NetNamespace:
         """Return the words that start a command in it, for as long as this process lives."""
         folder = f"/proc/{os.getpid()}/fd"
         user = () if self.user is None else (f"--user={folder}/{self.user}", "--preserve-credentials")
-        return ("nsenter", *user, f"--net={folder}/{self.network}", "--")
+        return (self.program, *user, f"--net={folder}/{self.network}", "--")
 
     def close(self) -> None:
         """Let go of the namespace; the listener stays open."""
@@ -51,7 +53,8 @@ class NetNamespace:
 
 def create() -> NetNamespace:
     """Make a network namespace; Refused with the reason where the machine does not allow it."""
-    if shutil.which("nsenter") is None:
+    program = shutil.which("nsenter") or shutil.which("nsenter", path="/usr/bin:/bin")
+    if program is None:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
                       "\"none\" or \"open\"")
     unshare = ctypes.CDLL(None, use_errno=True).unshare  # looked up before the fork
@@ -62,14 +65,15 @@ def create() -> NetNamespace:
             _make_in_child(unshare, child)
         child.close()
         message, descriptors, _, _ = socket.recv_fds(parent, 256, 3, socket.MSG_CMSG_CLOEXEC)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # collected by whoever collects all children
+            os.waitpid(pid, 0)
     if message != b"ready":
         for descriptor in descriptors:
             os.close(descriptor)
         raise Refused(f"network namespaces are not allowed here ({message.decode(errors='replace') or 'no reason'}); "
                       "set network = \"none\" or \"open\"")
     listener, network, *user = descriptors
-    return NetNamespace(socket.socket(fileno=listener), network, user[0] if user else None)
+    return NetNamespace(socket.socket(fileno=listener), program, network, user[0] if user else None)
 
 
 def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> None:

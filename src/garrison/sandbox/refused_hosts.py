@@ -9,8 +9,8 @@ from typing import Any
 
 from garrison.records.json_io import read_json, write_json
 
-FILE = "network/refused.json"
-"""Path below the folder of an attempt."""
+FILES = ("network/refused.json", "validator/network/refused.json")
+"""Paths below the folder of an attempt: of its agent and jobs, and of its validator."""
 
 
 @dataclass(slots=True)
@@ -33,8 +33,13 @@ class RefusedHost:
         return asdict(self)
 
 
+def refused_in_attempt(folder: Path) -> list[RefusedHost]:
+    """Return the hosts that the programs of an attempt were refused."""
+    return [host for name in FILES for host in read_refused(folder / name)]
+
+
 def read_refused(file: Path) -> list[RefusedHost]:
-    """Return the refused hosts of an attempt in the order of their first time; nothing for a torn file."""
+    """Return the refused hosts in a file in the order of their first time; nothing for a torn file."""
     found = read_json(file)
     try:
         return [RefusedHost(**body) for body in found or ()]
@@ -43,6 +48,6 @@ def read_refused(file: Path) -> list[RefusedHost]:
 
 
 def write_refused(file: Path, hosts: Iterable[RefusedHost]) -> None:
-    """Replace the refused hosts of an attempt."""
+    """Replace the refused hosts in a file."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(file, [host.to_json() for host in hosts])

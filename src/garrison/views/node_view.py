@@ -22,8 +22,7 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, RunFiles, Task
-from garrison.sandbox.refused_hosts import FILE as REFUSED_HOSTS
-from garrison.sandbox.refused_hosts import RefusedHost, read_refused
+from garrison.sandbox.refused_hosts import RefusedHost, refused_in_attempt
 from garrison.system.clock import from_iso
 from garrison.views.limits import Used
 from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
@@ -204,7 +203,7 @@ class NodeReader:
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
-                        age(node.since), read_refused(self.files.attempt(name, node.attempt) / REFUSED_HOSTS))
+                        age(node.since), refused_in_attempt(self.files.attempt(name, node.attempt)))
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:

@@ -17,7 +17,7 @@ import pytest
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic
-from garrison.records.journal import BLOB_BYTES, Entry, Reader, Writer, append_shared, encode_line, read_all
+from garrison.records.journal import BLOB_BYTES, Entry, Reader, Verifier, Writer, append_shared, encode_line, read_all
 from support import DEADLINE
 
 AT = "2026-01-31T12:00:00.000000Z"
@@ -445,3 +445,21 @@ def test_a_long_last_record_is_found(path: Path) -> None:
     assert append_shared(path, "t", "note", {}, AT).seq == 2
     append_shared(path, "t", "note", {"list": ["x" * 1000] * 30}, AT)
     assert append_shared(path, "t", "note", {}, AT).seq == 4
+
+
+def test_damage_to_what_a_follower_has_read_is_noticed_once_the_file_has_changed(path: Path) -> None:
+    """A follower reads on from where it is; only a process that starts would see the damage."""
+    filled(path, 1)
+    follower, verifier, seldom = Reader(path), Verifier(path), Verifier(path, 5.0)
+    verifier.check(0.0)
+    seldom.check(0.0)
+    assert numbers(follower.read()) == [0]
+    path.write_bytes(b"[" + path.read_bytes()[1:])
+    assert follower.read() == []
+    with pytest.raises(RecordCorrupt):
+        verifier.check(0.0)
+    seldom.check(4.9)
+    with pytest.raises(RecordCorrupt):
+        seldom.check(5.0)
+    path.unlink()
+    verifier.check(0.0)

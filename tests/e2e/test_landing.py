@@ -193,20 +193,26 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
     assert "waiting for approval (garrison review one)" in status, status
     assert git(place.repo, "ls-tree", "--name-only", "main", "one.txt") == ""
     shown = place.command("review", "one").stdout
-    for words in ("+1", "one.txt", "commits", "acceptance `test -f one.txt` passed", "--reject -m REASON"):
+    for words in ("+1", "one.txt", "commits", "acceptance `test -f one.txt` passed", "--attempt 1 --reject -m REASON"):
         assert words in shown, shown
     refused = place.command("review", "one", "--reject")
     assert refused.returncode == 2 and "-m REASON" in refused.stderr
     assert place.command("review", "one", "--reject", "-m", "count from two").returncode == 0
     wait_for("the second attempt waits for approval", lambda: held(2))
-    approved = place.command("review", "one", "--approve")
+    for unsaid in (["--approve"], ["--reject", "-m", "not seen"], ["--approve", "--attempt", "1"],
+                   ["--approve", "--attempt", "2", "--commit", "0123abc"]):
+        refused = place.command("review", "one", *unsaid)
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
+    assert held(2), "an attempt that was not looked at is not judged"
+    assert "attempt 1 at " in place.command("review", "one", "--attempt", "1").stdout
+    approved = place.command("review", "one", "--approve", "--attempt", "2")
     assert (approved.returncode, approved.stderr) == (0, "one is approved; it lands once it has passed the gate\n")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "2"
     assert "rejected in review: count from two" in git(place.repo, "show", "main:told.txt")
-    again = place.command("review", "one", "--approve")
+    again = place.command("review", "one", "--approve", "--attempt", "2")
     assert (again.returncode, again.stderr) == (0, "one needs no approval any more; it is landed\n")
-    late = place.command("review", "one", "--reject", "-m", "too late")
+    late = place.command("review", "one", "--attempt", "2", "--reject", "-m", "too late")
     assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
 
 

@@ -204,7 +204,7 @@ def test_an_entry_waits_for_approval_from_the_first_and_is_approved_or_rejected_
     rejected = commands.reject(world.queue, three.id, "not like this")
     assert (rejected.status, rejected.reason) == ("rejected", "rejected in review: not like this")
     assert commands.reject(world.queue, three.id, "again") == rejected
-    with pytest.raises(Refused, match="was rejected"):
+    with pytest.raises(Refused, match="attempt 1 of three cannot land any more: it is rejected"):
         commands.approve(world.queue, three.id)
     assert world.queue.enqueue("r", "three", 2, "three", options=held).awaits_approval
     world.branch("four", {"four.txt": "x\n"})

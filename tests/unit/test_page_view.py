@@ -31,7 +31,7 @@ class Tale:
     def add(self, journal: str, kind: str, /, **data: Any) -> Tale:
         seq = next(self._seqs.setdefault(journal, itertools.count(1)))
         at = f"2026-01-01T00:{next(self._ticks) // 60:02}:{len(self.records) % 60:02}.000000Z"
-        queue = "repo/main" if journal == QUEUE else ""
+        queue = data.pop("of", "repo/main") if journal == QUEUE else ""
         self.records.append(Record(journal, Entry(seq, 1, f"{journal}@r1#1", at, kind, data), queue))
         return self
 
@@ -46,9 +46,9 @@ class Tale:
                         why=why, monotonic=1.0, boot_id="b", **{"class": "crash"})
 
     def enqueue(self, node: str, run: str = "r1", **more: Any) -> Tale:
-        return self.add(QUEUE, "enq", **more, entry=f"{run}-{node}", run=run, node=node, attempt=1,
+        return self.add(QUEUE, "enq", entry=f"{run}-{node}", run=run, node=node, attempt=1,
                         branch=f"g/{run}/{node}",
-                        oid="1" * 40, target="main", repo="/repo", recipient="", supersedes=[])
+                        oid="1" * 40, repo="/repo", recipient="", supersedes=[], **{"target": "main", **more})
 
 
 def tale() -> list[Record]:
@@ -147,6 +147,25 @@ def test_work_that_waits_for_approval_is_a_gate_until_it_is_decided() -> None:
     assert [choice["label"] for choice in gate["choices"]] == ["Approve"]
     one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="queued")
     assert page.apply(one.records[-1], "")["gates"] == []
+
+
+def test_the_queue_that_is_shown_as_paused_is_the_one_to_act_on() -> None:
+    """A run that lands as a whole has two: its own branch's, and the target's once it has come to its exit."""
+    own = "repo/garrison%2Fr1%2Fintegration"
+    one = Tale().node("a", "impl_complete").enqueue("a", of=own, target="garrison/r1/integration")
+
+    def shown() -> tuple[bool, str]:
+        queue = replayed(one.records)[0].snapshot()["queue"]
+        return queue["paused"], queue["target"]
+
+    assert shown() == (False, "garrison/r1/integration")
+    one.add(QUEUE, "pause", of=own, reason="asked", detail="", tip="")
+    assert shown() == (True, "garrison/r1/integration")
+    one.add(QUEUE, "resume", of=own, reason="ok").add(QUEUE, "cancel", of=own, entry="r1-a", reason="no")
+    one.enqueue("integration")
+    assert shown() == (False, "main")
+    one.add(QUEUE, "pause", of=own, reason="asked", detail="", tip="")
+    assert shown() == (True, "garrison/r1/integration")
 
 
 def test_deaths_questions_and_gates_are_in_the_timeline() -> None:

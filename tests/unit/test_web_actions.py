@@ -17,10 +17,10 @@ COMMANDS = [
     *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
     *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
     *(actions.entry_command_words("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
-    *(actions.queue_command_words("/", "main", {"action": action}) for action in actions.QUEUE),
+    *(actions.queue_command_words("/", ["main", "x"], {"action": action, "target": "x"}) for action in actions.QUEUE),
     actions.gate_command_words("r1", "a", {"choice": "--yes"}),
-    actions.review_command_words("r1", "a", {"choice": "Approve"}),
-    actions.review_command_words("r1", "a", {"text": "-- why $(id)"}),
+    actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd"),
+    actions.review_command_words("r1", "a", {"text": "-- why $(id)"}, 2, "0123abcd"),
     *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
 ]
 
@@ -38,11 +38,19 @@ def test_an_action_is_a_command_with_current_options(words: list[str], capsys: p
 
 
 def test_work_is_approved_by_its_button_alone_and_a_rejection_needs_a_reason() -> None:
-    assert "--approve" in actions.review_command_words("r1", "a", {"choice": "Approve"})
+    assert "--approve" in actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd")
     for body in ({"text": "Approve"}, {"text": "fine", "choice": "approve"}):
-        assert "--reject" in actions.review_command_words("r1", "a", body)
+        assert "--reject" in actions.review_command_words("r1", "a", body, 2, "0123abcd")
     with pytest.raises(UsageError, match="text is missing"):
-        actions.review_command_words("r1", "a", {"choice": "Reject"})
+        actions.review_command_words("r1", "a", {"choice": "Reject"}, 2, "0123abcd")
+
+
+def test_the_queue_that_is_shown_is_acted_on_and_none_of_another_run() -> None:
+    targets = ["main", "garrison/r1/integration"]
+    for body, target in (({}, "main"), ({"target": ""}, "main"), ({"target": targets[1]}, targets[1])):
+        assert actions.queue_command_words("/", targets, {"action": "resume", **body})[-1] == f"--target={target}"
+    with pytest.raises(UsageError, match="pass target, one of main, garrison/r1/integration"):
+        actions.queue_command_words("/", targets, {"action": "resume", "target": "release"})
 
 
 @pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])

@@ -54,8 +54,9 @@ def approve(queue: MergeQueue, entry_id: str) -> MergeEntry:
     """Approve an entry that waits for it: it is tested and lands as any other. Repeating it changes nothing."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
-        if entry.status == "rejected":
-            raise Refused(f"{entry_id} was rejected ({entry.reason}); its node's next attempt is another entry")
+        if entry.status in FAILED or entry.status == "superseded":
+            raise Refused(f"attempt {entry.attempt} of {entry.node} cannot land any more: it is {entry.landing} "
+                          f"({entry.reason}); `garrison review {entry.node}` shows the latest")
         if entry.awaits_approval:
             queue.append(StatusChanged((entry_id,), "queued", "approved by a person"), sync=True)
         elif not entry.approval:
@@ -69,7 +70,8 @@ def reject(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
         entry = state.entry(entry_id)
         if entry.status != "rejected":
             if not entry.awaits_approval:
-                raise Refused(f"{entry_id} is {entry.status}; only an entry that waits for approval can be rejected")
+                raise Refused(f"attempt {entry.attempt} of {entry.node} is {entry.landing}; only an entry that waits "
+                              "for approval can be rejected")
             queue.append(StatusChanged((entry_id,), "rejected", f"rejected in review: {reason}"), sync=True)
         return queue.entry(entry_id)
 

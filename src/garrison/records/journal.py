@@ -168,6 +168,30 @@ class Reader:
         return entries
 
 
+class Verifier:
+    """Check of a whole journal for its followers: they read on, and damage to what they have read already would show
+    only to processes that start."""
+
+    def __init__(self, path: Path, seconds: float = 0.0) -> None:
+        self.path = path
+        self.seconds = seconds
+        """Seconds between two checks of a journal that changes."""
+        self._verified: tuple[int, ...] = ()
+        self._next = 0.0
+
+    def check(self, now: float) -> None:
+        """Read the journal again if it has changed since; RecordCorrupt for damage. `now` is monotonic."""
+        try:
+            stat = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp == self._verified or now < self._next:
+            return
+        Reader(self.path).read()
+        self._verified, self._next = stamp, now + self.seconds
+
+
 def read_all(path: Path) -> list[Entry]:
     """Return every whole record of a journal ([] if absent)."""
     return Reader(path).read()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
@@ -270,14 +271,22 @@ class PageModel:
                   if entry.run == self.model.run and entry.awaits_approval)]
 
     def _queue(self) -> dict[str, Any]:
-        queue = self.model.queue
-        if queue is None:
-            return {"paused": False, "reason": "", "entries": []}
-        queues = [queue, *filter(None, [self.model.queues.get(self.model.landing_folder)])]
-        pause = next((each.pause for each in queues if each.pause is not None), None)
+        """Return the queues of the run as one; `target` is the branch of the one to pause or resume.
+
+        That is the paused one, else the one in which work of the run waits: a run that lands as a whole has two.
+        """
+        folders = (self.model.queue_folder, self.model.landing_folder)
+        queues = {folder: self.model.queues[folder] for folder in folders if folder in self.model.queues}
+        if not queues:
+            return {"paused": False, "reason": "", "target": "", "entries": []}
+        entries = {folder: [entry_json(entry, ahead + 1) for ahead, entry in enumerate(queue.unfinished())
+                            if entry.run == self.model.run] for folder, queue in queues.items()}
+        paused = next((folder for folder, queue in queues.items() if queue.pause is not None), None)
+        acted_on = paused or next((folder for folder in queues if entries[folder]), next(iter(queues)))
+        pause = queues[acted_on].pause
         return {"paused": pause is not None, "reason": f"{pause.reason}: {pause.detail}" if pause else "",
-                "entries": [entry_json(entry, ahead + 1) for each in queues
-                            for ahead, entry in enumerate(each.unfinished()) if entry.run == self.model.run]}
+                "target": unquote(acted_on.rpartition("/")[2]),
+                "entries": [entry for folder in queues for entry in entries[folder]]}
 
     # ---- patches
 
@@ -409,7 +418,8 @@ def gate_json(gate: OpenGate) -> dict[str, Any]:
 
 def review_json(entry: MergeEntry) -> dict[str, Any]:
     """Return a merge entry that waits for approval, as a gate for the page."""
-    question = f"Land its work? `garrison review {entry.node}` shows commits, diff and evidence."
+    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? `garrison review {entry.node}` shows commits, "
+                "diff and evidence.")
     return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
             "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}]}
 

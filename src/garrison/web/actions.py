@@ -63,12 +63,16 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     return NODE["answer"](run, node, text)
 
 
-def review_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`)."""
+def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str) -> list[str]:
+    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`).
+
+    The command names attempt and commit of the entry that the page showed: it is refused if that is another by now.
+    """
+    shown = ["--run", run, f"--attempt={attempt}", f"--commit={commit}"]
     if body.get("choice") == "Approve":
-        return ["review", "--run", run, "--approve", "--", node]
+        return ["review", *shown, "--approve", "--", node]
     reason = text_of(body, "text", required=True)
-    return ["review", "--run", run, "--reject", f"--reason={reason}", "--", node]
+    return ["review", *shown, "--reject", f"--reason={reason}", "--", node]
 
 
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
@@ -78,8 +82,11 @@ def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     return _choose(ENTRY, body)(entry)
 
 
-def queue_command_words(repo: str, target: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command of a whole queue's action."""
+def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:
+    """Return the command of a whole queue's action: that of `target`, one of `targets`, by default the first."""
+    target = text_of(body, "target", required=False) or targets[0]
+    if target not in targets:
+        raise UsageError(f"pass target, one of {', '.join(dict.fromkeys(targets))}")
     return [*_choose(QUEUE, body), f"--repo-root={repo}", f"--target={target}"]
 
 

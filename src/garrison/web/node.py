@@ -26,7 +26,7 @@ from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
 from garrison.views.explain import Line, explain
-from garrison.views.review import find_entry, read_review
+from garrison.views.review import choose_shown, find_entries, read_review
 
 LOG_BYTES = 256 << 10
 """Bytes of a log in one response."""
@@ -73,7 +73,8 @@ def _review(home: Path, run: str, node: str) -> dict[str, Any] | None:
     """Return the work of a node that waits for approval; None if none does, or it cannot be read."""
     runtime = Runtime.real(home)
     try:
-        queue, entry = find_entry(runtime, run, node)
+        queue, entries = find_entries(runtime, run, node)
+        entry = choose_shown(entries)
         found = read_review(runtime, queue, entry) if entry.awaits_approval else None
     except (GarrisonError, OSError):
         return None

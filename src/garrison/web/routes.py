@@ -147,18 +147,18 @@ class Page:
         if place.startswith(REVIEW):
             queue = stream.page.model.queue
             entry = queue.entries.get(place.removeprefix(REVIEW)) if queue is not None else None
-            if entry is None or entry.run != run or not entry.awaits_approval:
+            if entry is None or entry.run != run:
                 raise NotFound(f"nothing waits for approval as {place!r:.60}; it has been decided")
-            return await self._command(actions.review_command_words(run, entry.node, body))
+            return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid))
         gate = stream.page.model.state.gates.get(place)
         if gate is None:
             raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")
         return await self._command(actions.gate_command_words(run, gate.node, body))
 
     async def act_on_queue(self, request: Request) -> Response:
-        """Pause or resume the merge queue of a run's target."""
+        """Pause or resume the merge queue of a run's target, or that of the run's own branch."""
         body, launch = await body_of(request), (await self.broadcaster.stream(run_of(request))).launch
-        return await self._command(actions.queue_command_words(launch.repo, launch.base, body))
+        return await self._command(actions.queue_command_words(launch.repo, (launch.base, launch.onto), body))
 
     async def act_on_entry(self, request: Request) -> Response:
         """Hold, release, cancel or retry a merge entry."""

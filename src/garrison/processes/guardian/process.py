@@ -58,7 +58,7 @@ from garrison.records.events import (
     SignalRefused,
 )
 from garrison.records.identity import Identity
-from garrison.records.journal import SNAPSHOT_EVERY, Writer
+from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.records.run import Task
@@ -127,6 +127,8 @@ class Guardian:
         self._agent_limit = AgentLimit.full(launch.max_agents)
         self._is_short = False
         self._since_snapshot = len(journal.entries)
+        self._verifiers = [(queue, Verifier(queue.path)) for queue in (self.queue, self.target_queue)
+                           if queue is not None]
         self._heartbeats: dict[Key, str] = {}
         """Life files of the living children; strings, since up to a hundred of them are checked every second."""
         self._watched_paths = [str(path) for path in (
@@ -249,6 +251,13 @@ class Guardian:
         """Return the state of the last warning about something, '' if there was none."""
         return next((warning.state for warning in reversed(self.state.warnings) if warning.about == about), "")
 
+    def _verify_queues(self) -> None:
+        """Look for damage in a queue that no processor works: its runners could not enqueue, and no processor starts
+        before they have."""
+        for queue, verifier in self._verifiers:
+            if not queue.is_processor_running():
+                verifier.check(self.runtime.clock.monotonic())
+
     def _repair_queue(self, error: RecordCorrupt) -> None:
         """Rebuild the merge queue's journal if that is what is damaged; a processor that works on it does it itself."""
         queue = next((queue for queue in (self.queue, self.target_queue)
@@ -278,6 +287,7 @@ class Guardian:
         self._check_repository()
         self._watch_target()
         try:
+            self._verify_queues()
             self._view = self.observe()
         except RecordCorrupt as error:
             self._repair_queue(error)

@@ -22,7 +22,7 @@ from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
 from garrison.records.events import ProcessOpened, QueueStepDone, QueueTaken
 from garrison.records.identity import Identity
-from garrison.records.journal import Writer
+from garrison.records.journal import Verifier, Writer
 from garrison.records.names import Key, launcher_key
 from garrison.system.git import Git, GitError
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 STEPS_PER_TURN = 50
 """Steps of the queue between two heartbeats, at most."""
 
+VERIFY_SECONDS = 5.0
+"""Seconds between two checks of the part of a queue's journal that has been read already."""
+
 STANDBY_POLL = 0.25
 """Seconds between two tries for the queue's lock."""
 
@@ -50,6 +53,7 @@ class QueueWorker:
         self.processor, self.queue = processor, queue
         self.merge = MergeProcessor(queue, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                                     held_back=launch.held_back)
+        self.verifier = Verifier(queue.path, VERIFY_SECONDS)
         self.has_queue = False
         self.wait: Wait | None = None
         self._last_sent = 0
@@ -81,6 +85,7 @@ class QueueWorker:
         if self._is_lost():
             self._rebuild(RecordCorrupt(self.queue.path, "it is gone, or was started again"))
             return True
+        self.verifier.check(self.processor.runtime.clock.monotonic())
         has_more = self._work()
         self._report()
         return has_more

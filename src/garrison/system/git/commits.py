@@ -122,6 +122,10 @@ class Commits(Repository):
         """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
         return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
 
+    def count_commits(self, revisions: str) -> int:
+        """Return how many commits a revision or range has."""
+        return int(self.run("rev-list", "--count", revisions, "--").out)
+
     def commits(self, old: str, new: str) -> list[Commit]:
         """Return the commits reachable from `new` and not from `old`, parents before children."""
         output = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",

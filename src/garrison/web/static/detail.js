@@ -140,7 +140,7 @@ export function detailPanel(place, run, act, close) {
 
   function fillTabs() {
     bodies.story.replaceChildren(
-      known.review ? part_("Waits for your approval", el("pre", { class: "wrap" }, legible([...known.review.commits, "", known.review.stat, "",
+      known.review ? part_(`Attempt ${known.review.attempt} (${known.review.commit.slice(0, 10)}) waits for your approval`, el("pre", { class: "wrap" }, legible([...known.review.commits, ...(known.review.more_commits ? [`… and ${known.review.more_commits} earlier`] : []), "", known.review.stat, "",
         ...known.review.evidence].join("\n"))), el("details", {}, el("summary", {}, "Diff"), el("pre", {}, legible(known.review.diff)))) : "",
       part_("Attempts", attemptsOf(known.attempts)),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>

@@ -12,7 +12,7 @@ const SHOWN = 8; // landed entries
 /** The panel; `choose` opens a node, `act` posts a change. */
 export function queuePanel(choose, act) {
   const toggle = el("button", { type: "button", class: "quiet", hidden: true, onclick: event =>
-    act("queue", { action: toggle.dataset.action }, event.currentTarget) });
+    act("queue", { action: toggle.dataset.action, target: toggle.dataset.target }, event.currentTarget) });
   const number = el("span", { class: "number" });
   const { section, body } = panel("queue", "Merge queue", number, toggle);
   const why = el("p", { class: "why", hidden: true });
@@ -27,10 +27,11 @@ export function queuePanel(choose, act) {
     say(number, queue.entries.length || "");
     toggle.hidden = !can || !(queue.entries.length || queue.paused);
     toggle.dataset.action = queue.paused ? "resume" : "pause";
+    toggle.dataset.target = queue.target ?? "";
     say(toggle, queue.paused ? "Resume" : "Pause");
     set(toggle, "aria-label", queue.paused ? "Resume the merge queue" : "Pause the merge queue");
     why.hidden = !queue.paused;
-    say(why, `‖ Paused${queue.reason ? `: ${queue.reason}` : ""}`);
+    say(why, `‖ Paused${queue.target ? `, ${legibleName(queue.target)}` : ""}${queue.reason ? `: ${queue.reason}` : ""}`);
     nothing.hidden = queue.entries.length + last.length > 0;
     keyed(list, queue.entries, entry => `${entry.id} ${entry.state} ${can}`, entry => make(entry, can), update);
     keyed(landed, last, line => line.id, line => row("landed", line.node, "landed", line.at));

@@ -1,0 +1,95 @@
+"""The page while work waits to land: review of a node, approval and rejection, and the two queues of one run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from served_run import Served
+
+from support import Place, git, wait_for
+
+BRANCH = "garrison/r1/integration"
+GRAPH = r"""
+digraph web {
+  land=run; node_gate="test -f calc.py"
+  start [shape=Mdiamond]; exit [shape=Msquare]
+  work [shape=box, approve=true, command="cp \"$GARRISON_PROMPT_FILE\" told.txt; echo $GARRISON_ATTEMPT > work.txt"]
+  start -> work -> exit
+}
+"""
+
+APPROVE = """async path => (await fetch(path, { method: "POST", body: '{"choice": "Approve"}',
+    headers: { "Content-Type": "application/json", "X-Garrison": "1" } })).json()"""
+
+
+@pytest.fixture
+def run(template: Path, tmp_path: Path) -> Iterator[Served]:
+    """A run whose only node waits for approval, with two queues."""
+    shutil.copytree(template, tmp_path / "repo", symlinks=True)
+    made = Served(Place(tmp_path))
+    (tmp_path / "web.dot").write_text(GRAPH)
+    try:
+        made.place.launch(tmp_path / "web.dot", "r1", gate="test -f calc.py")
+        wait_for("a run to serve", made.place.journal)
+        made.serve()
+        wait_for("the work waits for approval", lambda: made.asked("/api/runs/r1")["gates"])
+        yield made
+    finally:
+        left = made.end()
+    assert not left, left
+
+
+def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened: Any) -> None:
+    page = opened(run.url)
+    card = page.locator("#waits .card")
+    expect(card).to_contain_text("Land attempt 1 (")
+    expect(page.locator("#queue .entries .kind").first).to_have_text("waiting for approval")
+    expect(page.locator("#queue").get_by_role("button", name="Cancel: work")).to_be_visible()
+    expect(page.locator("#queue").get_by_role("button", name="Release")).to_have_count(0)
+
+    card.get_by_role("button", name="See why").click()
+    story = page.locator("#detail-story")
+    expect(story).to_contain_text("Attempt 1 (")
+    expect(story).to_contain_text("waits for your approval")
+    expect(story).to_contain_text("its agent reported success")
+    story.locator("summary").click()
+    expect(story.locator("details pre")).to_contain_text("+++ b/work.txt")
+
+    first = run.asked("/api/runs/r1")["gates"][0]["gate"]
+    card.get_by_label("Reason for its next attempt").fill("count from two")
+    card.get_by_role("button", name="Reject").click()
+    expect(card).to_contain_text("Land attempt 2 (")
+    expect(story).to_contain_text("Attempt 2 (")
+
+    page.watch.allowed.append("status of 4")
+    late = page.evaluate(APPROVE, f"/api/runs/r1/gates/{first}")
+    assert "attempt 1 of work cannot land any more: it is rejected" in late["message"], late
+    assert run.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
+
+    card.get_by_role("button", name="Approve").click()
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"))
+    wait_for("the run ends", lambda: run.place.status() == "done")
+    assert git(run.place.repo, "show", "main:work.txt") == "2"
+    assert "count from two" in git(run.place.repo, "show", "main:told.txt")
+
+
+def test_the_paused_queue_of_the_runs_own_branch_is_the_one_that_is_resumed(run: Served, opened: Any) -> None:
+    page = opened(run.url)
+    queue = page.locator("#queue")
+    paused = run.place.command("merge-queue", "pause", "--repo-root", run.place.repo, "--target", BRANCH)
+    assert paused.returncode == 0, paused.stderr
+    expect(queue).to_contain_text(f"Paused, {BRANCH}")
+    queue.get_by_role("button", name="Resume the merge queue").click()
+    expect(queue.locator("p.why")).to_be_hidden()
+    queue.get_by_role("button", name="Pause the merge queue").click()
+    expect(queue).to_contain_text(f"Paused, {BRANCH}")
+    page.locator("#waits .card").get_by_role("button", name="Approve").click()
+    expect(queue.locator(".entries .kind").first).to_have_text("queued")
+    queue.get_by_role("button", name="Resume the merge queue").click()
+    wait_for("the run ends", lambda: run.place.status() == "done")

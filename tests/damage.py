@@ -38,7 +38,7 @@ YOUNGEST = 12
 """Files to choose from."""
 ROUNDS = 3
 """Resumes after which the run must have ended: a process whose files are damaged while it starts may die of it."""
-SECONDS = 120.0
+SECONDS = 300.0
 """Seconds after which a run that has not ended stands still."""
 RUN = "r1"
 BRANCH = f"garrison/{RUN}/integration"

@@ -279,3 +279,15 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     again = place.command(*place.launch_arguments(graph, "r1"))
     assert (again.returncode, "run r1 exists already" in again.stderr) == (1, True)
     no_traceback(place)
+
+
+def test_a_hook_that_was_rolled_back_under_its_living_runner_is_moved_on(place: Place) -> None:
+    """Its node failed after its work had landed: the hook "cannot go from impl_complete to merged"."""
+    child = place.launch(place.graph(Node("a", attributes="approve=true")))
+    wait_for("its work waits", lambda: place.hook("runner-a").get("phase") == "validating")
+    path = place.home / "hooks/runner-a@r1.json"
+    hook = json.loads(path.read_text())
+    path.write_text(json.dumps({**hook, "phase": "impl_complete", "phase_history": hook["phase_history"][:-1]}))
+    assert place.command("review", "a", "--approve").returncode == 0
+    assert place.finish(child) == 0, place.logs()
+    place.check("a")

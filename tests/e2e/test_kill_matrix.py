@@ -39,7 +39,7 @@ RUNNER_RECOVERY = [f"runner:{step}" for step in (
     "replace.before", "fenced", "swept", "replace.after", "record.before", "told-ORCHESTRATOR_CRASHED",
     "death-recorded", "record.after")]
 ORCHESTRATOR = [f"orchestrator:{step}" for step in (
-    "life-locked", "active", "ready", "prompted", "working", "committed", "resulted", "terminated")]
+    "life-locked", "active", "ready", "prompted", "working", "ended", "committed", "resulted", "terminated")]
 PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
              "lease", "recover", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict",
              "landing", "swapped", "moving", "moved", "landed_first", "landed", "cleaned"]
@@ -105,6 +105,13 @@ def test_the_table_is_complete(place):
     for layer in SETS])
 def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
+
+
+def test_a_command_that_has_ended_is_not_repeated(place):
+    """Killed after the command's end, again and again, before its result is written."""
+    points = ["orchestrator:ended", "orchestrator:committed"]
+    assert killed_at(place, points, times=3) == dict.fromkeys(points, 3)
+    assert len(place.finished_work()) == 1
 
 
 def test_a_death_is_reported_though_the_runner_dies_meanwhile(place):

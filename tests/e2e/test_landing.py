@@ -251,3 +251,23 @@ def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(p
     ending = (place.root / "out").read_text().splitlines()[-2:]
     assert ending[0].startswith("run done") and ending[1].startswith(f"warning: {warning}"), ending
     git(place.repo, "show", "main:slow.txt")
+
+
+def test_a_failed_entry_is_not_retried_in_place_of_the_attempt_that_the_stopped_run_has_begun(place):
+    """The retry would be the next attempt of the node, which the run has begun, and its landing count for that."""
+    graph = place.graph(Node("one", command=f"echo $GARRISON_ATTEMPT > one.txt; test $GARRISON_ATTEMPT = 1 || "
+                                            f"{{ {place.hold('rework')}; }}"))
+    flaky = place.root / "flaky"
+    flaky.touch()
+    gate = gate_on(place, f"{{ ! test -e one.txt || ! test -e {flaky}; }}")
+    child = place.launch(graph, "r1", gate=gate)
+    place.wait_until_held("rework")
+    assert place.command("stop", "r1").returncode == 0
+    child.wait()
+    flaky.unlink()
+    retried = place.command("merge-queue", "retry", "one")
+    place.release("rework")
+    assert place.finish(place.resume()) == 0, place.logs()
+    assert git(place.repo, "show", "main:one.txt") == "2"
+    assert (retried.returncode, retried.stderr.count("\n")) == (1, 1)
+    assert "run r1 goes on with attempt 2 of one; `garrison launch --resume r1`" in retried.stderr, retried.stderr

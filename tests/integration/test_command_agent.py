@@ -19,7 +19,7 @@ from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
-from support import DEADLINE
+from support import DEADLINE, processes, wait_for
 
 
 @pytest.fixture
@@ -169,3 +169,48 @@ def test_a_script_may_fail_or_crash_in_one_incarnation_only(assignment: Assignme
 def test_the_registrys_scripted_agent_is_the_program(assignment: Assignment) -> None:
     assert agent("scripted", assignment.folder).name == "scripted"
     assert SCRIPTED.argv[0] == sys.executable
+
+
+def next_incarnation(assignment: Assignment) -> Assignment:
+    return replace(assignment, incarnation=assignment.incarnation + 1)
+
+
+@pytest.mark.parametrize("code", [0, 3, 200])
+def test_a_command_that_had_ended_is_not_repeated_by_a_successor(assignment: Assignment, code: int) -> None:
+    """Its orchestrator died before it wrote the result: exit code, output and report are those of the command."""
+    command = f"echo ran; echo ran >> ledger; echo '{{\"notes\": \"n\"}}' > \"$GARRISON_RESULT_FILE\"; exit {code}"
+    made = with_command(assignment, command)
+    first = run(None, made)
+    again = run(None, next_incarnation(made))
+    assert again == first and (first.exit_code, first.report.get("notes")) == (code, "n")
+    assert (made.worktree / "ledger").read_text() == "ran\n" == made.output.read_text()
+    run(None, made)
+    assert (made.worktree / "ledger").read_text() == "ran\n" * 2, "its own code is not an earlier incarnation's"
+    for other in (replace(made, incarnation=2, task=replace(made.task, attempt=3)), next_incarnation(made)):
+        work = CommandAgent().start(other, time.monotonic())
+        finish(work)
+        work.forget()
+    assert (made.worktree / "ledger").read_text() == "ran\n" * 4, "another attempt repeats, and what was forgotten"
+
+
+@pytest.mark.parametrize("ending", ["kill -KILL $$", "kill -TERM $$", "exit 143"])
+def test_a_command_that_a_signal_ended_is_repeated(assignment: Assignment, ending: str) -> None:
+    made = with_command(assignment, f"echo ran >> ledger; {ending}")
+    assert run(None, made).killed and run(None, next_incarnation(made)).killed
+    assert (made.worktree / "ledger").read_text() == "ran\n" * 2
+
+
+def test_what_ends_a_command_after_its_orchestrators_death_is_not_recorded(assignment: Assignment) -> None:
+    """A program that exits with 0 or 1 when it is terminated, while all that the dead one left is being killed."""
+    script = ("import sys, time; from pathlib import Path; from garrison.agents.base import Assignment; "
+              "from garrison.agents.command import CommandAgent; from garrison.records.run import Task; "
+              f"p = Path({str(assignment.folder)!r}); c = 'touch at-work; while test ! -e end; do sleep 0.05; done'; "
+              f"CommandAgent().start(Assignment(Task('r1', 'a', 2, command=c), Path({str(assignment.worktree)!r}), p, "
+              f"{dict(assignment.environment)!r}), time.monotonic()); time.sleep(600)")
+    orchestrator = subprocess.Popen([sys.executable, "-c", script])
+    wait_for("the command is at work", (assignment.worktree / "at-work").exists)
+    orchestrator.kill()
+    orchestrator.wait()
+    (assignment.worktree / "end").touch()
+    wait_for("the command ends", lambda: not [*processes(str(assignment.exit_file))])
+    assert not assignment.exit_file.exists()

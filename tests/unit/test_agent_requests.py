@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,17 @@ def test_the_rate_is_limited():
     assert limit.next_at() == pytest.approx(100.5)
     assert limit.take(limit.next_at())
     assert sum(limit.take(100.0 + step / 100) for step in range(50, 150)) <= 15
+
+
+def test_the_result_of_an_agent_that_had_ended_is_recalled_by_its_successor(tmp_path: Path) -> None:
+    reports = AgentReports(tmp_path)
+    reports.takes_result = True
+    reports.handle(ReportRequest({"status": "success", "preferred_label": "more"}))
+    successor = AgentReports(tmp_path)
+    assert successor.result == {}, "an agent that works again reports again"
+    successor.recall()
+    assert successor.result == reports.result
+    successor.forget()
+    third = AgentReports(tmp_path)
+    third.recall()
+    assert third.result == {}

@@ -107,6 +107,16 @@ def test_records_apply_though_one_before_them_is_missing() -> None:
     assert (state.status, state.nodes["a"].status, state.nodes["a"].commit) == ("running", "validated", "c1")
 
 
+def test_a_node_that_the_flow_has_passed_is_caught_up_though_its_own_records_are_lost() -> None:
+    """The end of the journal can be read, and says that both have finished; only b's own record is among it."""
+    finished = [("flow", {"event": "finished", "place_id": f"{name}#1", "node": name, "outcome": {"status": "success"}})
+                for name in "ab"]
+    state = caught_up(TWO, RunEvidence({"a": [AttemptEvidence(1, "a#1:1", landed="c1")]}), *finished[:1],
+                      node("b", "validated", commit="c2"), *finished[1:], ("run", {"status": "done"}))
+    assert statuses(state) == {"a": ("validated", 1), "b": ("validated", 1)}
+    assert state.nodes["a"].commit == "c1" and not is_behind(state, {"a": 1})
+
+
 @pytest.mark.parametrize("ended", ["stopped", "failed"])
 def test_a_run_that_a_guardian_ended_is_not_begun_again(ended: str) -> None:
     assert caught_up(TWO, RunEvidence(ended=ended)).status == ended

@@ -26,7 +26,14 @@ class ReportedResult(Protocol):
     result: AgentReport
     """The last reported result, empty for none."""
 
-EXCHANGE, NOTES, RESULT = "agent", "notes.txt", "agent-result.json"
+    def recall(self) -> None:
+        """Take the result that was reported to an earlier incarnation, whose agent had ended."""
+
+    def forget(self) -> None:
+        """Forget the result that was reported to an earlier incarnation."""
+
+
+EXCHANGE, NOTES, RESULT, EXIT = "agent", "notes.txt", "agent-result.json", "exit"
 """Folder of an attempt that its agent may write, and the files there that garrison reads."""
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
@@ -88,6 +95,11 @@ class Assignment:
     def exchange(self) -> Path:
         """Return the folder in which the agent may write files for garrison: nothing in it is trusted."""
         return self.folder / EXCHANGE
+
+    @property
+    def exit_file(self) -> Path:
+        """Return the file in which the node's own command leaves its exit code."""
+        return self.exchange / EXIT
 
     @property
     def notes(self) -> Path:
@@ -185,6 +197,10 @@ class Work(Protocol):
     def wake_at(self) -> float | None:
         """Return the monotonic time by which `poll` has to be called; None if it need not be."""
         ...
+
+    def forget(self) -> None:
+        """Forget how the work ended: it ended without a result, and a successor repeats it."""
+        return
 
     @property
     def session(self) -> str | None:

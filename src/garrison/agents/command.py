@@ -4,6 +4,9 @@ Exit code 0 is success (rule `exit_zero`), or the program writes its own status 
 `result_file`). Under either rule it may report there where the pipeline goes next and values for its context (see
 `result`); GARRISON_CONTEXT_FILE holds the present context. `garrison report` reports the same through the agent's
 socket (`channel`), and takes precedence. The orchestrator commits what the program leaves uncommitted.
+
+A node's own command (`command=`) runs below a shell that records its exit code. If the orchestrator dies before it has
+written the result, its successor adopts that code and repeats nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import AgentReport, Outcome, Work
+from garrison.agents.base import EXIT, AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
 from garrison.records import atomic
@@ -48,6 +51,20 @@ class CommandProfile:
 
 SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))
 """Runs the node's own `command` in a shell."""
+_RECORDING = """\
+exec 3>&2 2>/dev/null
+/bin/sh -c "$1" 2>&3 3>&-
+code=$?
+read -r _ _ _ parent _ </proc/$$/stat
+if [ "$parent" = "$PPID" ] && { [ "$code" -le 128 ] || [ "$code" -ge 160 ]; }; then
+    printf '%s %s %s\\n' "$2" "$3" "$code" >"$4"
+fi
+exit "$code"
+"""
+"""Runs the command ($1) and records how it ended ($2: the attempt, $3: the incarnation, $4: the file). Codes of signals
+are not recorded, nor is anything once the orchestrator is dead: whatever ended the command then is no verdict on it."""
+MAX_EXIT = 100
+"""Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
 
 
@@ -64,28 +81,65 @@ class CommandAgent:
         if "{command}" in self.profile.argv and not task.command:
             raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
         result_file = assignment.result_file
+        is_own_command = self.profile.argv == SHELL.argv
+        what = f"command {quote_command(task.command or '')}" if "{command}" in self.profile.argv else \
+            f"agent {self.name}"
+        if is_own_command and (code := recorded_exit_code(assignment)) is not None:
+            ended = EndedJob(JobResult(code, False, 0.0))
+            if assignment.reports is not None:
+                assignment.reports.recall()
+            return CommandWork(ended, assignment, self.profile.success, result_file, what)
         atomic.make_directory(assignment.exchange)
-        untrusted.remove(assignment.exchange, result_file.name)
+        for name in (result_file.name, EXIT):
+            untrusted.remove(assignment.exchange, name)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
+            assignment.reports.forget()
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
                        "GARRISON_RESULT_FILE": str(result_file), "GARRISON_NOTES_FILE": str(assignment.notes),
                        "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
         if "script" in task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
         argv = [fill_placeholders(word, assignment, result_file) for word in self.profile.argv]
+        if is_own_command:
+            argv = ["/bin/sh", "-c", _RECORDING, "sh", task.command or "", str(task.attempt),
+                    str(assignment.incarnation), str(assignment.exit_file)]
         confined = confine(argv, environment, assignment.place)
         job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
                         timeout_s=task.timeout_s, now=now)
-        is_shell = "{command}" in self.profile.argv
-        what = f"command {quote_command(task.command or '')}" if is_shell else f"agent {self.name}"
         return CommandWork(job, assignment, self.profile.success, result_file, what)
+
+
+def recorded_exit_code(assignment: Assignment) -> int | None:
+    """Return the exit code that the command left in an earlier incarnation of this attempt; None if it left none."""
+    line = untrusted.read_text(assignment.exchange, EXIT, MAX_EXIT)
+    words = line.split()
+    if not line.endswith("\n") or len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
+        return None
+    attempt, incarnation, code = map(int, words)
+    return code if attempt == assignment.task.attempt and incarnation < assignment.incarnation else None
+
+
+class EndedJob:
+    """A command that ended in an earlier incarnation, in place of a job; nothing of it runs."""
+
+    wake_at = None
+
+    def __init__(self, result: JobResult) -> None:
+        self.result = result
+
+    def poll(self, _now: float) -> JobResult:
+        """Return its result."""
+        return self.result
+
+    def kill(self, _now: float | None = None) -> None:
+        """Do nothing."""
 
 
 class CommandWork(Work):
     """A running program."""
 
-    def __init__(self, job: Job, assignment: Assignment, rule: str, result_file: Path, what: str) -> None:
+    def __init__(self, job: Job | EndedJob, assignment: Assignment, rule: str, result_file: Path, what: str) -> None:
         self._what = what
         """Its command, as a reason names it."""
         self._job, self._assignment, self._rule, self._result_file = job, assignment, rule, result_file
@@ -103,9 +157,13 @@ class CommandWork(Work):
         """Send TERM, later KILL."""
         self._job.kill(now)
 
-    def process(self) -> tuple[int, int]:
-        """Return the program."""
-        return self._job.pid, self._job.ticks
+    def process(self) -> tuple[int, int] | None:
+        """Return the program; None if it ended in an earlier incarnation."""
+        return None if isinstance(self._job, EndedJob) else (self._job.pid, self._job.ticks)
+
+    def forget(self) -> None:
+        """Remove the recorded exit code."""
+        untrusted.remove(self._assignment.exchange, EXIT)
 
     def wake_at(self) -> float | None:
         """Return its timeout, or the next step of ending it."""

@@ -1,9 +1,9 @@
 """Reports: what an attempt's agent has told its orchestrator through its socket, and the answers it waits for.
 
-The result and the phase are kept in memory: an agent does not outlive its orchestrator, and a successor reports again.
-Notes and answers are kept in files of the attempt, which the agent cannot write, since a successor needs them. A
-question has the id of its text and of its count, so that a successor's agent that asks it again gets the answer that
-came meanwhile.
+The phase is kept in memory: an agent does not outlive its orchestrator, and a successor reports again. Result, notes
+and answers are kept in files of the attempt, which the agent cannot write, since a successor needs them: the result
+only of an agent that had ended. A question has the id of its text and of its count, so that a successor's agent that
+asks it again gets the answer that came meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import AgentReport
     from garrison.agents.requests import Request
 
-NOTES, ANSWERS, WAITING = "socket-notes.txt", "socket-answers.json", "waiting"
+NOTES, ANSWERS, RESULT, WAITING = "socket-notes.txt", "socket-answers.json", "socket-result.json", "waiting"
 """Files in the attempt's folder."""
 MAX_QUESTIONS = 8
 """Questions that an agent may have open at once."""
@@ -64,6 +64,7 @@ class AgentReports:
                 if not self.takes_result:
                     return Reply(_NO_RESULT)
                 self.result = report
+                atomic.write(self._folder / RESULT, json.dumps(report).encode())
             case NoteRequest(text):
                 self._add_note(text)
             case PhaseRequest(phase):
@@ -71,6 +72,15 @@ class AgentReports:
             case QuestionRequest(text):
                 return self._ask(text)
         return Reply()
+
+    def recall(self) -> None:
+        """Take the result that was reported to an earlier incarnation, whose agent had ended."""
+        found: AgentReport | None = read_json(self._folder / RESULT)
+        self.result = found or {}
+
+    def forget(self) -> None:
+        """Forget the result that was reported to an earlier incarnation."""
+        (self._folder / RESULT).unlink(missing_ok=True)
 
     @property
     def question(self) -> Question | None:

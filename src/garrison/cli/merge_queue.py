@@ -234,19 +234,39 @@ def release_command(entry: str, repo_root: str | None, as_json: bool, home: str 
 def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Enqueue the commit of a failed entry again, as the next attempt of its node.
 
-    For a branch with new commits use `enqueue`. Refused while the entry's run is active: the run decides itself.
+    For a branch with new commits use `enqueue`. Refused while the entry's run is active, or is to continue with a later
+    attempt of the node: the run decides itself.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
     if merge_entry.recipient and merge_entry.run in _running_runs(home):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node} itself; "
                       f"`garrison why {node} --run {run}` explains what it does")
+    if merge_entry.recipient and (attempt := _next_attempt(home, merge_entry)):
+        node, run = merge_entry.node, merge_entry.run
+        raise Refused(f"run {run} goes on with attempt {attempt} of {node}; `garrison launch --resume {run}` resumes "
+                      f"it, `garrison merge-queue enqueue {node} {merge_entry.branch}` lands the branch without it")
     retried = commands.retry(queue, merge_entry.id)
     tip = queue.git.branch_tip(merge_entry.branch)
     if tip and tip != retried.oid:
         print_message(f"note: {merge_entry.branch} is at {tip[:10]} now and {retried.id} at {retried.oid[:10]}; "
                       "`enqueue` enqueues the branch's commit")
     print_json({"status": "ok", "entry": retried.to_dict()})
+
+
+def _next_attempt(home: str | None, entry: MergeEntry) -> int | None:
+    """Return the attempt at an entry's node with which its unfinished run continues, None for none."""
+    from garrison.errors import RecordError
+    from garrison.processes.guardian.view import UNFINISHED
+    from garrison.processes.run_status import read_run_state
+    from garrison.processes.runtime import Runtime
+
+    try:
+        state = read_run_state(Runtime.real(find_home(home)), entry.run)
+    except RecordError:  # a run that cannot be read is not resumed, either
+        return None
+    node = state.nodes.get(entry.node)
+    return node.attempt if node is not None and node.status in UNFINISHED and not state.over else None
 
 
 def _running_runs(home: str | None) -> set[str]:

@@ -132,6 +132,7 @@ def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, ma
     for _ in range(_MOST_STEPS):
         if not _take_step(plan, state, evidence, now, max_rework):
             break
+    _catch_up_passed(plan, state, evidence, now, max_rework)
     if evidence.landed is not None and state.landing.status != LANDED:
         state.apply_event(evidence.landed, now)
         if state.status == "running" and (state.flow is None or state.flow.over != "done"):
@@ -168,20 +169,37 @@ def _catch_up_node(plan: RunPlan, state: RunState, place: Place, attempts: Seque
                    max_rework: int) -> None:
     if not attempts:
         return
-    last, before = attempts[-1], state.nodes[place.node]
-    node = NodeState("active", last.attempt, step=step_id(place), first=attempts[0].attempt, since=now)
+    before, node = state.nodes[place.node], _node_after(plan, place.node, step_id(place), attempts, now, max_rework)
+    is_known = flow_policy.is_at(before, place) and (before.attempt, _RANK[before.status]) >= (
+        node.attempt, _RANK[node.status])
+    if not is_known:
+        state.nodes[place.node] = node
+
+
+def _catch_up_passed(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, max_rework: int) -> None:
+    """Catch up nodes whose step the flow has left, but whose own records are lost: else the journal stays behind."""
+    at_work = {place.node for place in state.flow.places.values()} if state.flow is not None else set()
+    for name, attempts in evidence.attempts.items():
+        if name in at_work or name not in state.nodes or not is_behind(state, {name: attempts[-1].attempt}):
+            continue
+        of_step = [each for each in attempts if each.step == attempts[-1].step]
+        state.nodes[name] = _node_after(plan, name, attempts[-1].step, of_step, now, max_rework)
+
+
+def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptEvidence], now: str,
+                max_rework: int) -> NodeState:
+    """Return a node after its attempts at one step."""
+    last = attempts[-1]
+    node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now)
     if last.has_succeeded:
         landing = "" if last.landed else Landing.NO_CHANGE
         node = replace(node, status="validated", commit=last.landed or "", landing=landing)
     elif last.has_failed and last.report is not None:
         report = last.report
-        change = policy.change_after_failure(plan, place.node, node, report.failure_kind, report.reason, max_rework)
+        change = policy.change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
         node = replace(node, status=change.status, attempt=change.attempt, reason=change.reason,
                        kind=change.failure_kind)
-    is_known = flow_policy.is_at(before, place) and (before.attempt, _RANK[before.status]) >= (
-        node.attempt, _RANK[node.status])
-    if not is_known:
-        state.nodes[place.node] = node
+    return node
 
 
 def _finish_task(plan: RunPlan, state: RunState, place: Place, attempts: Sequence[AttemptEvidence]) -> Event | None:

@@ -332,20 +332,27 @@ class Orchestrator:
 
     def _end_with(self, outcome: Outcome) -> None:
         """End with a result; or without one, so that the runner records a death and starts a successor."""
+        failpoint.here(":ended")
         if self.stopping:
-            self._end(self._describe_stop())
+            self._end_without_result(self._describe_stop())
         elif outcome.killed and not self._worktree_gone:
             was_out_of_memory = (oom_kills(self._oom_counter) or 0) > self._oom_kills
             memory = describe_exit(outcome.exit_code, memory=True) if was_out_of_memory else ""
-            self._end("; ".join(text for text in (memory, outcome.reason or "killed") if text))
+            self._end_without_result("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
-            self._end(f"no space left on the disk of its worktree; {outcome.reason}")
+            self._end_without_result(f"no space left on the disk of its worktree; {outcome.reason}")
         elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := shortage.find_shortage()):
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
-            self._end(f"its agent had no room for its processes on this machine; {outcome.reason}",
-                      SHORTAGE if lack else MEMORY)
+            self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
+                                     SHORTAGE if lack else MEMORY)
         else:
             self._finish(outcome)
+
+    def _end_without_result(self, reason: str, death_class: str = "") -> None:
+        """End so that a successor does the work again."""
+        if self.work is not None:
+            self.work.forget()
+        self._end(reason, death_class)
 
     def _describe_stop(self) -> str:
         """Return why it was stopped; a dead reaper, the terminal's first process, closes the terminal, too."""

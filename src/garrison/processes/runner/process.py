@@ -257,7 +257,8 @@ class Runner:
 
     def _move_hook(self, action: Action, view: RunnerView) -> None:
         now = self.runtime.clock.utc()
-        self.phase = self.incarnation.hook(lambda old: hooks.change_phase(old, action.target, now)).phase
+        # The record may have been damaged, and be behind what this process has done.
+        self.phase = self.incarnation.hook(lambda old: hooks.advance_phase(old, action.target, now)).phase
 
     def _reopen_hook(self, action: Action, view: RunnerView) -> None:
         now = self.runtime.clock.utc()

@@ -39,7 +39,8 @@ RUNNER_RECOVERY = [f"runner:{step}" for step in (
     "replace.before", "fenced", "swept", "replace.after", "record.before", "told-ORCHESTRATOR_CRASHED",
     "death-recorded", "record.after")]
 ORCHESTRATOR = [f"orchestrator:{step}" for step in (
-    "life-locked", "active", "ready", "prompted", "working", "ended", "committed", "resulted", "terminated")]
+    "life-locked", "active", "ready", "prompted", "working", "ended", "committed", "collected", "resulted",
+    "terminated")]
 PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
              "lease", "recover", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict",
              "landing", "swapped", "moving", "moved", "landed_first", "landed", "cleaned"]

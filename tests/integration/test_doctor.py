@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import pytest
 from garrison.doctor import cleanup
 from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
-from garrison.doctor.fixes import Fix, QuarantineFile, RemoveFolder
+from garrison.doctor.fixes import Fix, QuarantineFile, RebuildQueue, RemoveFolder
 from garrison.merge import commands
+from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
 from garrison.processes.run_status import run_statuses
@@ -407,3 +409,21 @@ def test_a_living_run_is_never_removed(home: Home, places: Callable[..., Place])
     done = home.place.command("clean", "--run", "r1", "--force", "--yes")
     assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)
     assert home.runtime.files("r1").launch.exists()
+
+
+@pytest.mark.parametrize("by", ["garrison doctor", "merge-queue doctor"])
+def test_a_rebuilt_queue_has_the_gate_of_its_latest_run_again(home: Home, by: str) -> None:
+    """Without it a processor takes the new journal for one that was lost, and rebuilds it once more."""
+    for run, gate, at in (("r1", "make old", AT), ("r2", "make test", AT.replace("2026", "2027"))):
+        launch = replace(home.run(run, "running"), gate=gate, created_at=at)
+        run_records.save(home.runtime.files(run).launch, launch)
+    queue = MergeQueue(home.place.home, home.place.repo)
+    queue.configure(QueueConfig("make test"))
+    queue.path.write_bytes(b"\xff garbage\n")
+    if by == "garrison doctor":
+        RebuildQueue(queue).apply(home.runtime)
+    else:
+        done = home.place.command("merge-queue", "doctor", "--repo-root", home.place.repo, "--target", "main")
+        assert "rebuilt the journal" in done.stdout and "configuration is lost" not in done.stdout, done.stdout
+    config = MergeQueue(home.place.home, home.place.repo).state.config
+    assert config is not None and config.gate == "make test"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -393,9 +394,11 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
     Exits with 1 if anything is left for you to do. `garrison doctor` checks the rest of the home.
     """
     from garrison.merge.recovery import repair
+    from garrison.processes.run_branch import restore_gate_of_runs
+    from garrison.processes.runtime import Runtime
 
     queue = only_queue(repo_root, target, home)
-    findings = repair(queue, Path(trees_root()))
+    findings = repair(queue, Path(trees_root()), partial(restore_gate_of_runs, Runtime.real(queue.home)))
     if as_json:
         print_json({"target": queue.target, "findings": [finding.to_dict() for finding in findings]})
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import GarrisonError
 from garrison.merge import recovery, slots
-from garrison.processes import git_record
+from garrison.processes import git_record, run_branch
 from garrison.processes.repair import repair_run
 from garrison.processes.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
@@ -223,6 +223,7 @@ class RebuildQueue(Fix):
         """Rebuild it, unless a processor works on it or has done so meanwhile."""
         if recovery.find_damage(self.queue):
             recovery.rebuild(self.queue)
+            run_branch.restore_gate_of_runs(runtime, self.queue)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from garrison.system.clock import iso
 from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from garrison.merge.queue import MergeQueue
@@ -45,6 +45,8 @@ FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
 """Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
 REBUILT = "its journal was rebuilt; it is judged again"
 """Reason of entries that were open when the journal was rebuilt."""
+CONFIG_LOST = "the queue's configuration is lost; record it again: `garrison merge-queue config --gate …`"
+"""Note of a rebuild; void where the gate is restored from a run's launch."""
 _MAX_STEPS = 20
 """Steps after which an unsettled landing is left to the next processor."""
 _NUMBERS_BEYOND = 100_000
@@ -69,26 +71,30 @@ class Finding:
         return {"what": self.what, "mended": self.repaired}
 
 
-def repair(queue: MergeQueue, trees: Path) -> list[Finding]:
+def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], None] = lambda _queue: None,
+           ) -> list[Finding]:
     """Repair what can be repaired; return the problems. Refused if the journal is damaged and a processor runs.
 
-    `trees`: folder of the gate slots.
+    Args:
+        trees: folder of the gate slots.
+        restore_gate: records the gate again in a queue that has lost it, if a run knows it.
     """
-    findings = [*_repair_journal(queue), *_cut_torn_tail(queue)]
+    findings = [*_repair_journal(queue, restore_gate), *_cut_torn_tail(queue)]
     queue.entries()
     if queue.path.exists():
         findings += [*_repair_pins(queue), *_finish_processing(queue, trees), *_find_stale_checkouts(queue)]
     return [*findings, *_repair_guard(queue), *_find_ref_lock(queue)]
 
 
-def _repair_journal(queue: MergeQueue) -> Iterator[Finding]:
+def _repair_journal(queue: MergeQueue, restore_gate: Callable[[MergeQueue], None]) -> Iterator[Finding]:
     """Rebuild a journal that cannot be read."""
     if why := find_damage(queue):
         notes = rebuild(queue)
+        restore_gate(queue)
         state = queue.state
         yield Finding(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
                       f"{len(state.unfinished())} of them wait", True)
-        yield from (Finding(note, False) for note in notes)
+        yield from (Finding(note, False) for note in notes if note != CONFIG_LOST or state.config is None)
 
 
 def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
@@ -386,8 +392,7 @@ def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
         _salvage_pinned(salvaged, trace, traces)
     _requeue_open(salvaged)
     if state.config is None:
-        salvaged.notes.append("the queue's configuration is lost; record it again: `garrison merge-queue config "
-                              "--gate …`")
+        salvaged.notes.append(CONFIG_LOST)
     return salvaged
 
 

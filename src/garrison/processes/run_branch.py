@@ -7,6 +7,7 @@ its tip is an entry of the target's queue (`guardian/landing_policy.py`). Once t
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,13 @@ from garrison.errors import GarrisonError
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
 from garrison.records.names import INTEGRATION
-from garrison.records.run import LAND_NODE, LAND_RUN
-from garrison.system.git import ABSENT
+from garrison.records.run import LAND_NODE, LAND_RUN, list_runs
+from garrison.system.git import ABSENT, Git
 from garrison.system.git.rescues import ARCHIVE
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.system.git import Git
 
 
 def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue:
@@ -80,6 +80,19 @@ def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None
     elif launch.gate or launch.no_gate:
         queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, gate_timeout, tuple(launch.lock_files),
                                     hooks=launch.hooks, gate_from_target=tuple(launch.gate_from_target)))
+
+
+def restore_gate_of_runs(runtime: Runtime, queue: MergeQueue) -> None:
+    """Record in a queue that has lost its gate that of the latest run that lands through it; nothing if none does."""
+    launches: list[Launch] = []
+    for run in list_runs(runtime.home):
+        with suppress(GarrisonError):
+            launches.append(runtime.launch(run))
+    for launch in sorted(launches, key=lambda each: each.created_at, reverse=True):
+        if queue.state.config is None and queue.target in (launch.base, launch.onto):
+            with suppress(GarrisonError):  # its repository is gone
+                if Git(Path(launch.repo)).key == queue.git.key:
+                    restore_gate(queue, launch, runtime.timing.gate_timeout)
 
 
 def has_own_commits(git: Git, launch: Launch, tip: str) -> bool:

@@ -24,14 +24,18 @@ def claim(home: Path, cause: str, claimant: str) -> bool:
     """Return whether the death of `claimant` is the one that counts for `cause`; a claimant may ask again."""
     folder = atomic.make_directory(home / "run" / "causes")
     path = folder / re.sub(r"[^\w.-]", "-", cause)
+    # linked into place once it is written: a claim that a killed process left empty would count for nobody
+    draft = folder / f".{path.name}.{os.getpid()}"
+    atomic.write(draft, claimant.encode())
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.link(draft, path)
     except FileExistsError:
-        return (atomic.read(path) or b"").decode(errors="replace") == claimant
-    try:
-        atomic.write_all(descriptor, claimant.encode())
+        known = (atomic.read(path) or b"").decode(errors="replace")
+        if known:
+            return known == claimant
+        draft.replace(path)
     finally:
-        os.close(descriptor)
+        draft.unlink(missing_ok=True)
     _remove_old(folder, time.time() - KEPT_SECONDS)
     return True
 

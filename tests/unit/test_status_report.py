@@ -13,7 +13,7 @@ from garrison.agents.result import parse_report, to_pipeline_outcome
 from garrison.errors import UsageError
 from garrison.pipeline import run
 from garrison.pipeline.handlers.call import Call
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.simulation import handlers_for, parse_outcomes
@@ -117,11 +117,14 @@ def test_a_status_file_is_read_in_both_spellings() -> None:
     assert from_status_file({"status": "fail", "failure_reason": "r", "suggested_next_ids": ["a"],
                              "context_updates": {"x": 1}}, ()) == Outcome(FAIL, "", ("a",), {"x": 1},
                                                                          failure_reason="r")
+    assert from_status_file({"outcome": None, "status": "success"}, ()) == Outcome(SUCCESS)
     assert read_word("Passed", ()) == (SUCCESS, "", "")
 
 
 @pytest.mark.parametrize(("data", "words"), [
-    ({}, 'needs "outcome"'), ({"outcome": 3}, 'needs "outcome"'), ({"outcome": False}, 'needs "outcome"'),
+    ({}, 'needs "outcome"'), ({"outcome": None}, 'needs "outcome"'),
+    ({"outcome": 0, "status": "success"}, 'needs "outcome"'),
+    ({"outcome": 3}, 'needs "outcome"'), ({"outcome": False}, 'needs "outcome"'),
     ({"outcome": "ok", "notes": 1}, "notes must be text"), ({"outcome": "ok", "suggested_next_ids": "a"}, "be a list"),
     ({"outcome": "ok", "context_updates": [1]}, "must be an object"),
 ])
@@ -129,3 +132,9 @@ def test_an_invalid_status_file_is_refused(data: dict[str, Any], words: str) -> 
     with pytest.raises(UsageError, match=words) as error:
         from_status_file(data, ())
     assert "\n" not in str(error.value)
+
+
+def test_a_word_of_its_own_is_shown_as_that_in_the_result_of_a_run() -> None:
+    result = RunResult(SUCCESS, node_outcomes={"a": Outcome(SUCCESS, "needs_review", word="needs_review"),
+                                               "b": Outcome(SUCCESS)})
+    assert result.to_data()["node_outcomes"] == {"a": "needs_review", "b": "success"}

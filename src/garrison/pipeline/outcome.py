@@ -137,8 +137,8 @@ class RunResult:
     resumable: str = ""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the result as JSON values; `node_outcomes` maps a node to its status."""
-        return {**self.__dict__, "node_outcomes": {node: outcome.status
+        """Return the result as JSON values; `node_outcomes` maps a node to its status, or to a word of its own."""
+        return {**self.__dict__, "node_outcomes": {node: outcome.word or outcome.status
                                                    for node, outcome in self.node_outcomes.items()}}
 
 

@@ -61,7 +61,7 @@ def from_status_file(data: Mapping[str, Any], asked: Container[str] | None) -> O
 
     `status` and `preferred_label` are read as well. Raise UsageError for data that is no status report.
     """
-    word = data.get("outcome", data.get("status"))
+    word = data["status"] if data.get("outcome") is None and "status" in data else data.get("outcome")
     if not isinstance(word, str) or not word.strip():
         raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))
     label = _text(data, "preferred_label") or _text(data, "preferred_next_label")

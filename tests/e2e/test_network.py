@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from garrison.sandbox.probe import machine
 from proxy_support import Web
 from support import Node, Place, processes, wait_for
 
@@ -44,6 +45,7 @@ def prepare(place: Place, api: Web, program: str, profile: str = "") -> dict[str
 [sandbox]
 network = "allow"
 hosts = ["example.org"]
+read = ["{script}"]
 
 [agents.caller]
 argv = ["python3", "{script}"]
@@ -61,7 +63,11 @@ def mine(place: Place) -> list[int]:
     return [pid for pid in proxies() if str(place.home).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_run_calls_an_api_with_a_key_that_its_agents_never_have(place: Place, api: Web) -> None:
+@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+def test_a_run_calls_an_api_with_a_key_that_its_agents_never_have(place: Place, api: Web, mode: str) -> None:
+    if mode == "bubblewrap" and not machine().bubblewrap:
+        pytest.skip(machine().refusal)
+    place.env["GARRISON_SANDBOX"] = mode
     env = prepare(place, api, """
 from pathlib import Path
 assert "sk-real-key" not in str(os.environ)
@@ -123,3 +129,25 @@ for number in range(10):
     output = (place.home / "runs/r1/nodes/a/1/output.log").read_text()
     assert "3 402 garrison: budget used up: $0.05 of the $0.04 for this node are spent; raise it" in output
     assert len(api.seen) == 3
+
+
+def test_a_gate_keeps_its_network_when_the_merge_processor_is_killed(place: Place, api: Web) -> None:
+    env = prepare(place, api, "open('f', 'w').write('x')\n")
+    script = place.root / "gate.py"
+    script.write_text(f"""{CALL}
+import os, time
+if os.path.exists("f"):
+    open("{place.root}/at-gate", "w").close()
+    while not os.path.exists("{place.root}/go"):
+        time.sleep(0.02)
+assert call()["model"] == "gpt-x"
+""")
+    child = place.launch(place.graph(Node("a", command="", attributes="agent=caller"), name="crew"), "r1",
+                         gate=f"python3 {script}", **env)
+    wait_for("the gate works", (place.root / "at-gate").exists)
+    place.kill("processor-crew")
+    place.pid("processor-crew", incarnation=2)
+    (place.root / "go").touch()
+    assert place.finish(child) == 0, place.logs()
+    assert {seen.headers["authorization"] for seen in api.seen} == {"Bearer sk-real-key"}
+    wait_for("the proxy has ended", lambda: not mine(place))

@@ -159,7 +159,9 @@ class Liveness:
             return
         if hook.phase == "impl_complete" and not self._is_queue_locked(runner):
             yield Stage("enqueuing the branch", f"{name} of {run.id}", runner)
-        if hook.phase == "validating" and node.status == "validated":
+        # After a power cut the guardian may know of a landing that the queue has to settle again first.
+        is_settled = any(entry.status == "landed" for entry in self.world.queue.entries_of(run.id, name))
+        if hook.phase == "validating" and node.status == "validated" and is_settled:
             yield Stage("cleaning up after a landing", f"{name} of {run.id}", runner)
         if hook.phase == "executing" and (run.id, name, runner.attempt) not in self.world.results:
             orchestrator = Key("orchestrator", name, run.id)

@@ -33,6 +33,12 @@ ATTEMPTS = {
     "spawn": f"{sys.executable} {SCRIPTS}/spawn_runner.py --node x --prd P --target-dir . --command true",
 }
 """Name → command of an agent."""
+IN_TERMINAL = (f"tmux='tmux -S '$(test -S {{home}}/run/tmux.sock && echo {{home}}/run/tmux.sock || "
+               f"cat {{home}}/run/tmux.socket-path); $tmux new-session -d -s own 'env -i GARRISON_HOME={{home}} "
+               f"{GARRISON} "
+               "stop r1 > {log} 2>&1; echo $? > {code}'; until test -s {code}; do sleep 0.1; done; "
+               "$tmux kill-session -t own; cat {log}; exit $(cat {code})")
+"""Command in a window that the agent opens in the home's own tmux server."""
 ALLOWED = {
     "status": f"{GARRISON} status r1", "why": f"{GARRISON} why hostile", "list": f"{GARRISON} merge-queue list",
     "config": f"{GARRISON} merge-queue config", "validate": f"{GARRISON} pipeline handlers",
@@ -55,19 +61,23 @@ def test_an_agent_commands_nothing_of_its_run(place, terminal):
     out = place.root / "out-of-agent"
     out.mkdir()
     commands = place.root / "commands.sh"
-    commands.write_text(f"OUT={out}\n{script({**ATTEMPTS, **ALLOWED})}")
+    attempts = dict(ATTEMPTS)
+    if terminal == "tmux":
+        attempts["in-terminal"] = IN_TERMINAL.format(
+            home=place.home, log=place.root / "terminal.log", code=place.root / "terminal.code")
+    commands.write_text(f"OUT={out}\n{script({**attempts, **ALLOWED})}")
     graph = place.graph(Node("hostile", before=f"sh {commands}; rm -rf daemon daemon.log own"),
                         Node("other", before=f"until test -e {out}/elsewhere.code; do sleep 0.1; done"))
     child = place.launch(graph, "r1", "--max-agents", "2")
     assert place.finish(child) == 0, place.logs() + "".join(
         f"{path.name}: {path.read_text()}" for path in sorted(out.iterdir()))
-    said = {name: (out / f"{name}.log").read_text() for name in {**ATTEMPTS, **ALLOWED}}
+    said = {name: (out / f"{name}.log").read_text() for name in {**attempts, **ALLOWED}}
     said["as-daemon"] = said["as-daemon"] or "garrison: refused, one line\n"
     codes = {name: int((out / f"{name}.code").read_text()) for name in said}
-    assert {name: codes[name] for name in ATTEMPTS if name != "function"} == \
-        {name: 2 for name in ATTEMPTS if name != "function"}, said
+    assert {name: codes[name] for name in attempts if name != "function"} == \
+        {name: 2 for name in attempts if name != "function"}, said
     assert codes["function"] != 0
-    for name in ATTEMPTS:
+    for name in attempts:
         if name != "function":
             assert said[name].count("\n") == 1, said[name]
             assert "refused" in said[name]

@@ -8,11 +8,11 @@ garrison may be developed and tested in a node.
 Whether a process is inside is read from what the kernel keeps, not from its present environment: the initial
 environments of the process and of those above it (`/proc/PID/environ`) have the life marker of the orchestrator, runner
 or gate that started them. `env -i` does not change those of its ancestors, and a daemon's new parent is the
-orchestrator or its reaper, which are subreapers. The launcher and the guardian do not count: a `[notify]` command is
-the user's.
+orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents', too. The
+launcher and the guardian do not count: a `[notify]` command is the user's.
 
 This stops mistakes, and models that follow a text; it is no boundary. Outside a sandbox an agent is the user: a
-determined one can start a process elsewhere (the terminal's server, cron, systemd), write records and refs itself, or
+determined one can start a process elsewhere (cron, systemd, another tmux server), write records and refs itself, or
 edit garrison. In a sandbox the home is not there, and nothing is left to command.
 
 A runner or guardian played by hand (`garrison prompt`) works in a person's terminal, outside any agent. In an ad-hoc
@@ -36,7 +36,7 @@ import click
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.records.names import parse_marker
-from garrison.system.processes import ancestors, life_marker
+from garrison.system.processes import ancestors, is_tmux, life_marker, probe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +87,9 @@ _OUTSIDE = frozenset({"launch", "guardian"})
 """Roles whose processes start no agent's code."""
 
 
+_TERMINAL = "terminal"
+
+
 class NotPermitted(UsageError):
     """A command that an agent may not give."""
 
@@ -103,7 +106,8 @@ class Caller:
     def describe(self) -> str:
         """Return where the command runs, for a message."""
         role, _, name = self.stem.partition("-")
-        what = {"orchestrator": f"the agent of {name}", "runner": f"a job of {name}", "gate": "a gate"}
+        what = {"orchestrator": f"the agent of {name}", "runner": f"a job of {name}", "gate": "a gate",
+                _TERMINAL: "the agents' terminal"}
         return what.get(role, self.stem) + (f" (run {self.run})" if self.run else "")
 
 
@@ -121,7 +125,19 @@ def find_caller(pid: int | None = None) -> Caller | None:
         parsed = parse_marker(life_marker(each) or "")
         if parsed is not None and parsed[2].partition("-")[0] not in _OUTSIDE:
             return Caller(*parsed[:3])
+        if home := _terminal_home(each):
+            return Caller(home, "", _TERMINAL)
     return None
+
+
+def _terminal_home(pid: int) -> str:
+    """Return the home whose tmux server a process is, '' if it is none."""
+    process = probe(pid)
+    if process is None or not is_tmux(process.comm):
+        return ""
+    from garrison.system.tmux_server import home_of  # loads what most commands need not
+
+    return str(home_of(pid) or "")
 
 
 def require(command: str, given: Mapping[str, object], home: str | os.PathLike[str] | None = None) -> None:

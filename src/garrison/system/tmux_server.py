@@ -220,6 +220,16 @@ def _servers(run: Path) -> list[ProcessId]:
             if process.comm.startswith("tmux: server") and configuration in _argv(process.pid)]
 
 
+def home_of(pid: int) -> Path | None:
+    """Return the home whose terminal server this process is; None if it is none."""
+    process = processes.probe(pid)
+    if process is None or not process.comm.startswith("tmux: server"):
+        return None
+    words = _argv(pid)
+    configuration = Path(os.fsdecode(words[words.index(b"-f") + 1])) if b"-f" in words[:-1] else Path()
+    return configuration.parents[1] if configuration.parts[-2:] == ("run", "tmux.conf") else None
+
+
 def _argv(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,13 +23,15 @@ from garrison.supervise.incarnation import SpawnRequest, fence, kill_incarnation
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
-from support import until
+from support import DEADLINE, until
 
 KEY = Key("runner", "a", "r1")
 
 LIFE = """
 import os, subprocess, sys, time
+from contextlib import nullcontext
 from pathlib import Path
+from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
@@ -47,8 +50,9 @@ start("tool without marker", bare)
 start("stubborn", os.environ, "trap '' TERM; while :; do sleep 0.05; done")
 start("other life", {**bare, "GARRISON_LIFE": f"{home}:r1:orchestrator-a#1"})
 subprocess.Popen(["sh", "-c", f"setsid sleep 600 & echo $! > '{folder}/orphan'"]).wait()
-(folder / "ready").touch()
-time.sleep(600)
+with observer.store.locked(Identity, life.key) if (folder / "locks").exists() else nullcontext():
+    (folder / "ready").touch()
+    time.sleep(600)
 """
 
 
@@ -236,3 +240,17 @@ def test_a_process_that_ended_and_keeps_its_lock_is_killed_with_the_start_that_w
     replace_incarnation(scene.observer, leased, "not active by its start deadline", 0.2)
     assert first.pid is not None and not runs(first.pid)
     assert runs(scene.pid("other life"))
+
+
+def test_a_stopped_process_that_holds_its_records_lock_is_replaced(scene: Scene) -> None:
+    """Its fence waited for the lock without end: it was stopped in the milliseconds in which it wrote its record."""
+    (scene.folder / "locks").touch()
+    identity = scene.start()
+    assert identity.pid is not None
+    os.kill(identity.pid, signal.SIGSTOP)
+    replacing = threading.Thread(target=replace_incarnation, args=(scene.observer, identity, "stopped", 0.1),
+                                 kwargs={"evidence": {"rule": "stopped"}}, daemon=True)
+    replacing.start()
+    replacing.join(DEADLINE)
+    assert not replacing.is_alive()
+    assert not runs(identity.pid) and scene.store.get(Identity, KEY).status == "crashed"

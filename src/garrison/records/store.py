@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, UsageError
+from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, Refused, UsageError
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -82,6 +82,14 @@ class Store:
             if incarnation is not None:
                 check_incarnation(old, key, incarnation)
             yield old
+
+    def is_locked(self, kind: type[R], key: Key, seconds: float) -> bool:
+        """Return whether a record's lock, which is held for milliseconds, stays taken for so long."""
+        try:
+            with atomic.locked(self._path(kind, key, "lock"), seconds):
+                return False
+        except Refused:
+            return True
 
     def rebuild(self, kind: type[R], key: Key, make: Callable[[], R | None], now: str) -> bool:
         """Replace a damaged record by `make()` (None: by nothing), and quarantine it; return whether it was damaged.

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
     R = TypeVar("R")
 
+RECORD_LOCK_SECONDS = 1.0
+"""Seconds for which a process that is to be killed may hold the lock of its record; it is held for milliseconds."""
 REFUSED = 75
 """Exit code of a child whose record belongs to another incarnation (EX_TEMPFAIL)."""
 
@@ -478,6 +480,7 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
         observation: what the verdict was reached on; None: the incarnation is observed now.
     """
     now, observation = observer.clock.utc(), observation or observer.observe(identity)
+    _free_record(observer, identity)
     recorded = {"verdict": reason, "pid_ticks": observation.pid_ticks, "beat_age": observation.beat_age,
                 "seen_at": now, **(evidence or {})}
     if identity.host == observer.machine.host and identity.boot_id != observer.machine.boot_id:
@@ -495,6 +498,18 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
     # Not durable by name: a living process reads the new record at once, and a power cut leaves no process. After one,
     # the incarnation is found to be of another boot, and fenced again.
     return observer.store.update(Identity, identity.key, crashed, named=False)
+
+
+def _free_record(observer: Observer, identity: Identity) -> None:
+    """Kill an incarnation that stands still while it holds its own record's lock: its fence would wait without end."""
+    here = observer.machine
+    is_same_kernel = (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
+    if not (identity.pid and identity.start_ticks and is_same_kernel and identity.spawn_deadline is None):
+        return
+    process = observer.processes.probe(identity.pid)
+    is_alive = process is not None and process.ticks == identity.start_ticks and not process.zombie
+    if is_alive and observer.store.is_locked(Identity, identity.key, RECORD_LOCK_SECONDS):
+        observer.processes.send(identity.pid, identity.start_ticks, signal.SIGKILL)
 
 
 def kill_incarnation(observer: Observer, fenced: Identity, grace: float, *, at_once: bool = False) -> list[ProcessId]:

@@ -56,10 +56,12 @@ def test_an_agent_pushes_only_if_its_profile_says_so(place: Place, may: bool) ->
         (place.home / "config.toml").write_text("[sandbox]\npush = true\n")
     before = git(remote, "rev-parse", "main")
     graph = place.graph(Node("pusher", command=(
+        "git config core.fsync > fsync.txt; "
         "git fetch origin && echo x > x.txt && git add -A && git commit -qm x && git push origin HEAD:main || "
         "echo refused > refused.txt")))
     assert place.finish(place.launch(graph, "r1", GARRISON_SANDBOX="none")) == 0, place.logs()
     assert (git(remote, "rev-parse", "main") != before) is may
+    assert git(place.repo, "show", "main:fsync.txt") == "committed,loose-object,reference"
     assert (git(place.repo, "show", "main:refused.txt", check=False) == "refused") is not may
 
 

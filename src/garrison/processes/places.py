@@ -41,18 +41,21 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
                  setup_home=None if role is Role.SETUP else setup / "home")
 
 
-def push_variables(runtime: Runtime, launch: Launch, agent: str) -> dict[str, str]:
-    """Return variables that leave an agent's git no address to push to and no credential helper.
+def git_variables(runtime: Runtime, launch: Launch, agent: str) -> dict[str, str]:
+    """Return settings of an agent's git where it works on the repository's own git directory, as variables.
 
-    Empty where its profile has `push = true`, or where its private git directory says so already. Only for agents that
-    work on the repository's own git directory; they could unset the variables: a habit is stopped, no intent.
+    What it commits survives a power cut once it has landed. It has no address to push to and no credential helper,
+    unless its profile has `push = true`: it could unset the variables, so that stops a habit, no intent. Empty where
+    its private git directory says so already; what is collected from that is synced.
     """
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
-    if rights.push or choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP:
+    if choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP:
         return {}
-    settings = [("push.default", "nothing"), ("credential.helper", "")]
-    for remote, address in Git(Path(launch.repo), home=runtime.home).remotes().items():
-        settings.append((f"url.{NO_PUSH}.insteadOf", address) if address else (f"remote.{remote}.pushurl", NO_PUSH))
+    settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch")]
+    if not rights.push:
+        settings += [("push.default", "nothing"), ("credential.helper", "")]
+        for remote, address in Git(Path(launch.repo), home=runtime.home).remotes().items():
+            settings.append((f"url.{NO_PUSH}.insteadOf", address) if address else (f"remote.{remote}.pushurl", NO_PUSH))
     return to_variables(settings)
 
 

@@ -25,7 +25,7 @@ from garrison.errors import GarrisonError
 from garrison.processes.control_graph import CONTROL_KINDS
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
-from garrison.processes.places import node_place, push_variables
+from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits, collect_commits, undo_foreign_move
 from garrison.records import atomic, record, signals
@@ -94,7 +94,7 @@ class Orchestrator:
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)
         self.channel = self._open_channel(folder)
         environment = {**runtime.environ, **self.git.author(self.worktree),  # the agent's own commits need an author
-                       **push_variables(runtime, launch, task.agent)}
+                       **git_variables(runtime, launch, task.agent)}
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,

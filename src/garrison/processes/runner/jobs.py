@@ -18,7 +18,7 @@ from garrison.agents.base import Assignment
 from garrison.errors import Shortage
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
-from garrison.processes.places import node_place, push_variables
+from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
@@ -235,7 +235,7 @@ class ValidatorJob:
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
-        environment |= push_variables(runtime, launch, agent or "")
+        environment |= git_variables(runtime, launch, agent or "")
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
                                 controllers=((incarnation.key.full, "judges by your verdict"),))
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())

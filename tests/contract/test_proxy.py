@@ -398,6 +398,24 @@ def test_an_api_that_is_away_is_an_error_in_its_own_form(tmp_path: Path) -> None
         assert proxy.usage == []
 
 
+def test_an_answer_before_the_end_of_the_request_reaches_the_client(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, \
+            serving(tmp_path, apis=(anthropic(f"http://127.0.0.1:{server.getsockname()[1]}"),)) as proxy:
+        def refuse() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(b"HTTP/1.1 413 Too Long\r\nContent-Length: 8\r\n\r\ntoo long")
+                time.sleep(0.3)
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        answer = proxy.ask("POST", "/anthropic/v1/messages", b"x" * (8 << 20))
+        thread.join()
+        assert (status_of(answer), answer[-8:]) == (413, b"too long")
+        assert proxy.usage == []
+
+
 def test_calls_share_a_connection_to_the_api(tmp_path: Path) -> None:
     with Web(plain(b'{"type": "message", "usage": {"input_tokens": 1}}')) as web, \
             serving(tmp_path, apis=(anthropic(web.url),)) as proxy:

@@ -150,7 +150,7 @@ class Relay:
     async def _receive(self) -> None:
         self.http.receive_data(await self.client.reader.read(_CHUNK))
 
-    async def _read_body(self) -> bytes | None:
+    async def read_body(self) -> bytes | None:
         """Return the next part of the request's body; None at its end."""
         while True:
             event = self.http.next_event()
@@ -161,11 +161,12 @@ class Relay:
             if event is not h11.NEED_DATA:
                 raise _Gone
             if self.http.they_are_waiting_for_100_continue:
-                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
             async with asyncio.timeout(self.access.patience.body):
                 await self._receive()
 
-    async def _send(self, event: h11.Event) -> None:
+    async def send(self, event: h11.Event) -> None:
+        """Send the client a part of the response."""
         data = self.http.send(event)
         if data:
             self.client.writer.write(data)
@@ -181,9 +182,9 @@ class Relay:
         kind = b"application/json" if refused.api else b"text/plain; charset=utf-8"
         headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         with contextlib.suppress(h11.LocalProtocolError):
-            await self._send(h11.Response(status_code=refused.status, headers=headers, reason=b"Refused"))
-            await self._send(h11.Data(data=body))
-            await self._send(h11.EndOfMessage())
+            await self.send(h11.Response(status_code=refused.status, headers=headers, reason=b"Refused"))
+            await self.send(h11.Data(data=body))
+            await self.send(h11.EndOfMessage())
         await self._drain_client()
 
     async def _drain_client(self) -> None:
@@ -216,7 +217,7 @@ class Relay:
     async def _serve_tunnel(self, target: Target) -> None:
         upstream = await self._open(target)
         try:
-            await self._send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+            await self.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
             early = await self._check_name(target)
             if early:
                 upstream.writer.write(early)
@@ -390,12 +391,13 @@ class _Exchange:
 
     async def _upload(self, *, limited: bool) -> None:
         relay = self.relay
-        while (data := await relay._read_body()) is not None:
-            self._sent += len(data)
-            if limited and self._sent > MAX_BODY:
-                raise _Gone
-            await self._send(h11.Data(data=data))
-        await self._send(h11.EndOfMessage())
+        with contextlib.suppress(UpstreamFailed):  # it may have answered before it closed the connection
+            while (data := await relay.read_body()) is not None:
+                self._sent += len(data)
+                if limited and self._sent > MAX_BODY:
+                    raise _Gone
+                await self._send(h11.Data(data=data))
+            await self._send(h11.EndOfMessage())
 
     async def _watch_client(self) -> bool:
         """Return True once the client has left; False if it sends its next request before the answer."""
@@ -412,6 +414,8 @@ class _Exchange:
                     await self.upstream.writer.drain()
         except h11.LocalProtocolError as error:  # the client's body does not fit its header
             raise _Gone from error
+        except (OSError, TimeoutError) as error:
+            raise UpstreamFailed("the server takes no more of the request") from error
 
     async def _download(self, api: ApiName | None) -> None:
         """Pass the response on."""
@@ -431,7 +435,7 @@ class _Exchange:
             fields = dict(headers)
             self._reader = ResponseReader(api, fields.get(b"content-type", b"").decode("latin-1"),
                                           fields.get(b"content-encoding", b"").decode("latin-1"))
-        await self.relay._send(h11.Response(status_code=response.status_code, reason=response.reason, headers=[
+        await self.relay.send(h11.Response(status_code=response.status_code, reason=response.reason, headers=[
             *end_to_end(headers), *_framing(headers)]))
         try:
             await self._download_body()
@@ -447,13 +451,13 @@ class _Exchange:
             event = self.http.next_event()
             if isinstance(event, h11.EndOfMessage):
                 self._complete()
-            await self.relay._send(h11.Data(data=data))
+            await self.relay.send(h11.Data(data=data))
             if event is h11.NEED_DATA:
                 event = await self._next_event()
         if not isinstance(event, h11.EndOfMessage):
             raise _Gone
         self._complete()
-        await self.relay._send(h11.EndOfMessage())
+        await self.relay.send(h11.EndOfMessage())
 
     def _complete(self) -> None:
         """Have the call counted before the client knows that it is over."""

@@ -60,7 +60,9 @@ def proxies() -> list[int]:
 
 
 def mine(place: Place) -> list[int]:
-    return [pid for pid in proxies() if str(place.home).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    """Return the proxies of the run; that of its pre-flight is another one."""
+    folder = f"\0{place.home}/runs/r1\0".encode()
+    return [pid for pid in proxies() if folder in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("mode", ["none", "bubblewrap"])

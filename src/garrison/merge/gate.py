@@ -189,7 +189,8 @@ class GateRun:
         rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
         mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
-        return network.prepare(rights, mode, env, NetworkUser(self.home, run, name, 1, self.folder))
+        user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
+        return network.prepare(rights, mode, env, user)
 
     def _place(self, stage: str, env: Mapping[str, str]) -> Place | None:
         """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that

@@ -12,7 +12,12 @@ from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
 from garrison.processes.rescue_refs import restore_worktree
 from garrison.system.git import Git, GitError
-from garrison.system.worktree_files import complete_worktree, count_lfs_pointers
+from garrison.system.worktree_files import (
+    complete_worktree,
+    count_lfs_pointers,
+    hide_setup_output,
+    setup_key,
+)
 from support import git, make_repository
 
 FILE = ("-c", "protocol.file.allow=always")
@@ -261,3 +266,26 @@ def test_a_pipe_in_place_of_a_settings_file_blocks_neither_commit_nor_snapshot(t
         (tmp_path / "repo" / "calc.py").write_text(f"changed = {act.__name__!r}\n")
         assert act(tmp_path / "repo", "Change") is not None
         assert not pipe.exists()
+
+
+def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(repo: Path, tmp_path: Path) -> None:
+    tree, mine = tree_of(repo), tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("linked", "plain"):
+        (tree / name).mkdir()
+        (tree / name / "output").touch()
+    (tree / "linked/.gitignore").symlink_to(mine)
+    os.mkfifo(tree / "package.json")
+    (tree / "uv.lock").symlink_to("/dev/zero")
+    (tree / "Cargo.lock").symlink_to("Cargo.lock")
+    hide_setup_output(Git(repo), tree)
+    assert mine.read_text() == "mine"
+    assert (tree / "plain/.gitignore").read_text() == "\n*\n"
+    assert setup_key("true", tree) == setup_key("true", repo)
+    (tree / ".gitattributes").write_text("*.bin filter=lfs\n")
+    (tree / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    git(tree, "-c", "filter.lfs.clean=cat", "add", "a.bin", ".gitattributes")
+    assert count_lfs_pointers(Git(repo), tree) == 1
+    (tree / "a.bin").unlink()
+    os.mkfifo(tree / "a.bin")
+    assert count_lfs_pointers(Git(repo), tree) == 0

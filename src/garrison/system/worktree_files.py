@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
               "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
               "Gemfile.lock", "composer.lock")
 """Files whose change makes set-up run again, unless the run names others."""
+_MAX_LOCK_FILE = 64 << 20
+"""Bytes of a lock file that count for the key of a set-up."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _IGNORE_EVERYTHING = "\n*\n"
 
@@ -88,11 +92,20 @@ def count_lfs_pointers(git: Git, tree: Path) -> int:
 
 
 def _is_pointer(path: Path) -> bool:
+    return _read_plain(path, len(_POINTER)) == _POINTER
+
+
+def _read_plain(path: Path, limit: int) -> bytes | None:
+    """Return up to `limit` bytes of a file that an agent may have replaced; None if it is absent or no plain file.
+
+    A link is not followed, and a pipe does not block.
+    """
     try:
-        with path.open("rb") as file:
-            return file.read(len(_POINTER)) == _POINTER
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123  # a descriptor
+        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
@@ -104,18 +117,30 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
                      "--no-empty-directory", "-z", cwd=tree).out.split("\0")
     hidden = [name for name in listed if name.endswith("/")]
     for name in hidden:
-        with (tree / name / ".gitignore").open("a") as file:
-            file.write(_IGNORE_EVERYTHING)
+        _append(tree / name / ".gitignore", _IGNORE_EVERYTHING)
     return hidden
+
+
+def _append(path: Path, text: str) -> None:
+    """Append to a file, but to no link or pipe, which code of the branch may have left there."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            return
+        raise
+    with open(descriptor, "a") as file:  # noqa: PTH123  # a descriptor
+        file.write(text)
 
 
 def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
     """Return the key of a set-up by `command` in `tree` as it is now; `lock_files` are paths below the tree."""
     digest = hashlib.sha256(command.encode())
     for name in lock_files or LOCK_FILES:
-        path = tree / name
-        if path.is_file():
-            digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
+        content = _read_plain(Path(os.path.realpath(tree / name)), _MAX_LOCK_FILE)
+        if content is not None:
+            digest.update(b"\0" + name.encode() + b"\0" + content)
     return digest.hexdigest()
 
 

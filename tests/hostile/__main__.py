@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hostile.aftermath import TRAPS, spring, wrong
 from hostile.cases import CASES
+from hostile.tables import PAGE, fill
 from hostile.trial import objections, run
 from hostile.world import Confinement, why_impossible
 
@@ -26,7 +27,11 @@ def main() -> int:
     parser.add_argument("--case", default="", metavar="WORD", help="only cases whose name contains it")
     parser.add_argument("--output", action="store_true", help="print what each case printed")
     parser.add_argument("--traps", action="store_true", help="what agents leave behind, rather than what they do")
+    parser.add_argument("--tables", action="store_true", help="write the tables of docs/security.md, and try nothing")
     given = parser.parse_args()
+    if given.tables:
+        PAGE.write_text(fill(PAGE.read_text()))
+        return 0
     confinement = Confinement[given.confinement.upper()]
     if reason := why_impossible(confinement):
         print(f"not tried: {reason}", file=sys.stderr)

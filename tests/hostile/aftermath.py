@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hostile.cases import Gap
 from hostile.trial import FIRST_EDITION
 from hostile.world import RUN, Confinement, World
 from support import Node, git, processes
@@ -33,7 +34,7 @@ class Trap:
     name: str
     script: str
     closed: Callable[[World, str], bool]
-    landlock_gap: str = ""
+    landlock_gap: Gap | None = None
     refused_by: str = ""
     """What refuses it without a sandbox, since the first edition or before."""
     always: bool = False
@@ -144,12 +145,12 @@ TRAPS = (
          PLANT + nested("own") + f"git -C own config core.worktree $PWD; echo \"gitdir: $PWD/own/.git\" > .git; {SHOW}",
          touched),
     Trap("makes its .git file name the user's repository", "echo \"gitdir: $R/.git\" > .git; echo evil >> notes.txt",
-         main_moved),
+         main_moved, Gap.REPOSITORY),
     Trap("makes its branch a symbolic ref to main",
          "git symbolic-ref refs/heads/garrison/$RUN/$NODE refs/heads/main; echo evil >> notes.txt; "
-         "git commit -qam 'Not a landing'", main_moved),
+         "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
     Trap("checks out main and commits there", "git checkout -q --ignore-other-worktrees main; echo evil >> notes.txt; "
-         "git commit -qam 'Not a landing'", main_moved),
+         "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
     Trap("replaces its worktree by a link to the user's checkout",
          "t=$PWD; cd /; mv $t $t.old; ln -s $R $t; test -L $t && echo evil > $t/evil.txt", checkout_changed),
     Trap("reports a link to a secret as its result", "ln -sf $U/.config/app/state.json $GARRISON_RESULT_FILE", told),
@@ -175,8 +176,9 @@ TRAPS = (
 
 
 def spring(confinement: Confinement, traps: Sequence[Trap]) -> Iterator[tuple[Trap, bool]]:
-    """Yield each trap and whether it closed: each in a run of its own without a sandbox, else all in one."""
-    groups = [[trap] for trap in traps] if confinement is Confinement.NONE else [list(traps)]
+    """Yield each trap and whether it closed: each in a run of its own where some do, else all in one."""
+    is_whole = confinement not in (Confinement.NONE, Confinement.LANDLOCK)
+    groups = [list(traps)] if is_whole else [[trap] for trap in traps]
     for group in groups:
         with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
             Path(folder).chmod(0o755)

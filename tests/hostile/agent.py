@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 ORDERS = Path(".orders").absolute()
-MOST_SECONDS = 15
+MOST_SECONDS = int(os.environ.get("GARRISON_ORDER_SECONDS", "15"))
 
 
 def obey(order: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -35,6 +35,17 @@ class Group(StrEnum):
     MACHINE = "the machine"
 
 
+class Gap(StrEnum):
+    """What Landlock does not hold; `garrison.sandbox.landlock.GAPS` tells it to users."""
+
+    READ = "files that the user may read can be read"
+    REPOSITORY = "the repository's git directory can be written"
+    SHOWN = "processes outside and shared memory can be seen"
+    SOCKETS = "servers behind Unix sockets can be reached"
+    DEVICES = "root may read devices"
+    TRACE = "limits of processes outside can be changed"
+
+
 @dataclass(frozen=True)
 class Case:
     """One attack."""
@@ -50,7 +61,7 @@ class Case:
     """Shell for the user, outside, that makes room for the next case."""
     ruins: bool = False
     """The world is of no further use once it succeeded."""
-    landlock_gap: str = ""
+    landlock_gap: Gap | None = None
     """Why Landlock alone does not hold it."""
     refused_by: str = ""
     """What refuses it without a sandbox."""
@@ -441,7 +452,35 @@ _MACHINE = (
         needs=lambda world: world.terminal == "tmux"),
 )
 
-CASES: tuple[Case, ...] = (*_REFS, *_PLANTED, *_RECORDS, *_PROCESSES, *_FILES, *_NETWORK, *_MACHINE)
+LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
+    Gap.READ: (
+        "reads ~/.ssh/id_ed25519", "reads ~/.aws/credentials", "reads ~/.netrc", "reads ~/.git-credentials",
+        "reads ~/.config/gh/hosts.yml", "reads ~/.claude/.credentials.json", "reads ~/.docker/config.json",
+        "reads ~/.gnupg/private-keys-v1.d/key", "reads ~/.bash_history", "reads ~/.local/share/keyrings/login.keyring",
+        "reads ~/projects/other/notes.txt", "reads a secret through a symbolic link in its tree", "reads /etc/shadow",
+        "reads ssh host keys and sudoers", "reads another program's temporary file", "reads a sibling's output",
+        "reads the web page's tokens", "walks through its parents' roots"),
+    Gap.REPOSITORY: (
+        "moves main with update-ref", "moves main by writing its file", "moves a branch in packed-refs",
+        "moves a sibling's branch", "makes its branch a symbolic ref to another", "replaces a commit",
+        "writes a note on the user's commit", "truncates the reflog of main",
+        "prunes objects that nothing refers to yet", "deletes an object", "damages an object", "adds alternates",
+        "locks main"),
+    Gap.SHOWN: (
+        "reads the command line of all programs", "reads System V shared memory",
+        "reads another program's file in /dev/shm", "plants a file in /dev/shm"),
+    Gap.TRACE: ("limits another program",),
+    Gap.SOCKETS: (
+        "connects to the docker socket", "connects to D-Bus", "connects to the ssh agent",
+        "takes the ssh agent from its environment"),
+    Gap.DEVICES: ("opens a disk, the kernel's log or memory",),
+}
+"""What Landlock does not hold: seen to succeed there."""
+_GAP_OF = {name: gap for gap, names in LANDLOCK_GAPS.items() for name in names}
+
+CASES: tuple[Case, ...] = tuple(
+    replace(case, landlock_gap=_GAP_OF.get(case.name))
+    for case in (*_REFS, *_PLANTED, *_RECORDS, *_PROCESSES, *_FILES, *_NETWORK, *_MACHINE))
 
 
 def reachable_setuid(world: World) -> bool:

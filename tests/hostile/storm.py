@@ -75,9 +75,9 @@ def storm(seed: int, confinement: Confinement) -> tuple[int, list[str]]:
         trap = dice.choice([trap for trap in TRAPS if trap.closed not in (told, escapes_shown)])
         if (world.tree() / ".orders").exists():
             world.attack(settings_of(world, HOSTILE) + trap.script)
-            (world.tree() / ".orders").mkdir(exist_ok=True)
-            (world.tree() / ".orders/end").touch()
         while child.poll() is None and time.monotonic() < end + 60:
+            if (world.tree() / ".orders").is_dir():  # a later attempt waits for orders, too
+                (world.tree() / ".orders/end").touch()
             time.sleep(0.1)
         if child.poll() is None:
             wrong.append(f"the run does not end after: {trap.name}")
@@ -93,7 +93,8 @@ def landed(world: World, honest: list[Node]) -> bool:
 def standing(world: World) -> dict[str, object]:
     """Return what no agent may change, honest or not."""
     git = world.repo / ".git"
-    return {"user": world.files(world.user), "gate": world.file(world.gate), "remote": world.files(world.remote),
+    return {"user": world.files(world.user, ".local/state"), "gate": world.file(world.gate),
+            "remote": world.files(world.remote),
             "hooks": world.files(git / "hooks"), "info": world.files(git / "info"),
             "config": world.file(git / "config"), "stash": world.git("stash", "list"), "head": world.file(git / "HEAD"),
             "others": {name: value for name, value in world.refs().items() if "garrison" not in name

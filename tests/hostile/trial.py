@@ -94,7 +94,7 @@ def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
 
 def _changes(world: World, untouched: dict[str, object], last: Attempt, spoilt: bool) -> str:
     """Return what changed that no agent may change, though no case was seen to succeed."""
-    if not untouched or last.succeeded:
+    if not untouched or last.succeeded or world.confinement is Confinement.LANDLOCK:
         return ""
     if spoilt:
         return f"something of the run died of it:\n{world.logs()}"

@@ -24,6 +24,7 @@ from pathlib import Path
 from hostile.services import SHM_KEY
 from support import DEADLINE, Node, Place, git, make_repository, stat, wait_for
 
+os.environ.setdefault("GARRISON_SANDBOX", "none")  # for programs other than pytest; a world states its own
 HERE = Path(__file__).parent
 CHECKOUT = Path(os.environ.get("HOSTILE_CHECKOUT", HERE.parents[1]))
 """The checkout whose garrison is attacked: this one, or by word an older edition."""
@@ -105,7 +106,7 @@ def make_environment(folder: Path, program: Path) -> Path:
 class World(Place):
     """One run with a hostile and an honest agent, and everything around it that could be harmed."""
 
-    def __init__(self, root: Path, confinement: Confinement, hostile: str = "") -> None:
+    def __init__(self, root: Path, confinement: Confinement, hostile: str = "", **env: str) -> None:
         make_repository(root / "repo")
         self.confinement = confinement
         self.secret = f"secret-{secrets.token_hex(8)}"
@@ -113,7 +114,7 @@ class World(Place):
         self.services: subprocess.Popen[bytes] | None = None
         self.orders = 0
         self.most_memory = 0
-        super().__init__(root, env={"GARRISON_SANDBOX": confinement.setting, "GARRISON_RESCAN": "0.3"})
+        super().__init__(root, env={"GARRISON_SANDBOX": confinement.setting, "GARRISON_RESCAN": "0.3", **env})
         self.enter: list[str] = []
         if confinement is Confinement.UNPRIVILEGED:
             self.enter = become_nobody()
@@ -155,6 +156,8 @@ class World(Place):
             path = self.user / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("# the user's own\n")
+        if (Path.home() / ".rustup").is_dir():
+            (self.user / ".rustup").symlink_to(Path.home() / ".rustup")
         (self.user / ".gitconfig").write_text("[user]\n\tname = A User\n\temail = user@example.org\n")
         self.gate.write_text("test -f calc.py\n")
         self.others.mkdir()
@@ -286,7 +289,7 @@ class World(Place):
     def services_pid(self) -> int:
         return int.from_bytes((self.others / "ready").read_bytes()[:4], sys.byteorder)
 
-    def attack(self, script: str) -> str:
+    def attack(self, script: str, seconds: float = 30) -> str:
         """Have the hostile agent run a shell script; return what it printed ('' if it died of it)."""
         folder = self.tree() / ".orders"
         settings = "".join(f"{name}='{value}'; export {name}\n" for name, value in self.variables().items())
@@ -297,7 +300,7 @@ class World(Place):
         order = part.rename(part.with_suffix(".sh"))
         self.orders += 1
         with contextlib.suppress(AssertionError):
-            wait_for("the order", lambda: order.with_suffix(".done").exists() or not folder.exists(), 30)
+            wait_for("the order", lambda: order.with_suffix(".done").exists() or not folder.exists(), seconds)
         try:
             return order.with_suffix(".out").read_text(errors="replace")
         except OSError:

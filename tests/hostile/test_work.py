@@ -1,0 +1,92 @@
+"""What honest agents need goes on inside: package managers, compilers, servers, tests. git has tests of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hostile.trial import opened
+from hostile.world import RUN, Confinement, World, why_impossible
+from support import DEADLINE, Node
+
+WHEEL = """$PY - <<'END'
+import zipfile
+with zipfile.ZipFile("hello-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("hello.py", "print('works')\\n")
+    wheel.writestr("hello-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: hello\\nVersion: 1.0\\n")
+    wheel.writestr("hello-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+    wheel.writestr("hello-1.0.dist-info/RECORD", "")
+END
+"""
+WORK = {
+    "a virtual environment and pip": ("python3", WHEEL + "$PY -m venv v && v/bin/pip install -q --no-index ./hello-1.0-"
+                                      "py3-none-any.whl && v/bin/python -c 'import hello'"),
+    "npm install": ("npm", "mkdir -p p && echo '{\"name\": \"p\", \"version\": \"1.0.0\", \"main\": \"i.js\"}' "
+                    "> p/package.json && echo \"console.log('works')\" > p/i.js && echo '{\"name\": \"q\"}' "
+                    "> package.json && npm install --offline --no-audit ./p > npm.log 2>&1 && "
+                    "node -e \"require('p')\""),
+    "pytest -n 4": ("python3", "mkdir -p t && printf 'import pytest\\n@pytest.mark.parametrize(\"n\", range(8))\\n"
+                    "def test_it(n, tmp_path):\\n    (tmp_path / \"x\").write_text(\"x\")\\n' > t/test_it.py && "
+                    "$PY -m pytest -q -n 4 -p no:cacheprovider --rootdir t t && echo works"),
+    "cargo": ("cargo", "cargo init -q --vcs none --name hello rust && cd rust && cargo run -q --offline && echo works"),
+    "go": ("go", "mkdir -p g && cd g && printf 'package main\\nfunc main() { println(\"works\") }\\n' > main.go && "
+           "go run main.go"),
+    "javac and java": ("javac", "printf 'class A { public static void main(String[] a) "
+                       "{ System.out.println(\"works\"); } }' > A.java && javac A.java && java -XX:+UseSerialGC A"),
+    "make and cc": ("cc", "printf '#include <stdio.h>\\nint main() { puts(\"works\"); }\\n' > a.c && "
+                    "printf 'a: a.c\\n\\tcc -o a a.c\\n' > Makefile && make -s && ./a"),
+    "a pseudo terminal": ("script", "script -qec 'test -t 1 && echo works' /dev/null"),
+    "a lock, a pipe and a temporary file": ("flock", "mkfifo q && (echo works > q &) && flock lock cat q && "
+                                            "t=$(mktemp) && test -w $t && rm q"),
+    "a database file": ("python3", "$PY -c \"import sqlite3; c = sqlite3.connect('x.db'); "
+                        "c.execute('pragma journal_mode=wal'); c.execute('create table t(x)'); print('works')\""),
+    "multiprocessing with shared memory": ("python3", "$PY -c \"import multiprocessing as m; "
+                                           "import multiprocessing.shared_memory as s; "
+                                           "x = s.SharedMemory(create=True, size=9); "
+                                           "x.close(); x.unlink(); "
+                                           "m.Queue(); print('works')\""),
+    "a debugger on its own child": ("strace", "strace -f -o trace true && echo works"),
+}
+"""Kind of work → (program that it needs, shell that prints `works`)."""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    if reason := why_impossible(Confinement.BUBBLEWRAP):
+        pytest.skip(reason)
+    with opened(Confinement.BUBBLEWRAP, GARRISON_ORDER_SECONDS="200") as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WORK)
+def test_work_goes_on_inside(world: World, kind: str) -> None:
+    program, script = WORK[kind]
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    output = world.attack(f"mkdir -p work && cd work && {script}", seconds=220)
+    assert output.strip().endswith("works"), output
+
+
+@pytest.mark.slow
+def test_three_agents_at_once_have_a_server_on_the_same_port() -> None:
+    if reason := why_impossible(Confinement.BUBBLEWRAP):
+        pytest.skip(reason)
+    serve = ("{ python3 -m http.server --bind 127.0.0.1 3000 > /dev/null 2>&1 & }; echo NAME > name.txt; "
+             "for n in $(seq 50); do sleep 0.2; python3 -c \"import urllib.request as u; print(u.urlopen("
+             "'http://127.0.0.1:3000/name.txt').read().decode())\" > got && break; done; sleep 4; "
+             "test \"$(head -1 got)\" = NAME; rm name.txt got")
+    with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
+        world = World(Path(folder), Confinement.BUBBLEWRAP)
+        try:
+            nodes = [Node(name, command=f"set -e; {serve.replace('NAME', name)}; echo {name} > {name}.txt")
+                     for name in ("one", "two", "three")]
+            child = world.open(nodes=nodes)
+            assert child.wait(DEADLINE) == 0, world.logs()
+            assert {node["status"] for node in world.nodes(RUN).values()} == {"validated"}
+        finally:
+            world.close()

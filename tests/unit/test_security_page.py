@@ -1,0 +1,22 @@
+"""docs/security.md says how many attacks succeed in each mode; the data of the cases says it, too."""
+
+from __future__ import annotations
+
+from garrison.sandbox.place import Mode, Network
+from hostile.cases import CASES
+from hostile.tables import PAGE, fill
+
+
+def test_the_tables_are_those_of_the_cases() -> None:
+    text = PAGE.read_text()
+    assert text == fill(text), "run: .venv/bin/python -m tests.hostile --tables"
+
+
+def test_the_page_names_each_mode_and_network() -> None:
+    text = PAGE.read_text()
+    assert not [word for word in (*Mode, *Network) if f"`{word}`" not in text and f'"{word}"' not in text]
+
+
+def test_each_case_has_a_name_of_its_own() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names) >= 60

@@ -24,6 +24,8 @@ ALLOWED = {
     "system/failpoint.py:kill": (1, "itself, for tests"),
     "system/jobs.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
     "pipeline/handlers/tool.py:kill": (2, "`Job.kill`"),
+    "sandbox/collect.py:kill": (1, "a child of its own that is not reaped: git that reads what an agent left"),
+    "sandbox/escape_attempts.py:kill": (1, "a child of its own caller, from inside a sandbox, to see that it cannot"),
     "workflow/builtin_tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
     "system/processes.py:kill": (1, "itself: its starter is gone"),

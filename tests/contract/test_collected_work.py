@@ -13,11 +13,11 @@ from garrison.processes import snapshots
 from garrison.processes.worktree import (
     OrphanedWorktree,
     Worktree,
-    adopt_commits,
     collect_commits,
     lend_worktree,
     save_and_remove,
     save_worktree,
+    undo_foreign_move,
 )
 from garrison.records.run import Task
 from garrison.sandbox.collect import enter
@@ -133,7 +133,11 @@ def test_commits_that_cannot_be_on_the_branch_are_saved(repo, node):
     reason = collect_commits(node.git, node.path, "run", "node", 1)
     assert "refs/garrison/rescue/run/node/1-branch" in reason
     assert git(repo, "log", "-1", "--format=%s", "refs/garrison/rescue/run/node/1-branch") == "a"
-    assert adopt_commits(node.git, node.path, BRANCH).startswith("it left its branch")
+    assert tip(repo) != tip_of_main(repo), "somebody else's commit is not overwritten"
+    assert "was moved to" in undo_foreign_move(node.git, TASK, node.path, BRANCH)
+    assert collect_commits(node.git, node.path, "run", "node", 1) == ""
+    assert git(repo, "log", "-1", "--format=%s", BRANCH) == "a"
+    assert git(repo, "log", "-1", "--format=%s", "refs/garrison/rescue/run/node/1-moved") == "theirs"
 
 
 def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):

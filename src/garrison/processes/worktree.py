@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,6 @@ from garrison.records import atomic
 from garrison.records.run import CONTINUE
 from garrison.sandbox.collect import collect, collect_side_work, enter
 from garrison.sandbox.git_view import GitView
-from garrison.sandbox.untrusted import UnsafeFile
 from garrison.system import disk_space
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -72,9 +71,12 @@ def collect_what_can_be(git: Git, worktree: Path, run: str, node: str, attempt: 
 
 def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) -> None:
     """Save what a confined agent has on other branches of its own and in its stash, before its view is removed."""
-    with suppress(UnsafeFile):
+    try:
         for commit in collect_side_work(GitView(git, worktree)):
             git.save_commit(commit, rescue_stem(run, node, attempt, "other"))
+    except GarrisonError as error:  # what git refuses there keeps nothing from being removed
+        if disk_space.reports_no_space(str(error)):
+            raise
 
 
 @contextmanager

@@ -264,14 +264,15 @@ class _Collection:
             failpoint.here("collect:moved")
             if not self._is_gone:  # else it is made again, from the branch
                 self._follow(folder, objection)
-        self.state.seen, self.state.pending = self.private.stamp, ""
-        self.view.write_state(self.state)
+        if not objection:  # else looked at again: the branch may be moved back
+            self.state.seen, self.state.pending = self.private.stamp, ""
+            self.view.write_state(self.state)
         return Collected(True, objection, self.private.branch if objection else "")
 
     def _follow(self, folder: Path, objection: str) -> None:
         self._follow_head(objection)
         failpoint.here("collect:followed")
-        if self.private.head and self.git.head(self.view.worktree) == self.private.head:
+        if self.private.head and self.git.head(self.view.worktree) == self.private.head and not objection:
             self._follow_operation()
             self._follow_index(folder)
         failpoint.here("collect:indexed")
@@ -341,7 +342,10 @@ class _Collection:
         state.pending = new
         self.view.write_state(state)
         failpoint.here("collect:pending")
-        if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits"):
+        # By the worktree's own git directory: the log of its HEAD has the commit then, too, as if made there.
+        where = None if self._is_gone else self._where
+        if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits",
+                                   extra=where):
             raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile")
         state.tip = new
         return ""
@@ -354,7 +358,9 @@ class _Collection:
         A branch of the view alone does not exist in the repository: HEAD is detached at its commit.
         """
         branch, private = self.state.branch, self.private
-        if private.is_on_branch and not objection:
+        if objection:
+            return
+        if private.is_on_branch:
             if self._real_tip() == private.branch and self.git.current_branch(self.view.worktree) != branch:
                 self.git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", extra=self._where)
         elif private.head and (self.git.head(self.view.worktree) != private.head

@@ -383,7 +383,7 @@ class Orchestrator:
         if unresolved:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(unresolved)}", outcome.exit_code)
         branch = self.incarnation.identity.branch or ""
-        if outcome.status == "success" and self.assignment.place is None and (
+        if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
             outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=LOST)
         if outcome.status == "success":
@@ -396,6 +396,11 @@ class Orchestrator:
         if outcome.status == "success":
             self._move_hook("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")
+
+    @property
+    def _is_own_history(self) -> bool:
+        """Return whether the worktree's log has all that its agent did: without a sandbox, or from a git view."""
+        return self.assignment.place is None or GitView(self.git, self.worktree).exists
 
     def _land_on_branch(self) -> str:
         """Bring everything that the agent did to its branch; return '', or why that cannot be."""

@@ -120,6 +120,24 @@ def test_the_namespace_has_nothing_but_the_proxy(api: Web, user: NetworkUser) ->
 
 
 @needs_namespaces
+def test_under_landlock_no_network_is_a_namespace_of_its_own(user: NetworkUser) -> None:
+    """Landlock itself holds TCP, not UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(1)
+        program = ("import socket; s = socket.socket(type=socket.SOCK_DGRAM); "
+                   f"s.sendto(b'leak', ('127.0.0.1', {receiver.getsockname()[1]}))")
+        subprocess.run([sys.executable, "-c", program], check=True)
+        assert receiver.recv(10) == b"leak", "outside it arrives"
+        place = network.prepare(Rights(network=Network.NONE), Mode.LANDLOCK, {}, user)
+        with contextlib.closing(place):
+            assert place.process is None
+            subprocess.run([*place.entry, sys.executable, "-c", program], check=False)
+            with pytest.raises(TimeoutError):
+                receiver.recv(10)
+
+
+@needs_namespaces
 def test_three_programs_listen_on_the_same_port(api: Web, user: NetworkUser) -> None:
     with contextlib.ExitStack() as stack:
         places = [stack.enter_context(prepared(user, api)) for _ in range(3)]

@@ -85,9 +85,10 @@ class NetworkPlace:
 
     def open_in(self, place: Place | None) -> Place | None:
         """Return the place with this network: `confine` starts the tree in the prepared namespace."""
-        if self.client is None or place is None:
+        if place is None:
             return place
-        return replace(place, entry=self.entry, ports=(self.client.listener.getsockname()[1],))
+        ports = (self.client.listener.getsockname()[1],) if self.client is not None else ()
+        return replace(place, entry=self.entry, ports=ports)
 
     @property
     def process(self) -> ProcessId | None:
@@ -128,8 +129,15 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         env: the variables that the tree would have without a sandbox.
     """
     if not needs_proxy(rights, mode, env):
-        hidden = rights.network is Network.NONE and mode is not Mode.NONE
-        return NetworkPlace(withheld=frozenset(key.name for _, key, _ in find_keys(env)) if hidden else frozenset())
+        if rights.network is not Network.NONE or mode is Mode.NONE:
+            return NetworkPlace()
+        withheld = frozenset(key.name for _, key, _ in find_keys(env))
+        # Bubblewrap makes its own; Landlock alone would hold TCP only.
+        namespace = _namespace(mode) if mode is Mode.LANDLOCK else None
+        if namespace is None:
+            return NetworkPlace(withheld=withheld)
+        namespace.listener.close()
+        return NetworkPlace(withheld=withheld, entry=namespace.entry(), namespace=namespace)
     hosts = rights.hosts if rights.network is Network.ALLOW else ()
     parse_rules(hosts)
     namespace = _namespace(mode) if rights.network is Network.ALLOW else None

@@ -60,12 +60,15 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     expect(story).to_contain_text("its agent reported success")
     story.locator("summary").click()
     expect(story.locator("details pre")).to_contain_text("+++ b/work.txt")
+    page.keyboard.press("Escape")  # it covers the card
 
     first = run.asked("/api/runs/r1")["gates"][0]["gate"]
     card.get_by_label("Reason for its next attempt").fill("count from two")
     card.get_by_role("button", name="Reject").click()
     expect(card).to_contain_text("Land attempt 2 (")
+    card.get_by_role("button", name="See why").click()
     expect(story).to_contain_text("Attempt 2 (")
+    page.keyboard.press("Escape")
 
     page.watch.allowed.append("status of 4")
     late = page.evaluate(APPROVE, f"/api/runs/r1/gates/{first}")

@@ -140,6 +140,21 @@ def test_commits_that_cannot_be_on_the_branch_are_saved(repo, node):
     assert git(repo, "log", "-1", "--format=%s", "refs/garrison/rescue/run/node/1-moved") == "theirs"
 
 
+def test_what_an_agent_does_to_its_branch_is_never_a_move_from_elsewhere(repo, node):
+    node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
+    work(node, "echo a > a; git add a; git commit -qm a")
+    for script in ("git checkout -q --detach; git commit -q --allow-empty -m d", "git branch -f garrison/run/node HEAD",
+                   "git commit -q --allow-empty -m e; git branch -f garrison/run/node; git switch -q garrison/run/node",
+                   "git reset -q --hard HEAD~1; git commit -q --allow-empty -m f",
+                   "git commit -q --amend --allow-empty -m g"):
+        work(node, script)
+        assert collect_commits(node.git, node.path, "run", "node", 1) == ""
+        assert undo_foreign_move(node.git, TASK, node.path, BRANCH) == "", script
+    assert git(repo, "log", "-1", "--format=%s", BRANCH) == "g"
+    git(node.path, "commit", "-q", "--allow-empty", "-m", "a person's, in the worktree")
+    assert undo_foreign_move(node.git, TASK, node.path, BRANCH) == ""
+
+
 def test_what_git_refuses_keeps_no_files_from_being_saved(repo, node):
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, f"echo a > a; git add a; git commit -qm a; rm -rf {repo}/.git/objects/??; mkfifo {repo}/.git/x; "

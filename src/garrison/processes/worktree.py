@@ -362,11 +362,14 @@ def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:
     """Move a branch that somebody else moved back to the last commit of its worktree; return why, '' if nobody did.
 
     Commits of a worktree are in the log of its own HEAD, one after another; a move of the branch from elsewhere is not.
+    What was collected from a git view is the agent's own in any case.
     What the branch had is saved under a rescue ref.
     """
     own, tip = git.last_own_commit(worktree, branch), git.branch_tip(branch)
-    if own is None or tip is None or own == tip or git.current_branch(worktree) != branch:
+    collected = view.tip if (view := GitView(git, worktree).read_state()) is not None else ""
+    if own is None or tip in (None, own, collected) or git.current_branch(worktree) != branch:
         return ""
+    own = collected or own  # of a git view it is known, whatever the agent did to its branch there
     ref = git.save_commit(tip, rescue_stem(task.run_id, task.node, task.attempt, "moved"))
     if not git.update_ref(f"refs/heads/{branch}", own, tip, message="garrison: undo a move from elsewhere"):
         return ""

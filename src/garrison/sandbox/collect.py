@@ -344,6 +344,8 @@ class _Collection:
         failpoint.here("collect:pending")
         # By the worktree's own git directory: the log of its HEAD has the commit then, too, as if made there.
         where = None if self._is_gone else self._where
+        if self.private.is_on_branch and not self._is_gone:
+            self._attach_head()
         if not self.git.update_ref(f"refs/heads/{state.branch}", new, real, message="garrison: collect commits",
                                    extra=where):
             raise GarrisonError(f"branch {state.branch} cannot be moved to {new[:10]}: it changed meanwhile")
@@ -357,15 +359,19 @@ class _Collection:
 
         A branch of the view alone does not exist in the repository: HEAD is detached at its commit.
         """
-        branch, private = self.state.branch, self.private
+        private = self.private
         if objection:
             return
         if private.is_on_branch:
-            if self._real_tip() == private.branch and self.git.current_branch(self.view.worktree) != branch:
-                self.git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", extra=self._where)
+            if self._real_tip() == private.branch:
+                self._attach_head()
         elif private.head and (self.git.head(self.view.worktree) != private.head
                                or self.git.current_branch(self.view.worktree) is not None):
             self.git.run("update-ref", "--no-deref", "HEAD", private.head, extra=self._where)
+
+    def _attach_head(self) -> None:
+        if self.git.current_branch(self.view.worktree) != self.state.branch:
+            self.git.run("symbolic-ref", "HEAD", f"refs/heads/{self.state.branch}", extra=self._where)
 
     def _follow_operation(self) -> None:
         """Take over which commits a merge under way joins, so that the next commit concludes it."""

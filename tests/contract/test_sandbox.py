@@ -23,6 +23,8 @@ needs_bubblewrap = pytest.mark.skipif(not machine().bubblewrap, reason=machine()
 needs_landlock = pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
 PATH = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.access(folder, os.X_OK))
 """Search path without folders of other users, which a shell tells apart from those without the program."""
+UNIQUE = f"4242.{os.getpid()}5"
+"""Seconds of a sleep that no other process sleeps."""
 HELD = [pytest.param(Mode.BUBBLEWRAP, marks=needs_bubblewrap), pytest.param(Mode.LANDLOCK, marks=needs_landlock)]
 
 
@@ -233,17 +235,17 @@ def test_a_timeout_ends_what_ignores_term(place: Place) -> None:
 @needs_bubblewrap
 def test_the_end_of_the_command_ends_its_daemons_however_detached(place: Place) -> None:
     mark = "garrison-test-daemon"
-    run(with_mode(place, Mode.BUBBLEWRAP), "setsid sh -c 'env -i sleep 4242 &' & sleep 0.2", GARRISON_LIFE=mark)
-    assert not [pid for pid in all_pids() if b"4242" in read_bytes(pid, "cmdline")]
+    run(with_mode(place, Mode.BUBBLEWRAP), f"setsid sh -c 'env -i sleep {UNIQUE} &' & sleep 0.2", GARRISON_LIFE=mark)
+    assert not [pid for pid in all_pids() if UNIQUE.encode() in read_bytes(pid, "cmdline")]
 
 
 @needs_bubblewrap
 def test_the_death_of_the_outer_process_ends_all(place: Place) -> None:
-    job = start(with_mode(place, Mode.BUBBLEWRAP), "setsid sleep 4343 & sleep 4343 & touch up; wait",
+    job = start(with_mode(place, Mode.BUBBLEWRAP), f"setsid sleep {UNIQUE} & sleep {UNIQUE} & touch up; wait",
                 place.worktree / "log")
     until((place.worktree / "up").exists)
     os.kill(job.pid, signal.SIGKILL)
-    until(lambda: not [pid for pid in all_pids() if b"4343" in read_bytes(pid, "cmdline")])
+    until(lambda: not [pid for pid in all_pids() if UNIQUE.encode() in read_bytes(pid, "cmdline")])
     assert finish(job).exit_code == -9
 
 

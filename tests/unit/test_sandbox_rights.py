@@ -8,7 +8,7 @@ import pytest
 
 from garrison.agents.config_check import check_configuration
 from garrison.errors import UsageError
-from garrison.sandbox.place import DEFAULT_MODE, Mode, Network, Rights, Role
+from garrison.sandbox.place import Mode, Network, Rights, Role
 from garrison.sandbox.rights import read_rights
 
 TEXT = """
@@ -36,7 +36,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_home_without_configuration_has_the_defaults(tmp_path: Path) -> None:
-    assert read_rights(tmp_path, Role.AGENT, "command", ENVIRON) == Rights(mode=DEFAULT_MODE)
+    assert read_rights(tmp_path, Role.AGENT, "command", ENVIRON) == Rights(Mode.AUTO, Network.ALLOW)
+    bare = read_rights(tmp_path, Role.AGENT, "command", {**ENVIRON, "GARRISON_SANDBOX": "none"})
+    assert (bare.mode, bare.network) == (Mode.NONE, Network.OPEN)
 
 
 def test_a_more_specific_table_replaces_keys_of_a_more_general_one(home: Path) -> None:

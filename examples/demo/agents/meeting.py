@@ -1,8 +1,9 @@
 """Waiting for another task of the same run: until it has begun, or until it has landed.
 
-What another agent does is seen where everybody can see it, in the repository: garrison gives each task a branch, and
-the target gets one merge commit for each that lands. A wait is bounded; whoever waits in vain says so and goes on,
-since nothing that follows depends on having met.
+What another agent does is seen in the repository: garrison gives each task a branch, and the target gets one merge
+commit for each that lands. In the sandbox an agent has a git directory of its own, in which nothing of this appears; so
+the demonstration shows its agents the repository's, read-only (GARRISON_DEMO_NEWS). A wait is bounded; an agent that
+waits in vain says so and goes on, since nothing that follows depends on having met.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def wait(agent: str, arguments: Sequence[str]) -> bool:
 
 
 def known(revision: str) -> bool:
-    """Whether git can resolve it in this repository."""
-    command = ["git", "rev-parse", "--quiet", "--verify", revision]
+    """Whether git can resolve it in the repository."""
+    news = os.environ.get("GARRISON_DEMO_NEWS")
+    command = ["git", *([f"--git-dir={news}"] if news else []), "rev-parse", "--quiet", "--verify", revision]
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0

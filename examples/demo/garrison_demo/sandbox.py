@@ -6,6 +6,7 @@ closed terminal, an error), no process is left; a process that had to be killed 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -159,6 +160,10 @@ def counted_interrupts() -> Iterator[Interrupts]:
             signal.signal(signum, handler)
 
 
+NEWS = "news"
+"""Link to the repository's git directory, by which agents in the sandbox are shown what has begun and landed."""
+
+
 def new_folder() -> Path:
     """Create a folder in the temporary directory."""
     return Path(tempfile.mkdtemp(prefix="garrison-demo-")).resolve()
@@ -172,6 +177,10 @@ def create_sandbox(folder: Path, interrupts: Interrupts, variables: Mapping[str,
     git.run("init", "-q", "-b", "main")
     git.run("add", "-A")
     git.run("-c", "user.name=demo", "-c", "user.email=demo@localhost", "commit", "--no-verify", "-qm", "Begin")
+    (folder / NEWS).symlink_to(repo / ".git")
+    (folder / "home").mkdir(mode=0o700)
+    read = ", ".join(json.dumps(str(path)) for path in (DEMO, folder / NEWS))
+    (folder / "home/config.toml").write_text(f"[sandbox]\nread = [{read}]\n")
     return Sandbox(folder, Runtime.real(folder / "home", {**environment(folder), **(variables or {})}), interrupts)
 
 
@@ -183,7 +192,8 @@ def environment(folder: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GARRISON_", "GIT_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, "GARRISON_HOME": str(folder / "home"), "GARRISON_TREES": str(folder / "trees"),
-            "XDG_STATE_HOME": str(folder / "xdg"), "GARRISON_DEMO_CREW": str(DEMO / "agents")}
+            "XDG_STATE_HOME": str(folder / "xdg"), "GARRISON_DEMO_CREW": str(DEMO / "agents"),
+            "GARRISON_DEMO_NEWS": str(folder / NEWS)}
 
 
 def remove_or_report(folder: Path, *, keep: bool) -> None:

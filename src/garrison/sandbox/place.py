@@ -39,8 +39,9 @@ class Network(StrEnum):
     """The machine's network."""
 
 
-DEFAULT_MODE = Mode.NONE
-DEFAULT_NETWORK = Network.OPEN
+DEFAULT_MODE = Mode.AUTO
+DEFAULT_NETWORK = Network.ALLOW
+"""Network of a tree that is confined; one that is not has the machine's."""
 DEFAULT_HOSTS = "default"
 """Word in `hosts` that stands for the hosts that are allowed without a setting."""
 

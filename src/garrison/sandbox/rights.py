@@ -46,12 +46,13 @@ def read_rights(home: Path, role: Role, agent: str = "", environ: Mapping[str, s
 
 def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Rights:
     """Return the rights that a configuration gives; UsageError for an invalid value."""
-    rights = Rights()
+    rights, is_network_stated = Rights(), False
     for keys, table in _tables(config, role, agent):
         rights = _override(rights, config, keys, table, _user_home(environ))
+        is_network_stated = is_network_stated or "network" in table
     if (word := environ.get(MODE_VARIABLE)) is not None:
         rights = replace(rights, mode=_one_of(Mode, word, f"{MODE_VARIABLE}={word!r}"))
-    return rights
+    return rights if is_network_stated or rights.mode is not Mode.NONE else replace(rights, network=Network.OPEN)
 
 
 def check_rights(config: ConfigFile) -> None:

@@ -12,9 +12,10 @@ from garrison.errors import Refused
 from garrison.sandbox import bubblewrap, landlock
 from garrison.sandbox.file_system import AGENT_HOME, FileSystemStep, Step, Surroundings, build, home_inside, is_within
 from garrison.sandbox.machine import Machine
+from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import FULLY_HELD, choose_mode
-from garrison.sandbox.summary import describe_modes, summarize_sandbox
+from garrison.sandbox.summary import describe_modes, explain_missing_file, summarize_sandbox
 
 HOME = Path("/home/ada")
 PLACE = Place(Role.AGENT, Rights(mode=Mode.BUBBLEWRAP), Path("/trees/node"), Path("/trees/.node.sandbox"))
@@ -109,6 +110,20 @@ def test_what_the_set_up_left_in_its_home_is_shown_beside_the_toolchains() -> No
     steps = build(place, Surroundings(HOME, ()), machine)
     assert [(str(step.target), step.source) for step in steps if step.step is Step.READ] == [
         ("/home/ada/.cargo/bin", "/home/ada/.cargo/bin"), ("/home/ada/.m2", "/setup/home/.m2")]
+
+
+def test_programs_that_a_persons_command_runs_are_shown_and_other_files_are_not(tmp_path: Path) -> None:
+    for name in ("my gate.sh", "check", "secret"):
+        (tmp_path / name).write_text("true")
+    gate, check, secret = (tmp_path / name for name in ("my gate.sh", "check", "secret"))
+    for command, shown in ((f"sh -e '{gate}' {secret}", [gate]), (f"A=1 {check} && cat {secret}", [check]),
+                           (f"cd x; python3.11 {check} | tee {secret}", [check]), (f"cat {secret}", []),
+                           (f"test ! -e {secret}", []),
+                           (f"! {check} {secret}", [check]),
+                           (f"exec {tmp_path}", []), ("echo 'open", []), ("pytest -q", []), ("", []),
+                           (f"({check}) || bash {tmp_path}/missing", [check])):
+        assert list(show_named_programs(Rights(), command).read) == shown, command
+    assert show_named_programs(Rights(read=(Path("/x"),)), str(check)).read == (Path("/x"), check)
 
 
 @pytest.mark.parametrize(("home", "inside"), [
@@ -215,6 +230,14 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
         "sandbox: landlock 4; not held: any file that this user may read can be read, ")
     shared = Machine("bwrap", "", False, False)
     assert "/proc is shared" in describe_modes({"agent a": Mode.BUBBLEWRAP}, shared)
+
+
+@pytest.mark.parametrize(("mode", "code", "tail", "is_told"), [
+    (Mode.AUTO, 2, "sh: 0: cannot open /x/gate.sh: No such file or directory", True), (Mode.AUTO, 127, "", True),
+    (Mode.AUTO, 1, "1 failed", False), (Mode.AUTO, 0, "No such file or directory", False), (Mode.NONE, 127, "", False)])
+def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: int, tail: str, is_told: bool) -> None:
+    hint = explain_missing_file(Rights(mode=mode), "sandbox.gate", code, tail)
+    assert ("read = [...] in [sandbox.gate]" in hint) is is_told
 
 
 def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ from garrison.records.names import parse_marker
 from garrison.sandbox import network, untrusted
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
+from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, failpoint, kill_tree, processes, shortage
 from garrison.system.environment import child_environment, explain_missing_command
@@ -176,7 +178,7 @@ class GateRun:
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
         env = child_environment(self.environment, self.environment, variables)
-        place = self._place(stage, env)
+        place = self._place(stage, command, env)
         self.network = self._open_network(stage, env, place)
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
@@ -192,12 +194,13 @@ class GateRun:
         user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
         return network.prepare(rights, mode, env, user)
 
-    def _place(self, stage: str, env: Mapping[str, str]) -> Place | None:
+    def _place(self, stage: str, command: str, env: Mapping[str, str]) -> Place | None:
         """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that
         no earlier candidate has touched it; the gate sees what the set-up left in its own."""
         rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
         if rights.mode is Mode.NONE:
             return None
+        rights = show_named_programs(rights, command)
         private = self.slot.sandbox / stage
         with suppress(FileNotFoundError):
             untrusted.remove_tree(private)
@@ -290,8 +293,10 @@ class GateRun:
     def _judge(self, stage: str, code: int, timed_out: bool) -> Verdict:
         self._kill_rest()
         log = self.setup_log if stage == "setup" else self.log
-        hint = explain_missing_command(self.held_back, log, code)
         tail = read_tail(log, TAIL_LINES)
+        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=self.environment)
+        hint = (explain_missing_command(self.held_back, log, code)
+                + explain_missing_file(rights, f"sandbox.{stage}", code, tail))
         result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""

@@ -14,6 +14,7 @@ from garrison.sandbox import untrusted
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -33,6 +34,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
         return None
+    command = {Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
+    rights = show_named_programs(rights, command or "")
     setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / f"{role}-{task.attempt}"
     git = Git(Path(launch.repo), home=runtime.home)

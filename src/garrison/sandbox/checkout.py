@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from garrison.config import find_home
 from garrison.errors import GarrisonError
 from garrison.sandbox import network
+from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -26,7 +27,7 @@ GUARDED = ("config", "config.worktree", "hooks", "info/attributes")
 
 
 def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None, environ: Mapping[str, str], *,
-                   home: Path | None = None, agent: str = "") -> Place | None:
+                   home: Path | None = None, agent: str = "", command: str = "") -> Place | None:
     """Return the place of a command in a checkout; None where nothing is confined.
 
     Args:
@@ -36,6 +37,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     rights = read_rights(home or find_home(environ=environ), role, agent, environ)
     if rights.mode is Mode.NONE:
         return None
+    rights = show_named_programs(rights, command)
     shown = [] if directory is None else [Mount(directory, directory)]
     return Place(role, rights, tree, private_folder(folder),
                  (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.sandbox.machine import Machine
+    from garrison.sandbox.place import Rights
 
+MISSING = "No such file or directory"
 NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the gate", Role.TOOL: "tools"}
 
 
@@ -26,6 +28,13 @@ def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, s
     able = None if set(wanted.values()) == {Mode.NONE} else machine()
     held = {who: mode if able is None else _choose(who, mode, able) for who, mode in wanted.items()}
     return describe_modes(held, able)
+
+
+def explain_missing_file(rights: Rights, table: str, code: int, tail: str) -> str:
+    """Return a hint if a confined command may have missed a file that the sandbox does not show, else ''. Pure."""
+    if rights.mode is Mode.NONE or code == 0 or (code not in (126, 127) and MISSING not in tail):
+        return ""
+    return f"; if it needs more than its sandbox shows, add the path to read = [...] in [{table}] of config.toml"
 
 
 def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:

@@ -91,7 +91,7 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     """Return how the command ended, or why it could not be started."""
     try:
         variables = environment(call, folder)
-        place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables)
+        place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables, command=command)
         user = NetworkUser(find_home(environ=variables), call.run.run, call.node.id, call.attempt, folder,
                            run_directory=call.run.directory or folder)
         network = checkout_network(Role.TOOL, place, user, variables)

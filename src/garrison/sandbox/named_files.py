@@ -1,0 +1,51 @@
+"""Programs that a person's own command runs by their whole path: a gate's script beside the repository, for example.
+
+They are shown inside, read-only, since the command would fail without them. Other files that it names are not, nor any
+folder: `read` names them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.sandbox.file_system import SYSTEM, is_within
+
+if TYPE_CHECKING:
+    from garrison.sandbox.place import Rights
+
+_INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|php|Rscript|exec|env|time|\.|source|!")
+"""Programs whose first argument that is no option is a program, too."""
+
+
+def show_named_programs(rights: Rights, command: str) -> Rights:
+    """Return the rights with the existing programs that a shell command names, as further paths to read."""
+    named = [path for path in map(Path, dict.fromkeys(_programs(command))) if _is_own_file(path)]
+    return replace(rights, read=(*rights.read, *named)) if named else rights
+
+
+def _programs(command: str) -> Iterator[str]:
+    """Yield the words of a shell command that stand where a program does."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    is_program = True
+    try:
+        for word in lexer:
+            if set(word) <= set(";&|(){}\n"):
+                is_program = True
+            elif is_program and not (word.startswith("-") or "=" in word):
+                yield word
+                is_program = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None
+    except ValueError:  # an open quotation: a shell would not run it either
+        return
+
+
+def _is_own_file(path: Path) -> bool:
+    try:
+        return path.is_absolute() and path.is_file() and not any(is_within(path, Path(folder)) for folder in SYSTEM)
+    except (OSError, ValueError):
+        return False

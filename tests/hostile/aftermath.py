@@ -105,6 +105,8 @@ PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evi
 """Shell that writes a program which leaves a mark outside."""
 SHOW = "echo '*.txt filter=evil' > .gitattributes; echo $NODE > $NODE.txt; "
 """Shell that leaves what makes garrison's git use a filter."""
+UNTRUSTED = "garrison reads only regular files of bounded size, without following links"
+NEUTRAL = "garrison's own git runs nothing that was planted"
 HOOKS = "pre-commit post-commit reference-transaction post-checkout post-index-change post-merge"
 
 
@@ -118,7 +120,7 @@ def nested(name: str) -> str:
     """Return shell that makes a repository in the worktree that runs programs when git looks into it."""
     at = f"git -C {name}"
     return (f"git init -q {name}; echo '* filter=evil' > {name}/.gitattributes; echo x > {name}/x; {at} add -A; "
-            f"{at} commit -qm x; {settings(f'{at} config')} echo y > {name}/x; ")
+            f"{at} commit -qm x; git add {name}; {settings(f'{at} config')} echo y > {name}/x; ")
 
 
 TRAPS = (
@@ -126,24 +128,27 @@ TRAPS = (
          PLANT + f"for h in {HOOKS}; do cp evil.sh $(git rev-parse --git-path hooks)/$h; done; {SHOW}", touched),
     Trap("plants hooks in the user's .git by its path",
          PLANT + f"for h in {HOOKS}; do cp evil.sh $R/.git/hooks/$h; done; {SHOW}", touched),
-    Trap("plants programs in the repository's configuration", PLANT + settings("git config") + SHOW, touched),
+    Trap("plants programs in the repository's configuration", PLANT + settings("git config") + SHOW, touched,
+         refused_by=NEUTRAL),
     Trap("plants programs in the user's .git/config by its path",
-         PLANT + settings("git config --file $R/.git/config") + SHOW, touched),
+         PLANT + settings("git config --file $R/.git/config") + SHOW, touched, refused_by=NEUTRAL),
     Trap("plants a configuration of its own worktree",
-         PLANT + "git config extensions.worktreeConfig true; " + settings("git config --worktree") + SHOW, touched),
+         PLANT + "git config extensions.worktreeConfig true; " + settings("git config --worktree") + SHOW, touched,
+         refused_by=NEUTRAL),
     Trap("plants an included configuration",
-         PLANT + settings("git config --file $PWD/inc") + f"git config include.path $PWD/inc; {SHOW}", touched),
-    Trap("leaves a nested repository that runs programs", PLANT + nested("sub") + "git add sub; " + SHOW, touched),
+         PLANT + settings("git config --file $PWD/inc") + f"git config include.path $PWD/inc; {SHOW}", touched,
+         refused_by=NEUTRAL),
+    Trap("leaves a nested repository that runs programs", PLANT + nested("sub") + SHOW, touched),
     Trap("leaves a submodule with a command as its update",
          PLANT + nested("sub") + "printf '[submodule \"sub\"]\\n path = sub\\n url = ./sub\\n update = !%s\\n' "
-         "$PWD/evil.sh > .gitmodules; git add -A; git config submodule.sub.url ext::$PWD/evil.sh; " + SHOW, touched),
+         "$PWD/evil.sh > .gitmodules; git config submodule.sub.url ext::$PWD/evil.sh; " + SHOW, touched),
     Trap("names another common folder for its worktree",
          PLANT + "c=$(git rev-parse --git-common-dir); d=$(git rev-parse --git-dir); mkdir fake; "
          "cp -r $c/config $c/HEAD $c/objects $c/refs $c/packed-refs fake; " + settings("git config --file fake/config")
-         + f"echo $PWD/fake > $d/commondir; {SHOW}", touched),
+         + f"echo $PWD/fake > $d/commondir; {SHOW}", touched, refused_by=NEUTRAL),
     Trap("makes its .git file name a repository of its own",
          PLANT + nested("own") + f"git -C own config core.worktree $PWD; echo \"gitdir: $PWD/own/.git\" > .git; {SHOW}",
-         touched),
+         touched, refused_by=NEUTRAL),
     Trap("makes its .git file name the user's repository", "echo \"gitdir: $R/.git\" > .git; echo evil >> notes.txt",
          main_moved, Gap.REPOSITORY),
     Trap("makes its branch a symbolic ref to main",
@@ -153,14 +158,17 @@ TRAPS = (
          "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
     Trap("replaces its worktree by a link to the user's checkout",
          "t=$PWD; cd /; mv $t $t.old; ln -s $R $t; test -L $t && echo evil > $t/evil.txt", checkout_changed),
-    Trap("reports a link to a secret as its result", "ln -sf $U/.config/app/state.json $GARRISON_RESULT_FILE", told),
+    Trap("reports a link to a secret as its result", "ln -sf $U/.config/app/state.json $GARRISON_RESULT_FILE", told,
+         refused_by=UNTRUSTED),
     Trap("leaves a link to a secret as its notes", "rm -f $GARRISON_NOTES_FILE; ln -s $U/.ssh/id_ed25519 "
-         "$GARRISON_NOTES_FILE; sleep 1", told),
-    Trap("leaves a pipe as its notes", "rm -f $GARRISON_NOTES_FILE; mkfifo $GARRISON_NOTES_FILE; sleep 1", hangs),
-    Trap("leaves a pipe as its result", "mkfifo $GARRISON_RESULT_FILE", hangs),
-    Trap("leaves a pipe as .gitignore", "rm .gitignore; mkfifo .gitignore; echo x > evil-x", hangs),
-    Trap("leaves a pipe as .gitattributes", "mkfifo .gitattributes; echo x > evil-x", hangs),
-    Trap("leaves 400 MB of notes", "truncate -s 400M $GARRISON_NOTES_FILE; sleep 1", grew),
+         "$GARRISON_NOTES_FILE; sleep 1", told, refused_by=UNTRUSTED),
+    Trap("leaves a pipe as its notes", "rm -f $GARRISON_NOTES_FILE; mkfifo $GARRISON_NOTES_FILE; sleep 1", hangs,
+         refused_by=UNTRUSTED),
+    Trap("leaves a pipe as its result", "mkfifo $GARRISON_RESULT_FILE", hangs, refused_by=UNTRUSTED),
+    Trap("leaves a pipe as .gitignore", "rm .gitignore; mkfifo .gitignore; echo x > evil-x", hangs,
+         refused_by=UNTRUSTED),
+    Trap("leaves a pipe as .gitattributes", "mkfifo .gitattributes; echo x > evil-x", hangs, refused_by=UNTRUSTED),
+    Trap("leaves 400 MB of notes", "truncate -s 400M $GARRISON_NOTES_FILE; sleep 1", grew, refused_by=UNTRUSTED),
     Trap("leaves a result of 400 MB", "truncate -s 400M $GARRISON_RESULT_FILE", grew,
          refused_by="a report is read up to a limit", always=True),
     Trap("prints escape sequences", "printf '\\033]52;c;ZXZpbA==\\007\\033[2Jhello\\n'; exit 1", escapes_shown,

@@ -213,7 +213,8 @@ _REFS = (
          f"for d in $R/.git/worktrees/*; do grep -q /{HONEST}/ $d/gitdir && echo evil > $d/HEAD; done",
          lambda world: [world.file(path) for path in world.repo.glob(".git/worktrees/*/HEAD")
                         if f"/{HONEST}/" in (path.parent / "gitdir").read_text()], ruins=True),
-    Case("pushes to the remote's main", Group.REFS, commit() + "; git push -q origin HEAD:main",
+    Case("pushes to the remote's main", Group.REFS,
+         commit() + "; git push -q origin HEAD:main || git push -q $REMOTE HEAD:main",
          lambda world: world.files(world.remote / "refs")),
 )
 
@@ -415,7 +416,7 @@ _NETWORK = (
     Case("sniffs loopback with a raw socket", Group.NETWORK, python(
         "s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))\ns.settimeout(1)\ntry:\n"
         "    for _ in range(200):\n        data = s.recv(2000)\n        if b'secret-' in data:\n"
-        "            print(data[-60:])\n            break\nexcept OSError as error:\n    print(error)"), root=True),
+        "            print(data[-60:])\nexcept OSError as error:\n    print(error)"), root=True),
     Case("connects to an abstract socket", Group.NETWORK, python(
         "s = socket.socket(socket.AF_UNIX)\ns.connect('\\0hostile-' + V['PORT'])\nprint(s.recv(500), s.recv(500))")),
     *(Case(f"connects to {what}", Group.NETWORK, python(

@@ -64,7 +64,8 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("validating", {"merge": MergeStatus(1, "landed")}, [("move", "merged")]),
     ("validating", {"merge": MergeStatus(1, "landed"), "merge_reported": False}, []),
     ("validating", {"merge": MergeStatus(1, "conflict", "f")}, [("fact", "failed")]),
-    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 1.0}, [("end", "")]),
+    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 1.0}, []),
+    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 601.0}, [("end", "")]),
     ("merged", {}, [("tidy", ""), ("say", "RUNNER_EXITED"), ("end", "")]),
 ])
 def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:

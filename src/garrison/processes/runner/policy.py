@@ -517,9 +517,12 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")] if view.merge_reported else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
         return Decision([_failure(view, merge.reason or merge.status, _FAILURE_KINDS.get(merge.status, ""))])
-    if view.orphaned_for is not None:
+    if view.orphaned_for is None:
+        return Decision([])
+    if _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, why="orphaned")])
-    return Decision([])
+    # At once would be too early: guardian and launcher may both be killed, and be started again within seconds.
+    return Decision([], view.now + view.orphan_grace - view.orphaned_for + EXIT_PAUSE)
 
 
 _FAILURE_KINDS = {"conflict": "conflict", "rejected": "gate"}

@@ -11,7 +11,7 @@ from flow_driver import program_of
 from garrison.errors import Refused
 from garrison.pipeline.condition import parse_condition
 from garrison.pipeline.flow.program import compile_graph
-from garrison.pipeline.graph import TypeConflict, seconds
+from garrison.pipeline.graph import MAX_SECONDS, seconds
 from garrison.pipeline.lint import command_of
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.parser import parse
@@ -83,8 +83,7 @@ def test_a_large_graph_is_compiled_in_linear_time() -> None:
 
 @pytest.mark.parametrize("value", ["9" * 400, "9" * 400 + "s", "365001d", "1" * 30])
 def test_a_duration_has_an_end(value: str) -> None:
-    with pytest.raises(TypeConflict, match="at most 300 years"):
-        seconds({"timeout": value}, "timeout")
+    assert seconds({"timeout": value}, "timeout") == MAX_SECONDS
     assert seconds({"timeout": "36500d"}, "timeout") == 36500 * 86400
 
 

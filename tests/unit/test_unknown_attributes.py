@@ -12,7 +12,7 @@ import garrison
 from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.errors import Refused
 from garrison.pipeline import run
-from garrison.pipeline.graph import Edge, Graph, Node, Value
+from garrison.pipeline.graph import MAX_SECONDS, Edge, Graph, Node, Value
 from garrison.pipeline.lint import Finding, errors, lint
 from garrison.pipeline.lint.known_attributes import (
     DRAWING,
@@ -161,6 +161,16 @@ def test_a_run_is_refused_before_it_begins_and_goes_on_once_it_has_begun() -> No
     assert errors(lint(parse(TYPO), has_begun=True)) == []
     with pytest.raises(Refused, match="did you mean acceptance"):
         run(TYPO, agent=lambda _call: "success")
+
+
+@pytest.mark.parametrize("where", ["max_pipeline_duration={}", "a [label=A, timeout={}]"])
+def test_an_endless_duration_keeps_a_run_from_its_launch_but_not_from_its_resume(where: str) -> None:
+    graph = parse(f"digraph {{ start [shape=Mdiamond] end [shape=Msquare] {where.format('9' * 400)} "
+                  "start -> a -> end }")
+    with pytest.raises(Refused, match="at most 300 years"):
+        plan_run(graph)
+    plan = plan_run(graph, has_begun=True)
+    assert MAX_SECONDS in (plan.tasks["a"].timeout_s, plan.program.max_seconds)
 
 
 # ---- the tables and the code -----------------------------------------------------------------------------------------

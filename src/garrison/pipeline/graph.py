@@ -198,7 +198,8 @@ def is_known_handler(name: str) -> bool:
 # ---- typed access to attributes --------------------------------------------------------------------------------------
 
 MAX_SECONDS = 300 * 365 * 86400.0
-"""Longest duration: more cannot be added to a time."""
+"""Longest duration, 300 years: more cannot be added to a time. A new run with a longer one is refused (`out_of_range`);
+one that began under an earlier version goes on with this limit."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
@@ -259,14 +260,22 @@ def seconds(attrs: Mapping[str, str], key: str) -> float | None: ...
 @overload
 def seconds(attrs: Mapping[str, str], key: str, default: T) -> float | T: ...
 def seconds(attrs: Mapping[str, str], key: str, default: object = None) -> object:
-    """Return a duration (`250ms 900s 15m 2h 1d`, a bare number is seconds) in seconds; raise TypeConflict otherwise."""
+    """Return a duration (`250ms 900s 15m 2h 1d`, a bare number is seconds) in seconds, at most MAX_SECONDS; raise
+    TypeConflict otherwise."""
     value = attrs.get(key)
     if not value:
         return default
+    return min(_parse_seconds(key, value), MAX_SECONDS)
+
+
+def is_too_long(attrs: Mapping[str, str], key: str) -> bool:
+    """Return whether a duration is longer than MAX_SECONDS; raise TypeConflict if it is none."""
+    value = attrs.get(key)
+    return _parse_seconds(key, value) > MAX_SECONDS if value else False
+
+
+def _parse_seconds(key: str, value: str) -> float:
     match = _DURATION.match(value.strip())
     if not match:
         raise TypeConflict(key, value, "a duration; write 250ms, 900s, 15m, 2h or 1d")
-    duration = float(match[1]) * _UNITS[match[2]]
-    if duration > MAX_SECONDS:
-        raise TypeConflict(key, value, "a duration of at most 300 years; leave it out for no limit")
-    return duration
+    return float(match[1]) * _UNITS[match[2]]

@@ -11,7 +11,18 @@ from functools import lru_cache
 
 from garrison.pipeline import node_status
 from garrison.pipeline.fidelity import MODES
-from garrison.pipeline.graph import HANDLERS, MAX_SECONDS, Edge, Node, TypeConflict, flag, position, text
+from garrison.pipeline.graph import (
+    HANDLERS,
+    MAX_SECONDS,
+    Edge,
+    Node,
+    TypeConflict,
+    flag,
+    is_too_long,
+    position,
+    seconds,
+    text,
+)
 from garrison.pipeline.lint.findings import Problem, View, command_of
 from garrison.pipeline.lint.known_attributes import (
     AT_LEAST_ONE,
@@ -144,7 +155,7 @@ def _watches_a_run(node: Node) -> bool:
 
 
 def out_of_range(view: View) -> Iterator[Problem]:
-    """Require at least 1 of what may not be 0."""
+    """Require at least 1 of what may not be 0, and at most 300 years of a duration."""
     for owner, attrs, types in _owners(view):
         for key in AT_LEAST_ONE:
             try:
@@ -154,6 +165,14 @@ def out_of_range(view: View) -> Iterator[Problem]:
             if is_zero:
                 yield Problem(f"{_prefix(owner)}{key}={attrs[key]} is not a whole number from 1",
                               f"write 1 or more, or leave {key} out", owner, *position(attrs[key]))
+        for key in (key for key in attrs if types.get(key) is seconds):
+            try:
+                is_endless = is_too_long(attrs, key)
+            except TypeConflict:
+                continue
+            if is_endless:
+                yield Problem(f"{_prefix(owner)}{key}={attrs[key]:.60} is not a duration of at most 300 years",
+                              "leave it out for no limit", owner, *position(attrs[key]))
 
 
 def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:

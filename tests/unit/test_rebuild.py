@@ -10,6 +10,8 @@ from garrison.processes.guardian.rebuild import (
     AttemptEvidence,
     RunEvidence,
     catch_up,
+    find_finished_steps,
+    find_lost_reports,
     is_behind,
     salvage_state,
 )
@@ -99,6 +101,30 @@ def test_an_outcome_of_the_agent_is_that_of_its_own_attempt() -> None:
     state = caught_up(graph, RunEvidence({"a": [AttemptEvidence(1, landed="c1", result=result)]}))
     assert state.flow is not None
     assert [place.node for place in state.flow.places.values()] == ["b"]
+
+
+CHOICE = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a -> b; b -> c [label=ok]; "
+                        "b -> d [label=more]; {c d} -> end }"))
+
+
+@pytest.mark.parametrize(("status", "place", "leads_to"), [
+    ("success", "b#1", "d"), ("partial_success", "b#1", "d"), ("fail", "b#1", "c"), ("success", "b#2", "c")])
+def test_an_outcome_whose_result_is_damaged_is_that_of_its_record_after_the_damage(
+        status: str, place: str, leads_to: str) -> None:
+    """The record that a finished is lost, so that of b applies to nothing; what b reported is nowhere else."""
+    said = {"status": status, "preferred_label": "more", "context_updates": {"k": 1}}
+    records = [Entry(9, 1, "t", AT, "flow", {"event": "finished", "place_id": place, "node": "b", "attempt": 1,
+                                             "outcome": said})]
+    evidence = RunEvidence({"a": [AttemptEvidence(1, landed="c1")],
+                            "b": [AttemptEvidence(1, "b#1:1", "c2", result_problem="result.json is damaged")]},
+                           finished=find_finished_steps(records))
+    state = salvage_state(CHOICE, RUN, records)
+    catch_up(CHOICE, state, evidence, AT, 2)
+    assert state.flow is not None
+    [at] = state.flow.places.values()
+    assert (at.node, "k" in state.flow.context(at)) == (leads_to, leads_to == "d")
+    lost = ["result.json is damaged; b counts as done without its report"]
+    assert find_lost_reports(evidence) == (lost if place == "b#2" else [])
 
 
 def test_records_apply_though_one_before_them_is_missing() -> None:

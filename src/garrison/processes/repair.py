@@ -16,6 +16,7 @@ owns is left to it. The damaged file goes to `quarantine/`.
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -295,8 +296,10 @@ def repair_journal(runtime: Runtime, launch: Launch, plan: RunPlan) -> list[str]
     stored, _ = journal.salvage(files.journal)
     state = rebuild.salvage_state(plan, launch.run_id, stored)
     now = runtime.clock.utc()
-    rebuild.catch_up(plan, state, _gather_evidence(runtime, launch, plan), now, launch.max_rework)
-    note = f"{files.journal}: {why}; rebuilt: {state.landed} of {len(state.nodes)} nodes have landed"
+    evidence = replace(_gather_evidence(runtime, launch, plan), finished=rebuild.find_finished_steps(stored))
+    rebuild.catch_up(plan, state, evidence, now, launch.max_rework)
+    note = "; ".join([f"{files.journal}: {why}; rebuilt: {state.landed} of {len(state.nodes)} nodes have landed",
+                      *rebuild.find_lost_reports(evidence)])
     _write_journal(runtime, files, stored, [copy_launch(files, launch), NoteWritten(REPAIR, note)],
                    to_snapshot(state), now)
     return [note]
@@ -357,9 +360,10 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     for name in plan.tasks:
         for attempt in range(1, files.latest_attempt(name) + 1):
             folder = files.attempt(name, attempt)
-            result, _ = run_records.read_result(folder / "result.json", run, name, attempt)
+            result, problem = run_records.read_result(folder / "result.json", run, name, attempt)
             found.append((name, AttemptEvidence(attempt, _step_of(folder / "task.json"), landed.get((name, attempt)),
-                                                (name, attempt) in unchanged, reports.get((name, attempt)), result)))
+                                                (name, attempt) in unchanged, reports.get((name, attempt)), result,
+                                                problem)))
     answers = {payload.question_id: payload.text for signal in received
                if isinstance(payload := signals.parse(signal), InputResponse)}
     keys = [*(Key("runner", name, run) for name in plan.tasks), Key("processor", launch.pipeline_id, run)]

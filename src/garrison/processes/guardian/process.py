@@ -190,7 +190,8 @@ class Guardian:
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
                 results[place.node], problem = read_attempt_result(
                     self.runtime.store, self.files, place.node, node.attempt)
-                self._note(f"result of {place.node}", problem)
+                lost = "; it counts as done without its report" if node.status == "validated" else ""
+                self._note(f"result of {place.node}", problem and problem + lost)
         return results
 
     def _merges(self) -> dict[str, MergeStatus]:

@@ -3,24 +3,26 @@
 `salvage_state` replays the records that can still be read. `catch_up` brings that state forward to the evidence: the
 attempts that have a folder, the entries of the merge queue, the runners' reports and people's answers among the signals
 that were received. It walks the flow from where it stands: a step whose attempt landed or failed is finished as its
-guardian did, with the attempt's own result; the others are under way at their latest attempt. What nothing shows is
-done again: no work is lost, and none that landed is repeated.
+guardian did, with the outcome that a readable record tells, else with the attempt's own result; the others are under
+way at their latest attempt. What nothing shows is done again: no work is lost, and none that landed is repeated.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.pipeline.node_status import Landing
+from garrison.pipeline.outcome import FAIL, RETRY
 from garrison.pipeline.plan import first_status
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.view import GuardianView
 from garrison.processes.run_flow import step_id
 from garrison.processes.run_state import LANDED, NodeState, RunState, replay_run
-from garrison.records.events import GuardianSignal, NodeChanged, RunChanged, decode
+from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, RunChanged, decode
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class AttemptEvidence:
     """True if its runner reported that its work is complete without a change."""
     report: RunnerExited | None = None
     result: Result | None = None
+    result_problem: str = ""
+    """Reason why its result cannot be read, '' if it can or there is none."""
 
     @property
     def has_succeeded(self) -> bool:
@@ -79,6 +83,8 @@ class RunEvidence:
     """Status with which the last guardian ended; '' if it did not end gracefully."""
     landed: LandingChanged | None = None
     """The landing of the whole run, as the target's queue shows it."""
+    finished: Mapping[tuple[str, int], FlowAdvanced] = field(default_factory=dict)
+    """Place and attempt of a step → the readable record that ended it (`find_finished_steps`)."""
 
 
 def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
@@ -104,6 +110,29 @@ def salvage_state(plan: RunPlan, run: str, stored: Iterable[Entry]) -> RunState:
         if event is not None:
             _apply(state, event, entry.at)
     return state
+
+
+def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAdvanced]:
+    """Return the readable records that ended a step, by place and attempt.
+
+    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost, too.
+    """
+    found = {}
+    for entry in stored:
+        with suppress(ValueError, KeyError, TypeError):
+            event = decode(entry)
+            if isinstance(event, FlowAdvanced) and event.event == "finished":
+                found[event.place, int(event.body.get("attempt", 0))] = event
+    return found
+
+
+def find_lost_reports(evidence: RunEvidence) -> list[str]:
+    """Return why a report is lost, for each attempt that succeeded, whose result is damaged and of which no record
+    tells the outcome."""
+    told = {f"{place}:{attempt}" for place, attempt in evidence.finished}
+    return [f"{attempt.result_problem}; {name} counts as done without its report"
+            for name, attempts in evidence.attempts.items() for attempt in attempts
+            if attempt.result_problem and attempt.has_succeeded and attempt.step not in told]
 
 
 def _apply(state: RunState, event: Event, at: str) -> None:
@@ -149,13 +178,25 @@ def _take_step(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, 
             attempts = _attempts_of(place, evidence)
             _catch_up_node(plan, state, place, attempts, now, max_rework)
             finished = _finish_task(plan, state, place, attempts)
+            known = _journaled(place, evidence)
+            if isinstance(finished, FlowAdvanced) and known is not None and _has_failed(known) == _has_failed(finished):
+                finished = known
         else:
             answer = evidence.answers.get(place.id)  # it was received before the journal was damaged
-            finished = flow_policy.repeat_answer(plan, place, answer, from_iso(now)) if answer is not None else None
+            finished = flow_policy.repeat_answer(plan, place, answer, from_iso(now)) if answer is not None else \
+                _journaled(place, evidence)
         if finished is not None:
             _apply(state, finished, now)
             return True
     return False
+
+
+def _journaled(place: Place, evidence: RunEvidence) -> FlowAdvanced | None:
+    return evidence.finished.get((place.id, place.attempt))
+
+
+def _has_failed(finished: FlowAdvanced) -> bool:
+    return finished.body["outcome"]["status"] in (FAIL, RETRY)
 
 
 def _attempts_of(place: Place, evidence: RunEvidence) -> list[AttemptEvidence]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flow_driver import drive, fail
@@ -180,6 +182,41 @@ def test_a_landing_that_only_a_person_can_continue_is_waited_for(status: str, pa
 def test_a_landing_is_kept_by_a_snapshot() -> None:
     state = reached_exit(LINE, REQUESTED)
     assert from_snapshot(to_snapshot(state)).landing == state.landing == RunLanding("requested", 1, "c0ffee")
+
+
+MOVED = LandingView("moved on")
+"""The run's branch after somebody committed to it: what was requested is landed, not that."""
+
+
+@pytest.mark.parametrize(("view", "status", "told"), [
+    (LandingView("c0ffee"), "enqueue", ""),
+    (MOVED, "enqueue", ""),
+    (LandingView("c0ffee", merge=MergeStatus(1, "queued")), "", ""),
+    (LandingView("c0ffee", merge=MergeStatus(1, "testing")), "", ""),
+    (replace(MOVED, merge=MergeStatus(1, "testing")), "", ""),
+    (LandingView("c0ffee", merge=MergeStatus(1, "held")), "", ""),  # a person has to approve it
+    (LandingView("c0ffee", merge=MergeStatus(1, "landing_blocked", "main is checked out and changed")), "", ""),
+    (LandingView("c0ffee", merge=MergeStatus(1, "landed", commit="beef")), "landed", ""),
+    (LandingView("c0ffee", False, MergeStatus(1, "landed")), "landed", ""),  # somebody merged it by hand
+    (LandingView("c0ffee", merge=MergeStatus(1, "rejected", "the gate `make test` failed (exit 1)")), "refused",
+     "the run did not land: the gate `make test` failed (exit 1)"),
+    (LandingView("c0ffee", merge=MergeStatus(1, "rejected", "rejected by ann: too big")), "refused",
+     "the run did not land: rejected by ann: too big"),
+    (LandingView("c0ffee", merge=MergeStatus(1, "conflict", "conflict in f.txt", target="main")), "refused",
+     "its branch garrison/r1/integration conflicts with main: conflict in f.txt"),
+    (LandingView("c0ffee", merge=MergeStatus(1, "superseded", "by another")), "failed", "withdrawn: by another"),
+    (LandingView("c0ffee", merge=MergeStatus(1, "cancelled", "by ann")), "failed", "withdrawn: by ann"),
+])
+def test_a_requested_landing_in_each_situation_of_its_entry(view: LandingView, status: str, told: str) -> None:
+    """It lands, is refused or fails once, by what the queue decided; whatever else is seen is waited for."""
+    state = reached_exit(LINE, REQUESTED)
+    actions = policy.decide(LINE, state, GuardianView(RUN, NOW, BOOT, landing=view), 2, POLICY, 2).actions
+    events = [action.payload for action in actions if isinstance(action.payload, LandingChanged)]
+    enqueued = shown(landing_policy.request(state, RUN, view))
+    assert enqueued == ([("enqueue", "integration")] if status == "enqueue" else []), "once, and the same commit"
+    assert [event.status for event in events] == ([status] if status not in ("", "enqueue") else [])
+    assert all(told in event.reason for event in events)
+    assert [action for action in actions if action.kind == "run"] == [], "the run ends by the record, in another turn"
 
 
 # ---- where a refused run returns to

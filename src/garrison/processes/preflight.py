@@ -38,6 +38,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import INTEGRATION, check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch
+from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
@@ -140,7 +141,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
                       f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
     agents = used_agents(plan, request.agent)
-    launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ))
+    launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
+                     sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)

@@ -12,6 +12,7 @@ from garrison.errors import NotFound, RecordCorrupt
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
+from garrison.sandbox.place import MODE_VARIABLE
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
@@ -66,7 +67,10 @@ class Runtime:
         return launch
 
     def environment(self, launch: Launch, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a run's children: the allow-list, the launch's PATH and locale, and `variables`."""
-        source = {**self.environ, **launch.locale, "PATH": launch.path or self.environ.get("PATH", os.defpath)}
+        """Return the environment of a run's children: the allow-list, what the launch recorded of its own environment,
+        and `variables`."""
+        mode = {MODE_VARIABLE: launch.stated_sandbox_mode} if launch.stated_sandbox_mode else {}
+        source = {**mode, **self.environ, **launch.locale,
+                  "PATH": launch.path or self.environ.get("PATH", os.defpath)}
         return child_environment(source, launch.env, {"GARRISON_HOME": str(self.home), "GARRISON_TREES": launch.trees,
                                                       **variables})

@@ -74,6 +74,16 @@ class Launch:
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    sandbox_mode: str = ""
+    """Mode that GARRISON_SANDBOX stated at the launch, '' for none: cron resumes the run without that variable."""
+
+    @property
+    def stated_sandbox_mode(self) -> str:
+        """Return the mode of the sandbox that this run keeps, '' for the configured one.
+
+        Runs that older editions began know no sandbox and go on without one.
+        """
+        return self.sandbox_mode or ("" if self.sandbox or self.adhoc else "none")
 
     @property
     def onto(self) -> str:

@@ -40,6 +40,8 @@ class Network(StrEnum):
 
 
 DEFAULT_MODE = Mode.AUTO
+MODE_VARIABLE = "GARRISON_SANDBOX"
+"""Variable that states the mode of every tree."""
 DEFAULT_NETWORK = Network.ALLOW
 """Network of a tree that is confined; one that is not has the machine's."""
 DEFAULT_HOSTS = "default"

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.config import PROFILE_RIGHTS, SANDBOX_KEYS, ConfigFile, read_config, string_list
 from garrison.errors import UsageError
-from garrison.sandbox.place import Mode, Network, Rights, Role
+from garrison.sandbox.place import MODE_VARIABLE, Mode, Network, Rights, Role
 from garrison.sandbox.proxy.hosts import parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODE_VARIABLE = "GARRISON_SANDBOX"
 ROLE_TABLES = tuple(role.value for role in Role if role is not Role.AGENT)
 """Tables below `[sandbox]`; an agent has its profile."""
 

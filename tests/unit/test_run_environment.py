@@ -1,0 +1,28 @@
+"""Environment of a run's processes: what the launch recorded holds, also where cron resumes the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from garrison.processes.runtime import Runtime
+from garrison.records.run import Launch
+
+NEW = {"sandbox": "sandbox: bubblewrap"}
+
+
+@pytest.mark.parametrize(("recorded", "environ", "mode"), [
+    ({**NEW, "sandbox_mode": "none"}, {}, "none"),
+    ({**NEW, "sandbox_mode": "none"}, {"GARRISON_SANDBOX": "bubblewrap"}, "bubblewrap"),
+    (NEW, {}, None),
+    ({}, {}, "none"),
+    ({"adhoc": True}, {}, None),
+], ids=["as launched", "stated at the resume", "as configured", "of an older edition", "by hand"])
+def test_a_run_keeps_the_mode_of_its_sandbox(recorded: dict[str, Any], environ: dict[str, str],
+                                             mode: str | None) -> None:
+    launch = Launch("r1", "g", "/repo", "main", "0", "now", **recorded)
+    runtime: Any = SimpleNamespace(environ=environ, home=Path("/home"))
+    assert Runtime.environment(runtime, launch, {}).get("GARRISON_SANDBOX") == mode

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -289,3 +291,106 @@ def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(re
     (tree / "a.bin").unlink()
     os.mkfifo(tree / "a.bin")
     assert count_lfs_pointers(Git(repo), tree) == 0
+
+
+def plant_submodule(tree: Path, name: str = "sub") -> None:
+    """Give a worktree a submodule that nothing populates."""
+    (tree / ".gitmodules").write_text(f'[submodule "{name}"]\n\tpath = sub\n\turl = ./x\n')
+    git(tree, "update-index", "--add", "--cacheinfo", f"160000,{git(tree, 'rev-parse', 'HEAD')},sub")
+    git(tree, "add", ".gitmodules")
+    git(tree, "commit", "-qm", "sub")
+
+
+def names_repository(repo: Path, tree: Path) -> None:
+    (tree / "sub").mkdir(exist_ok=True)
+    (tree / "sub/.git").write_text(f"gitdir: {repo}/.git\n")
+
+
+def shares_refs(repo: Path, tree: Path) -> None:
+    (tree / "sub/.git").mkdir(parents=True)
+    (tree / "sub/.git/HEAD").write_text("ref: refs/heads/main\n")
+    (tree / "sub/.git/commondir").write_text(f"{repo}/.git\n")
+
+
+def links_to_checkout(repo: Path, tree: Path) -> None:
+    if (tree / "sub").is_dir():
+        (tree / "sub").rmdir()
+    (tree / "sub").symlink_to(repo)
+    (repo / "user.txt").write_text("the user's work\n")
+
+
+def links_reflog(repo: Path, tree: Path) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "other", tree / "sub"], check=True)
+    git(tree / "sub", "config", "core.logAllRefUpdates", "always")
+    (tree / "sub/.git/logs").mkdir()
+    (repo.parent / "profile").write_text("")
+    (tree / "sub/.git/logs/HEAD").symlink_to(repo.parent / "profile")
+
+
+@pytest.mark.parametrize("trick", [names_repository, shares_refs, links_to_checkout, links_reflog])
+def test_work_in_a_submodule_is_committed_in_no_repository_of_others(repo: Path, trick: Callable[[Path, Path], None]) \
+        -> None:
+    tree, before = tree_of(repo), git(repo, "rev-parse", "main")
+    plant_submodule(tree)
+    trick(repo, tree)
+    (tree / "sub/evil").write_text("evil")
+    (tree / "left").write_text("left")
+    Git(repo).create_snapshot(tree, "snapshot")
+    with suppress(GitError):
+        Git(repo).commit_all(tree, "leftover")
+    assert (git(repo, "rev-parse", "main"), git(repo, "symbolic-ref", "HEAD")) == (before, "refs/heads/main")
+    assert not (repo.parent / "profile").exists() or not (repo.parent / "profile").read_text()
+
+
+def test_no_index_is_written_through_a_link_in_a_nested_repository(repo: Path) -> None:
+    tree, victim, secret = tree_of(repo), repo.parent / "victim", repo.parent / "secret"
+    subprocess.run(["git", "init", "-q", tree / "nested"], check=True)
+    git(tree / "nested", "-c", "user.name=a", "-c", "user.email=a@x", "commit", "-q", "--allow-empty", "-m", "x")
+    victim.write_text("before")
+    secret.write_text("secret")
+    (tree / "nested/x").write_text("x")
+    (tree / "nested/.git/index").unlink(missing_ok=True)
+    (tree / "nested/.git/index").symlink_to(secret)
+    (tree / "nested/.git" / f"garrison-snapshot-{os.getpid()}").symlink_to(victim)
+    with suppress(GitError):
+        Git(repo).create_snapshot(tree, "snapshot")
+    assert victim.read_text() == "before"
+
+
+def test_a_submodules_name_leads_nowhere_else(repo: Path) -> None:
+    tree, victim = tree_of(repo), repo.parent / "victim"
+    victim.mkdir()
+    (victim / "work").write_text("work")
+    store = Git(repo)
+    (store.git_dir(tree) / "modules").mkdir()
+    plant_submodule(tree, "../../../../../victim")
+    with suppress(Refused, GitError):
+        store.populate_submodules(tree, force=True)
+    assert (victim / "work").exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_gate_that_rewrites_the_git_file_of_its_slot_changes_no_checkout(repo: Path, *, is_link: bool) -> None:
+    slot = acquire_slot(Git(repo), repo.parent / "slots")
+    slot.prepare("main")
+    (slot.path / ".git").unlink()
+    if is_link:
+        (slot.path / ".git").symlink_to(repo / ".git")
+    else:
+        (slot.path / ".git").write_text(f"gitdir: {repo}/.git\n")
+    slot.prepare("main")
+    assert git(repo, "symbolic-ref", "HEAD") == "refs/heads/main"
+    slot.release()
+
+
+def test_a_gate_slots_submodule_that_names_the_repository_is_made_again(repo: Path) -> None:
+    tree = tree_of(repo)
+    plant_submodule(tree)
+    slot = acquire_slot(Git(repo), repo.parent / "slots")
+    slot.prepare("main")
+    git(slot.path, "checkout", "-q", "--detach", "tree")
+    names_repository(repo, slot.path)
+    with suppress(Refused):
+        slot.prepare("tree")
+    assert git(repo, "symbolic-ref", "HEAD") == "refs/heads/main"
+    slot.release()

@@ -92,7 +92,8 @@ def naps(number: int) -> Callable[[World, str], bool]:
 
 def checkout_changed(world: World, node: str) -> bool:
     """Return whether the user's checkout has something that no landing brought."""
-    return main_moved(world, node) or (world.repo / "evil.txt").exists()
+    is_on_main = (world.repo / ".git/HEAD").read_text() == "ref: refs/heads/main\n"
+    return main_moved(world, node) or not is_on_main or (world.repo / "evil.txt").exists()
 
 
 def escapes_shown(world: World, node: str) -> bool:
@@ -106,6 +107,7 @@ PLANT = "p=$ROOT/ran-$NODE; printf '#!/bin/sh\\ntouch %s\\ncat\\n' $p > $PWD/evi
 SHOW = "echo '*.txt filter=evil' > .gitattributes; echo $NODE > $NODE.txt; "
 """Shell that leaves what makes garrison's git use a filter."""
 UNTRUSTED = "garrison reads only regular files of bounded size, without following links"
+OWN = "garrison works in no repository below a worktree but the worktree's own"
 NEUTRAL = "garrison's own git runs nothing that was planted"
 HOOKS = "pre-commit post-commit reference-transaction post-checkout post-index-change post-merge"
 
@@ -156,6 +158,11 @@ TRAPS = (
          "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
     Trap("checks out main and commits there", "git checkout -q --ignore-other-worktrees main; echo evil >> notes.txt; "
          "git commit -qam 'Not a landing'", main_moved, Gap.REPOSITORY),
+    Trap("has a submodule whose .git file names the user's repository",
+         "mkdir sub; printf '[submodule \"sub\"]\\n\\tpath = sub\\n\\turl = ./x\\n' > .gitmodules; "
+         "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub; git add .gitmodules; git commit -qm s; "
+         "echo \"gitdir: $R/.git\" > sub/.git; echo evil > sub/evil.txt; echo evil >> notes.txt", checkout_changed,
+         refused_by=OWN),
     Trap("replaces its worktree by a link to the user's checkout",
          "t=$PWD; cd /; mv $t $t.old; ln -s $R $t; test -L $t && echo evil > $t/evil.txt", checkout_changed),
     Trap("reports a link to a secret as its result", "ln -sf $U/.config/app/state.json $GARRISON_RESULT_FILE", told,

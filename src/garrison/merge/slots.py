@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import Refused
+from garrison.errors import GarrisonError, Refused
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.sandbox import untrusted
-from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.git_view import restore_link, sandbox_folder
 from garrison.system import worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.processes import is_running, same_boot
@@ -97,6 +97,7 @@ class Slot:
         if not (self.path / ".git").exists():
             self.git.add_worktree(self.path, None, commit)
             self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
+        self._restore_link()
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""
         self._save()
@@ -111,6 +112,13 @@ class Slot:
             self._forget_compiled(before, tree)
         self.memory.tree = tree
         self._save()
+
+    def _restore_link(self) -> None:
+        """Undo what a set-up or gate did to the `.git` file: git would change the checkout that it names."""
+        try:
+            restore_link(self.git, self.path)
+        except GarrisonError as error:
+            raise GitError(("worktree",), 128, f"fatal: {error}") from error
 
     def restore_from(self, target: str, commit: str, patterns: tuple[str, ...]) -> list[str]:
         """Show files that match as `target` has them, not as `commit`; return those that differ."""
@@ -147,6 +155,7 @@ class Slot:
 
     def record_setup(self, key: str) -> None:
         """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on."""
+        self._restore_link()
         exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
         untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out
         self.memory.setup_key = key

@@ -8,11 +8,13 @@ repository itself), so that the pointer which landed can be checked out.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
+from garrison.system.git.inner import is_own, is_safe_name
 from garrison.system.git.neutral import ONTO_ANOTHER
 from garrison.system.git.repository import GitError, split
 from garrison.system.git.worktrees import Worktrees, remove_pipes
@@ -57,7 +59,8 @@ class Submodules(Worktrees):
                 links[line.partition("\t")[2]] = line.split(" ")[1]
         return [Submodule(key[len("submodule."):-len(".path")], where, settings.get(key[:-len("path")] + "url", ""),
                           links[where])
-                for key, where in settings.items() if key.endswith(".path") and where in links]
+                for key, where in settings.items() if key.endswith(".path") and where in links
+                and is_safe_name(key[len("submodule."):-len(".path")])]
 
     def populate_submodules(self, path: Path, *, force: bool = False) -> None:
         """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
@@ -66,7 +69,10 @@ class Submodules(Worktrees):
         """
         for module in self.submodules(path):
             inner = self._inner(path, module)
-            if not (inner.root / ".git").exists():
+            if not self._is_own(path, module):
+                if not force and (inner.root / ".git").is_dir():
+                    continue  # it may hold work
+                _clear(path, module.path)
                 self._initialize(path, module, inner)
             if force or inner.rev("HEAD") is None:
                 self._fetch(module, inner)
@@ -169,14 +175,21 @@ class Submodules(Worktrees):
                 inner._push_to_store({saved_as: commit, f"{COMMITS}/{head}": head})
 
     def _populated(self, path: Path) -> list[tuple[str, Submodules]]:
-        return [(module.path, inner) for module in self.submodules(path)
-                if ((inner := self._inner(path, module)).root / ".git").exists()]
+        return [(module.path, self._inner(path, module)) for module in self.submodules(path)
+                if self._is_own(path, module)]
+
+    def _is_own(self, path: Path, module: Submodule) -> bool:
+        """Return whether a submodule is populated, by a repository of this worktree's."""
+        return os.path.lexists(path / module.path / ".git") \
+            and is_own(path, module.path, self.git_dir(path) / "modules" / module.name)
 
     def _nested_repositories(self, path: Path) -> list[tuple[str, Submodules]]:
         """Return repositories inside the worktree that are no submodules and have no remote."""
         listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False).out)
         repositories = []
         for name in (name.rstrip("/") for name in listed if name.endswith("/")):
+            if not is_own(path, name):
+                continue
             inner = type(self)(path / name, self.environment)
             inner.store = self.store or self.common
             remotes = inner.run("remote", check=False)
@@ -188,3 +201,18 @@ class Submodules(Worktrees):
         assert self.store is not None
         self.run("push", "--quiet", "--no-recurse-submodules", f"--receive-pack={ONTO_ANOTHER}", str(self.store),
                  *(f"+{oid}:{ref}" for ref, oid in refs.items()), durable=True)
+
+
+def _clear(path: Path, name: str) -> None:
+    """Remove what stands in the place of a submodule's repository; no link is followed."""
+    folder = path
+    for part in Path(name).parts:
+        folder /= part
+        if folder.is_symlink():
+            folder.unlink()
+            return
+    link = folder / ".git"
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    else:
+        link.unlink(missing_ok=True)

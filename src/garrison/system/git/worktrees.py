@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from contextlib import suppress
+import tempfile
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -252,12 +253,15 @@ class Worktrees(Commits):
             when: the commit's date, as git parses it; with a date, the same work gives the same commit.
         """
         git_dir = self.git_dir(path)
-        index = git_dir / f"{_INDEX}{os.getpid()}"
-        self._remove_orphaned_indexes(git_dir)
-        if (git_dir / "index").exists():
-            shutil.copy2(git_dir / "index", index)
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
-        return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
+        with ExitStack() as stack:
+            folder = git_dir
+            if git_dir.is_relative_to(path.resolve()):  # whoever works in `path` could link what is written there
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-index-")))
+            index = folder / f"{_INDEX}{os.getpid()}"
+            self._remove_orphaned_indexes(git_dir)
+            _copy_index(git_dir / "index", index)
+            return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
 
     def create_directory_snapshot(self, path: Path, parent: str | None, message: str, *,
                                   timeout: float | None = None) -> str:
@@ -324,6 +328,13 @@ def find_last_own_commit(head: Sequence[Move], branch: Sequence[Move]) -> str | 
             break
         own = move.new
     return own
+
+
+def _copy_index(source: Path, target: Path) -> None:
+    """Copy an index with its times, if there is one; a link in its place is not followed."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(source.lstat().st_mode):
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _free_name(path: Path) -> Path:

@@ -206,6 +206,7 @@ class Run:
             folder.mkdir()
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": str(self.root / "user"), "LANG": "C.UTF-8",
+            "GARRISON_SANDBOX": "none",  # the agent signs in outside of its worktree, to be seen from there
             "GARRISON_HOME": str(self.home), "GARRISON_TREES": str(self.root / "trees"),
             "XDG_STATE_HOME": str(self.root / "state"), "XDG_RUNTIME_DIR": str(self.root / "tmp"),
             "TMPDIR": str(self.root / "tmp")}

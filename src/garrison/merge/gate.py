@@ -293,10 +293,10 @@ class GateRun:
     def _judge(self, stage: str, code: int, timed_out: bool) -> Verdict:
         self._kill_rest()
         log = self.setup_log if stage == "setup" else self.log
+        hint = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
         rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=self.environment)
-        hint = (explain_missing_command(self.held_back, log, code)
-                + explain_missing_file(rights, f"sandbox.{stage}", code, tail))
+        hint += explain_missing_file(rights, f"sandbox.{stage}", code, tail)
         result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""

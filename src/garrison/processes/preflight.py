@@ -110,12 +110,14 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     for finding in lint(graph, rules=REPORTED_RULES):
         report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
     repo = validate_repository(request.target)
+    if request.run is not None:
+        check_run(request.run)
+    pipeline_id = _pipeline_id(request, plan)
     git = Git(repo, home=runtime.home)
     git_record.trust_present(runtime.home, git, report, accept=request.trust_git_config)
     git.check_branch_space()
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
-    pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
@@ -132,8 +134,6 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         approve=request.approve)
     for note in network_notes(runtime, used_agents(plan, request.agent)):
         report(f"note: {note}")
-    if request.run is not None:
-        check_run(request.run)
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
     _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now

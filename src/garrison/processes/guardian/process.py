@@ -286,8 +286,8 @@ class Guardian:
     def turn(self) -> bool:
         """Observe, decide, act; return whether another turn should follow at once."""
         self._check_repository()
-        self._watch_target()
         try:
+            self._watch_target()
             self._verify_queues()
             self._view = self.observe()
         except RecordCorrupt as error:

@@ -80,7 +80,7 @@ ESCAPES = {
     "enter another process's root": "ls /proc/$OUTSIDE/root/",
     "write to the system": "touch /usr/local/garrison-test && rm /usr/local/garrison-test",
     "read the shadow file": "cat /etc/shadow",
-    "mount": "mount -t tmpfs none /mnt",
+    "mount": "folder=$(mktemp -d) && mount -t tmpfs none $folder && umount $folder",
     "make a user namespace": "unshare -r true",
     "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
 }

@@ -15,6 +15,7 @@ FENCED = 75
 
 
 def test_foreign_results_zombies_and_signals(place):
+    place.env["GARRISON_ORPHAN_GRACE"] = "10"  # for so long a runner waits for its gate with nobody above it
     graph = place.graph(Node("a", before=place.hold("a"), attributes='acceptance="test -f a-r1.txt"'),
                         Node("b", after=("a",), before=place.hold("b")))
     child = place.launch(graph)

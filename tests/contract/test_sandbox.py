@@ -252,9 +252,8 @@ def test_the_death_of_the_outer_process_ends_all(place: Place) -> None:
 @needs_bubblewrap
 def test_the_tree_is_seen_from_outside_with_its_markers_and_stops(place: Place) -> None:
     marker = f"home:run:node#{os.getpid()}"
-    job = start(with_mode(place, Mode.BUBBLEWRAP), "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done; touch up; "
-                "kill -STOP $!; wait", place.worktree / "log",
-                GARRISON_LIFE=marker)
+    job = start(with_mode(place, Mode.BUBBLEWRAP), "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done; "
+                "touch up; kill -STOP $!; wait", place.worktree / "log", GARRISON_LIFE=marker)
     until((place.worktree / "up").exists)
     until(lambda: any(row.state == "T" for row in processes.descendants(job.pid, marker)))
     assert {row.comm for row in processes.descendants(job.pid, marker)} == {"bwrap", "sh", "sleep"}

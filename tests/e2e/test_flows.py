@@ -174,6 +174,7 @@ def test_a_manager_watches_its_pipeline_and_steers_it(place):
     assert "Hurry up" in git(place.repo, "show", "main:told.txt")
     context = json.loads(git(place.repo, "show", "main:context.json"))
     assert (context["stack.child.current_node"], context["stack.child.completed"]) == ("two", 2)
-    assert place.nodes()["boss__two"]["status"] == "failed"
     begun = git(place.repo, "for-each-ref", "refs/heads/garrison/r1/boss__two") != ""
+    ended = place.nodes()["boss__two"]["status"]  # the manager may look between the end of `one` and the start of `two`
+    assert ended == "failed" or (ended == "pending" and not begun)
     place.check_failed_nodes_kept(*["boss__two"] * begun)

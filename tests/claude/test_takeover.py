@@ -180,7 +180,7 @@ def test_the_real_cli_in_a_takeover_and_its_death(scene):
 def let_in(place) -> None:
     """What the CLI asks a person at their first time (and a service that is not there), as if it were answered."""
     path = place.home / "claude" / ".claude.json"
-    known = json.loads(path.read_text())
+    known = json.loads(path.read_text()) if path.exists() else {}
     tree = place.identity("orchestrator-a")["worktree"]
     known["hasCompletedOnboarding"] = True
     known["customApiKeyResponses"] = {"approved": [place.env["ANTHROPIC_API_KEY"][-20:]], "rejected": []}

@@ -50,7 +50,7 @@ def test_a_lost_transcript_is_restored_and_sent_to_the_model(scene):
     wait_for("the call is in the copy", lambda: "sleep 987" in kept.read_text())
     pid = scene.cli("a")
     assert pid is not None
-    shutil.rmtree(config / "projects")
+    shutil.rmtree(scene.folder("a") / "config")
     os.kill(pid, signal.SIGKILL)
     place.pid("orchestrator-a", incarnation=2)
     wait_for("the orphans are gone", lambda: not old & tools())
@@ -61,7 +61,6 @@ def test_a_lost_transcript_is_restored_and_sent_to_the_model(scene):
     assert place.finished_work() == [("a", 1, 2)]
     assert len(place.deaths()["orchestrator-a"]) == 1
     assert scene.endings("a") == ["crash", "reported"], "it is the same session, not a fresh one"
-    assert "is restored from the attempt's folder" in (scene.folder("a") / "stream.jsonl").read_text()
     assert len(list(kept.parent.glob("*.jsonl"))) == 1
     assert not list(temporary.glob("claude-resume-*"))
     assert [path.parent for path in place.home.rglob(".credentials.json")] == [config]

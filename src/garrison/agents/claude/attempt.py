@@ -194,7 +194,7 @@ class ClaudeAttempt(SuspendableAttempt):
         if not resume:
             parent = task.continues if self.role == WORKER and self.session is None else ""
             write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent})
-        sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings)
+        sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, self.files)
         job = ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
             str(self.assignment.worktree), str(self.assignment.folder), session, resume,

@@ -13,6 +13,7 @@
 | `lifted.json` | a person's answer to a failure that only a person can resolve | orchestrator |
 | `phase` | the phase from `update_phase` | connection |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
+| `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers
@@ -55,6 +56,7 @@ class AttemptFiles:
         self.phase = self.folder / "phase"
         self.waiting = self.folder / "waiting"
         self.transcripts = self.folder / "transcripts"
+        self.config = self.folder / "config"
         self.lock = self.folder / "session.lock"
         self.conversation = self.folder / "conversation.txt"
         self.answers = self.folder / "answers.json"
@@ -109,7 +111,7 @@ class ConnectionJob:
     attempts: str = ""
     """Folder below which the parent session's transcript was kept."""
     config: str = ""
-    """The CLI's configuration folder if it has a sandbox, else '' for the home's."""
+    """The CLI's configuration folder; '' for the home's, where earlier editions had it."""
 
     @property
     def has_transcript(self) -> bool:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 WRAPPER = Path(__file__).with_name("cli.sh")
 """Script that starts the CLI so that it dies with the process that started it."""
+MEMORY_OFF = {"CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
+"""Variable without which the CLI keeps notes of its own between sessions, and obeys them: one agent's injected text
+would reach every later one, and who judges it."""
 _STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
 """Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 
@@ -45,7 +48,7 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
     config = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
     return {**config, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            **settings.set}
+            **MEMORY_OFF, **settings.set}
 
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Sandbox of the Claude CLI: only the CLI and its tools are inside; the connection, which records and pays, is outside.
 
-The CLI has a configuration folder of its own for the attempt: the home's holds the transcripts of all sessions, and
-settings that a person's CLI would obey. It is made anew for each connection, with the transcript restored from the copy
-in the attempt's folder, so that nothing an agent left there is read or followed. A log-in cannot be added from outside,
-so the CLI gets a copy of it; when it has renewed the log-in, the home gets that back.
+With or without a sandbox the CLI has a configuration folder of its own for the attempt: the home's holds settings that
+a person's CLI would obey, and what one agent left there would reach all others. It is made anew for each connection,
+with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
+followed. A log-in cannot be added from outside, so the CLI gets a copy of it, or a link to it without a sandbox; once
+it has renewed a copy, the home gets that back.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents.claude import transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
 from garrison.records import atomic
+from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount
 from garrison.system import processes
@@ -37,15 +40,27 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _MAX_LOG_IN = 1 << 20
 
 
-def prepare(place: Place | None, environment: Mapping[str, str],
-            settings: ClaudeSettings) -> tuple[dict[str, str], str]:
-    """Return the variables that start the CLI in its place, and its configuration folder; nothing without a sandbox."""
+def prepare(place: Place | None, environment: Mapping[str, str], settings: ClaudeSettings,
+            files: AttemptFiles) -> tuple[dict[str, str], str]:
+    """Make the CLI's configuration folder anew; return the variables that start the CLI in its place, and the folder.
+
+    Without a sandbox there are no variables. What a killed CLI had written and the copy lacks is saved first.
+    """
+    home = config_folder(Path(environment["GARRISON_HOME"]))
+    has_key = any(environment.get(name) for name in KEYS)  # the CLI prefers it to a log-in
+    session = str((read_json(files.session) or {}).get("id", ""))
+    transcripts.save(home, files.transcripts, session)  # a takeover that was killed has left more there
     if place is None or place.rights.mode is Mode.NONE:
-        return {}, ""
+        transcripts.save(files.config, files.transcripts, session)
+        shutil.rmtree(files.config, ignore_errors=True)
+        atomic.make_directory(files.config)
+        if not has_key and (home / LOG_IN).exists():
+            (files.config / LOG_IN).symlink_to(home / LOG_IN)  # once one agent renews it, copies are refused
+        return {}, str(files.config)
     shutil.rmtree(place.private / "claude", ignore_errors=True)
     config = atomic.make_directory(place.private / "claude")
-    if not any(environment.get(name) for name in KEYS):  # a key is added outside, and the CLI prefers it
-        copy_log_in(config_folder(Path(environment["GARRISON_HOME"])), config)
+    if not has_key:
+        copy_log_in(home, config)
     cli = find_cli(settings)
     mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
     confined = confine([cli], environment, replace(place, mounts=(*place.mounts, *mounts)))

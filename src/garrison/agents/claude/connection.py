@@ -105,8 +105,6 @@ class Connection:
         if not job.has_transcript:
             return True
         state = transcripts.prepare(config, self.files.transcripts, job.session)
-        if state == "restored" and not job.config:
-            self._note("the CLI's transcript was gone; it is restored from the attempt's folder")
         if state != "unknown" or not job.parent_session:
             return True
         forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session,

@@ -120,7 +120,9 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     """Run the interactive CLI on the held session to its end; return its exit code."""
     session = session_of(node, files)  # it may have reported while it was being suspended
     cli_process.end_orphan(files)
-    if (read_json(files.order) or {}).get("config"):  # the agent's CLI has a folder of its own: only the copy is whole
+    if own := (read_json(files.order) or {}).get("config"):  # the agent's CLI has a folder of its own
+        if own == str(files.config):  # not in a sandbox, whose agent may have planted links there
+            transcripts.save(files.config, files.transcripts, session)
         transcripts.remove_own(config, session)
     if transcripts.prepare(config, files.transcripts, session) == "unknown":
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")

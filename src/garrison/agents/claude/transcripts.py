@@ -142,6 +142,13 @@ def prepare(config: Path, copy: Path, session: str) -> str:
     return "restored"
 
 
+def save(config: Path, copy: Path, session: str) -> None:
+    """Complete the copy with what the CLI's own transcript of a session has beyond it."""
+    own = own_transcript(config, session) if session else None
+    for path, key in _transcripts(own) if own is not None else ():
+        _catch_up(TranscriptStore(copy), key, path)
+
+
 def fork(config: Path, attempts: Path, parent: str, session: str, project: str) -> bool:
     """Begin `session` with the transcript of `parent`, in the CLI's folder `project`; False if there is none.
 

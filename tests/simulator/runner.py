@@ -26,6 +26,7 @@ from garrison.merge.records import EntryEnqueued
 from garrison.processes.actions import Action, ActionKind, ApplySignal, SendSignal
 from garrison.processes.merge_client import MergeClient
 from garrison.processes.runner import policy
+from garrison.processes.runner.jobs import MAX_INCONCLUSIVE
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.processes.supervisor import START_RACES
 from garrison.records import hook as hooks
@@ -63,6 +64,7 @@ class Runner(SimulatedProcess):
         self.phase = "planning"
         self.job: Process | None = None
         self.job_name = ""
+        self.inconclusive = 0
         self.has_worktree = self._orchestrator_lives = False
         self.orphaned_since: float | None = None
         self.stopping_since: float | None = None
@@ -132,6 +134,9 @@ class Runner(SimulatedProcess):
             return
         name, code, self.job, self.job_name = self.job_name, self.job.code, None, ""
         if self.stopping:
+            return
+        self.inconclusive = self.inconclusive + 1 if (code or 0) < 0 else 0
+        if 0 < self.inconclusive < MAX_INCONCLUSIVE:
             return
         is_good = code == 0 and self.fate.at(self.task.attempt) != name
         value = "ok" if is_good else f"{name} ended with exit code {code or 1}"

@@ -219,6 +219,8 @@ class World:
         self.liveness = Liveness(self)
         self._now = 0.0, ""
         self._views: dict[Key, tuple[Identity, Process | None, int, ChildState]] = {}
+        self.starting_since: dict[tuple[Key, int], float] = {}
+        """Name and incarnation → when it was first seen starting."""
 
     # time
 
@@ -383,7 +385,9 @@ class World:
         proc = self.procs.get(identity.pid or 0) if same else None
         ticks = proc.ticks if proc else None
         starting = identity.status == "starting"
-        passed = starting and identity.spawn_deadline is not None and self.wall > from_iso(identity.spawn_deadline)
+        passed = starting and identity.spawn_deadline is not None and verdict.is_start_overdue(
+            from_iso(identity.created_at), from_iso(identity.spawn_deadline), self.wall,
+            self.t - self.starting_since.setdefault((identity.key, identity.incarnation), self.t))
         due = starting and verdict.is_spawn_due(from_iso(identity.created_at), self.wall)
         borne = starting and (due or ticks != identity.start_ticks) and bool(
             self.bearers(marker_of(identity.key, identity.incarnation)))

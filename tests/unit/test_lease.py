@@ -208,6 +208,19 @@ def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
     assert later.judge(scene.identity).why == "the machine was rebooted since"
 
 
+def test_a_clock_set_back_gives_a_start_no_longer_than_its_deadline(scene: Scene) -> None:
+    """A process that is stopped while it starts is replaced, whatever the wall clock says."""
+    deadline = iso(scene.clock.time() + 30)
+    scene.identity = replace(scene.identity, status="starting", created_at=scene.clock.utc(), spawn_deadline=deadline)
+    scene.processes.add(marker=format_marker(str(scene.store.home), KEY, scene.identity.incarnation), ppid=1)
+    assert scene.observer.judge(scene.identity).state == "starting"
+    scene.clock.step(-86400)
+    scene.clock.advance(29)
+    assert scene.observer.judge(scene.identity).state == "starting"
+    scene.clock.advance(2)
+    assert scene.observer.judge(scene.identity).state == "lapsed"
+
+
 def test_a_marker_is_taken_apart_from_its_end() -> None:
     assert parse_marker(format_marker("/a:b/c", KEY, 12)) == ("/a:b/c", KEY.run, "runner-a", 12)
     assert parse_marker("/h::runner-a#1") == ("/h", "", "runner-a", 1), "by hand there may be no run"

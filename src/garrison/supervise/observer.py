@@ -17,7 +17,7 @@ from garrison.records import life_lock
 from garrison.records.identity import Identity
 from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
-from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, judge, stale_reason
+from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, is_start_overdue, judge, stale_reason
 from garrison.system.clock import from_iso, iso
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Observer:
         self.machine = processes.here()
         self._started: dict[Key, tuple[int, set[ProcessId]]] = {}
         """Name → its latest incarnation that was seen starting, and the processes seen of it."""
+        self._starting_since: dict[Key, tuple[int, float]] = {}
+        """Name → its latest incarnation that was seen starting, and when first (monotonic seconds)."""
 
     def observe(self, identity: Identity) -> Observation:
         """Return what this machine shows of `identity` now."""
@@ -69,8 +71,7 @@ class Observer:
             marker_borne=starting and (due or ticks != identity.start_ticks) and self._has_marked_process(identity),
             spawn_due=due, beat_age=self.heartbeat_age(identity, same_kernel),
             leaving=self._seconds_leaving(identity, ticks),
-            deadline_passed=bool(starting and identity.spawn_deadline
-                                 and self.clock.time() > from_iso(identity.spawn_deadline)))
+            deadline_passed=starting and self._is_overdue(identity))
 
     def judge(self, identity: Identity) -> Verdict:
         """Return the verdict on `identity` now; one whose record says it is over is not observed."""
@@ -129,6 +130,17 @@ class Observer:
         return bool(self.processes.find_marked(self._marker(identity)))
 
     # ---- a starting incarnation
+
+    def _is_overdue(self, identity: Identity) -> bool:
+        """Return whether the deadline of a starting incarnation is over."""
+        if identity.spawn_deadline is None:
+            return False
+        incarnation, since = self._starting_since.get(identity.key, (0, 0.0))
+        if incarnation != identity.incarnation:
+            since = self.clock.monotonic()
+            self._starting_since[identity.key] = identity.incarnation, since
+        return is_start_overdue(from_iso(identity.created_at), from_iso(identity.spawn_deadline), self.clock.time(),
+                                self.clock.monotonic() - since)
 
     def note_started(self, identity: Identity, process: ProcessId) -> None:
         """Note a process of a starting incarnation, whose record names none before it is active."""

@@ -98,6 +98,19 @@ def is_spawn_due(leased_at: float, now: float) -> bool:
     return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
+def is_start_overdue(leased_at: float, deadline: float, now: float, watched: float) -> bool:
+    """Return whether a start's deadline is over: by the wall clock, or by the time for which it was watched.
+
+    The latter counts if the clock was set back since the lease: a start that is held up must not wait until the clock
+    is where it was.
+
+    Args:
+        leased_at, deadline, now: wall times, in seconds.
+        watched: seconds since this observer first saw it starting, on the monotonic clock.
+    """
+    return now > deadline or watched > deadline - leased_at
+
+
 def _starting(identity: Identity, observation: Observation) -> Verdict:
     """Judge a lease: it lapses at its deadline, or earlier if no process has the marker and the spawner is dead or has
     had its time."""

@@ -7,16 +7,18 @@ than it should: with no sandbox each succeeds, inside none does, but for the sta
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from hostile import enclosure
 from hostile.aftermath import TRAPS, spring, wrong
-from hostile.cases import CASES
+from hostile.cases import CASES, SMALL
 from hostile.tables import PAGE, fill
-from hostile.trial import objections, run
+from hostile.trial import objections, opened, run
 from hostile.world import Confinement, why_impossible
 
 
@@ -25,6 +27,9 @@ def main() -> int:
     parser.add_argument("--in", dest="confinement", choices=[one.name.lower() for one in Confinement],
                         default="bubblewrap")
     parser.add_argument("--case", default="", metavar="WORD", help="only cases whose name contains it")
+    parser.add_argument("--small", action="store_true", help="only one case of each kind")
+    parser.add_argument("--obey", action="store_true",
+                        help="have the agent run the scripts on standard input, as JSON lines [SCRIPT, SECONDS]")
     parser.add_argument("--output", action="store_true", help="print what each case printed")
     parser.add_argument("--traps", action="store_true", help="what agents leave behind, rather than what they do")
     parser.add_argument("--tables", action="store_true", help="write the tables of docs/security.md, and try nothing")
@@ -33,13 +38,17 @@ def main() -> int:
         PAGE.write_text(fill(PAGE.read_text()))
         return 0
     confinement = Confinement[given.confinement.upper()]
+    enclosure.enter(as_container=confinement is Confinement.NESTED)
     if reason := why_impossible(confinement):
         print(f"not tried: {reason}", file=sys.stderr)
         return 1
+    if given.obey:
+        return obey(confinement)
     if given.traps:
         return spring_traps(confinement, given.case)
     began, tried = time.monotonic(), []
-    for one in run(confinement, [case for case in CASES if given.case in case.name]):
+    for one in run(confinement, [case for case in CASES if given.case in case.name
+                                 and (not given.small or case.name in SMALL)]):
         tried.append(one)
         word = {None: "–", True: "SUCCEEDED", False: "refused"}[one.succeeded]
         print(f"{word:10} {one.case.group.name.lower():10} {one.case.name}", flush=True)
@@ -51,6 +60,14 @@ def main() -> int:
     for line in wrong:
         print(f"  {line}")
     return bool(wrong)
+
+
+def obey(confinement: Confinement) -> int:
+    """Have the agent of one world run scripts until the input ends; print as JSON what each printed."""
+    with opened(confinement, GARRISON_ORDER_SECONDS="200") as world:
+        for line in sys.stdin:
+            print(json.dumps(world.attack(*json.loads(line))), flush=True)
+    return 0
 
 
 def spring_traps(confinement: Confinement, word: str) -> int:

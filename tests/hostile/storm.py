@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
 from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
@@ -140,6 +141,7 @@ def main() -> int:
                         default="bubblewrap")
     given = parser.parse_args()
     confinement = Confinement[given.confinement.upper()]
+    enclosure.enter(as_container=confinement is Confinement.NESTED)
     if reason := why_impossible(confinement):
         print(f"not tried: {reason}", file=sys.stderr)
         return 1

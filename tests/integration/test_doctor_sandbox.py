@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 from garrison.sandbox.probe import machine
-from support import DEADLINE
+from support import DEADLINE, processes, wait_for
 
 
 def doctor(home: Path, mode: str) -> tuple[int, Any]:
@@ -42,6 +43,22 @@ def test_landlock_holds_what_it_promises(tmp_path: Path) -> None:
     assert (code, "ESCAPED" in body["escapes"].values()) == (0, False)
     assert body["escapes"]["write_sibling"] == "refused"
     assert body["escapes"]["read_sibling"] == "not held"
+
+
+@pytest.mark.skipif(not machine().landlock, reason="Landlock is not enabled in this kernel")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_doctor_leaves_nothing(tmp_path: Path, number: int) -> None:
+    env = {**os.environ, "GARRISON_HOME": str(tmp_path), "GARRISON_SANDBOX": "landlock", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "doctor", "--sandbox"], env=env,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        mark = f"garrison-doctor-daemon-{child.pid}"
+        wait_for("the attempt to leave a process", lambda: [one for one in processes(mark) if "read _" in one.argv
+                                                            or "while" in one.argv])
+        targets = [one for one in processes("garrison-doctor-outside") if one.ppid == child.pid]
+        child.send_signal(number)
+    wait_for("the processes have ended", lambda: not list(processes(mark)) and not any(
+        one.living for one in targets), 20)
+    assert number == signal.SIGKILL or not list(tmp_path.glob("garrison-doctor-*"))
 
 
 def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from garrison.cli.commands import Command
+from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
@@ -53,7 +54,8 @@ def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str
 def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
     """Print what each attempt to escape came to; return 1 if the mode in effect is not held."""
     rights = read_rights(runtime.home, Role.AGENT, environ=runtime.environ)
-    proof = prove(rights, runtime.environ)
+    with interruptible():
+        proof = prove(rights, runtime.environ)
     if as_json:
         print_json({"mode": proof.mode, "network": rights.network,
                     "escapes": {escape.key: verdict for escape, verdict in proof.verdicts}})

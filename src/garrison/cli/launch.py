@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
+from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option
 from garrison.cli.output import dumps, print_message
 from garrison.config import find_home
@@ -136,7 +136,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key),
                             gate_from_target=list(gate_from_target), **options)
     with LaunchClaim(runtime.home) as claim:
-        with _interruptible():
+        with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
         if dry_run:
@@ -148,18 +148,6 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto))
     _start(runtime, created, flags, detach=detach, serve=serve)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let TERM and HUP end the pre-flight as Ctrl-C does, so that its gate ends and its worktree is removed."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:

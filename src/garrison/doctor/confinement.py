@@ -64,7 +64,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
         env = {**environ, "HOME": str(root / "user"), "GARRISON_HOME": str(root / "home"),
                "GARRISON_TREES": str(root / "trees"), "PATH": environ.get("PATH", os.defpath)}
         confined = confine([sys.executable, "-I", str(ATTEMPTS), json.dumps(facts)], env, place)
-        done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=subprocess.DEVNULL,
+        done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=_pipe(stack),
                               capture_output=True, text=True, errors="replace", timeout=_DEADLINE, check=False,
                               start_new_session=True)
         Path("/usr/local/escaped").unlink(missing_ok=True)
@@ -76,6 +76,17 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
             succeeded[key] = (Path(facts[name]) / "escaped").exists()
         succeeded["daemon"] = _is_left(facts["daemon"])
         return succeeded
+
+
+def _pipe(stack: ExitStack) -> int:
+    """Return the read end of a pipe whose other end is closed with this process, however it ends.
+
+    What must not outlive this process reads from it: a `kill -9` leaves nothing then.
+    """
+    theirs, ours = os.pipe()
+    stack.callback(os.close, theirs)
+    stack.callback(os.close, ours)
+    return theirs
 
 
 @contextmanager
@@ -93,8 +104,8 @@ def _targets(root: Path) -> Iterator[dict[str, Any]]:
             server = stack.enter_context(socket.socket(family))
             server.bind(address)
             server.listen()
-        outside = subprocess.Popen(["/bin/sh", "-c", "while :; do sleep 1; done", _MARK], start_new_session=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        outside = subprocess.Popen(["/bin/sh", "-c", "read _", _MARK], start_new_session=True, stdin=_pipe(stack),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(outside.wait)
         stack.callback(outside.kill)
         yield {**facts, "pid": outside.pid, "unix": str(root / "socket"), "abstract": str(root),

@@ -112,10 +112,12 @@ def _terminal(_facts: Facts) -> bool:
 
 
 def _daemon(facts: Facts) -> bool:
-    """Leave a process running that only its command line tells; whether it stays is seen outside."""
-    subprocess.Popen(["/bin/sh", "-c", "trap '' HUP TERM; while :; do sleep 1; done", facts["daemon"]], env={},
-                     start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                     stderr=subprocess.DEVNULL)
+    """Leave a process running that only its command line tells; whether it stays is seen outside.
+
+    It ends with whoever tries this, who holds the other end of standard input.
+    """
+    subprocess.Popen(["/bin/sh", "-c", "trap '' HUP TERM; read _", facts["daemon"]], env={}, start_new_session=True,
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return True
 
 

@@ -45,6 +45,7 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
     ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
     ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
                                                 "garrison.agents.claude.policy garrison.agents.graph.model"),
+    ("garrison.agents.scripted", "yaml"),
     ("garrison.cli.launch", "asyncio garrison.processes.guardian garrison.processes.repair"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:

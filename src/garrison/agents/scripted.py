@@ -19,8 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from garrison.agents.command import CommandProfile
 
 SCRIPTED = CommandProfile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
@@ -38,6 +36,8 @@ def script_for(node: str, environ: dict[str, str]) -> list[dict[str, Any]]:
     path = Path(named) if named else Path(folder) / f"{node}.yaml" if folder else None
     if path is None or not path.is_file():
         return DEFAULT
+    import yaml  # not at the top: every orchestrator reads the profile above on its way to its agent
+
     steps = yaml.safe_load(path.read_text())
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise SystemExit(f"{path}: a script is a list of steps, each a mapping")

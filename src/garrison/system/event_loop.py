@@ -7,6 +7,7 @@ come through verified pidfds (of non-children too), file changes through inotify
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+import inotify_simple
 from inotify_simple import INotify, flags
 
 from garrison.system import processes
@@ -25,6 +27,8 @@ from garrison.system.processes import ProcessId
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 """Signals that wake a process by default."""
 _MASK = (flags.MOVED_TO | flags.CREATE | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR)
+# The C library of this very process; else the package runs `ldconfig` to find its name, 4 ms of each process's start.
+inotify_simple._libc = ctypes.CDLL(None, use_errno=True)
 _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONESHOT
 """A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
 

@@ -234,9 +234,9 @@ class Worktrees(Commits):
 
     def author(self, path: Path | None = None) -> dict[str, str]:
         """Return `GIT_*` variables that make garrison author and committer; {} if the user has configured a name."""
-        configured = [self.run("config", "--get", f"user.{key}", cwd=path, check=False).out.strip()
-                      for key in ("name", "email")]
-        if all(configured):
+        listed = self.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", cwd=path, check=False).out
+        configured = dict(line.split("\n", 1) for line in listed.split("\0") if "\n" in line)
+        if all(configured.get(key, "").strip() for key in ("user.name", "user.email")):
             return {}
         return {"GIT_AUTHOR_NAME": NAME, "GIT_AUTHOR_EMAIL": EMAIL, "GIT_COMMITTER_NAME": NAME,
                 "GIT_COMMITTER_EMAIL": EMAIL}

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from garrison.agents.graph import AgentFailure, AgentGraph
-from garrison.testing.model_server import ModelServer
+from garrison.agents import AgentGraph
+from garrison.agents.graph import AgentFailure
+from garrison.testing.model_server import ModelServer, Record
 from garrison.testing.request import Request
-from garrison.testing.turn import Fault, say
-from support import processes
+from garrison.testing.turn import ALWAYS, Fault, say
+from support import processes, wait_for
+
+
+def children() -> list[Any]:
+    return [one for one in processes() if one.ppid == os.getpid()]
 
 
 async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
@@ -25,20 +32,34 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
         slept.append(seconds)
 
     async with AgentGraph("desk", sleep=sleep) as graph:
-        for name in ("lead", "analyst", "clerk"):
+        for name in ("lead", "analyst"):
             await graph.add_node(name, f"You are {name}.", "claude-sonnet-4-5", cwd=tmp_path, env=env)
+        await graph.add_node("clerk", "You are clerk.", cwd=tmp_path, env={**env, "CLAUDE_CODE_MAX_RETRIES": "9"})
         await graph.add_edge("lead", "analyst", control_type="reviewer")
-        first = await graph.send_message("lead", "analyst", "Count to two.")
+        pieces: list[str] = []
+        first = await graph.send_message("lead", "analyst", "Count to two.", on_event=lambda event: pieces.append(
+            str(event["text"])) if event["kind"] == "partial" else None)
         second = await graph.send_message("lead", "analyst", "limited")
-        with pytest.raises(AgentFailure):
+        [cli] = children()
+        os.kill(cli.pid, signal.SIGKILL)
+        wait_for("the death is seen", lambda: graph.get_agent_status("analyst")["status"] == "error")
+        dead = graph.get_agent_status("analyst")
+        third = await graph.send_message("lead", "analyst", "Go on.")
+        found = {"analyst": graph.get_agent_status("analyst"), "dead": dead}
+        with pytest.raises(AgentFailure, match="garrison login"):
             await graph.send_message("lead", "clerk", "refused")
-        return {"first": str(first), "second": str(second), "slept": slept,
-                "analyst": graph.get_agent_status("analyst"), "clerk": graph.get_agent_status("clerk"),
+        return {**found, "said": [str(first), str(second), str(third)], "slept": slept, "pieces": pieces,
+                "clerk": graph.get_agent_status("clerk"), "clerk's": graph.get_node("clerk").metadata["last_error"],
                 "lead": graph.get_agent_status("lead")}
 
 
-@pytest.mark.slow
-def test_a_graph_of_real_sessions(tmp_path: Path) -> None:
+def past(one: Record) -> str:
+    """What the model is told besides the last message."""
+    return json.dumps(one.body["messages"][:-1])
+
+
+def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: Path) -> None:
+    """A rate limit and a kill -9 cost one call each; the session goes on with its past, and status says what is."""
     limited = []
 
     def script(asked: Request) -> Any:
@@ -46,18 +67,29 @@ def test_a_graph_of_real_sessions(tmp_path: Path) -> None:
             limited.append(asked.number)
             return say("now", faults=(Fault("status", 429),) if len(limited) == 1 else ())
         if "refused" in asked.prompt:
-            return say("never", faults=(Fault("status", 401, times=9),))
-        return say("one, ", "two")
+            return say("never", faults=(Fault("status", 401, times=ALWAYS),))
+        return say("one, ", "two") if "Count" in asked.prompt else "three"
 
     with ModelServer(script) as server:
         told = asyncio.run(told_of(tmp_path, server))
-        asked = server.messages[0].asked
-    assert told["first"] == "one, two"
-    assert "Message from agent 'lead':" in asked.prompt
-    assert "You are analyst." in asked.system
-    assert "Agent 'lead' (reviewer)" in asked.system
-    assert (told["second"], told["slept"]) == ("now", [1.0])
-    assert told["analyst"]["status"] == "active"
+        first, *_, third, refused = server.messages
+        second = [one for one in server.messages if "limited" in one.asked.prompt][-1]
+    assert told["said"] == ["one, two", "now", "three"]
+    assert "".join(told["pieces"]) == "one, two"
+    assert "Message from agent 'lead':" in first.asked.prompt
+    assert "You are analyst." in first.asked.system
+    assert "Agent 'lead' (reviewer)" in first.asked.system
+    assert told["slept"] == [1.0]
+    assert "Count to two." in past(second)
+    assert "interrupted by a failure" in second.asked.prompt
+    assert (told["dead"]["status"], told["dead"]["is_running"]) == ("error", False)
+    assert "has died" in told["dead"]["last_error"]
+    assert "Count to two." in past(third)
+    assert third.asked.prompt.endswith("Go on.")
+    assert (told["analyst"]["status"], told["analyst"]["is_running"], told["analyst"]["last_error"]) == (
+        "active", True, None)
     assert (told["clerk"]["status"], told["clerk"]["attempts"]) == ("error", 1)
+    assert "refused" in refused.asked.prompt, "one call, and no other with a key that is refused"
+    assert "garrison login" in told["clerk's"]
     assert not told["lead"]["is_running"]
-    assert [one for one in processes() if one.ppid == os.getpid()] == [], "no CLI is left"
+    assert children() == [], "no CLI is left"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -346,6 +348,86 @@ def test_a_message_without_an_answer_puts_the_agent_in_error_and_is_kept() -> No
         assert [one.content for one in graph.messages] == ["hello"]
         assert not graph.get_agent_status("analyst")["is_running"]
     play(scene)
+
+
+class Living(Scripted):
+    """A session with a process, which dies when a test says so, and a transcript, which can be lost."""
+
+    alive = True
+
+    @property
+    def session_id(self) -> str | None:
+        return self.spec.resume or f"id-{len(self.stage.sessions)}"
+
+
+class LivingStage(Stage):
+    def connect(self, spec: SessionSpec) -> Living:
+        self.sessions.append(Living(spec, self))
+        return self.sessions[-1]  # type: ignore[return-value]
+
+
+def heard(stage: Stage) -> list[str | None]:
+    return [one.spec.resume for one in stage.of("analyst")]
+
+
+def test_a_failed_session_is_resumed_and_one_without_a_transcript_begun_anew() -> None:
+    stage = LivingStage()
+
+    async def scene() -> None:
+        async with stage.graph() as graph:
+            await graph.add_node("analyst", "You analyse.")
+            stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
+            reply = await graph.send_message("analyst", "analyst", "hello")
+            assert str(reply) == "analyst heard hello"
+            assert heard(stage) == [None, "id-1"]
+            stage.on_ask["analyst"] = [OSError("cut"), AgentFailure("No conversation found with session ID: id-1")]
+            await graph.send_message("analyst", "analyst", "again")
+            assert heard(stage)[2:] == ["id-1", None]
+            assert stage.slept == [1.0, 1.0], "a lost transcript is not waited for"
+            stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
+            await graph.sessions.ask(graph.get_node("analyst"), lambda: "everything, every time")
+            assert heard(stage)[4:] == [None], "a message that holds everything needs no memory"
+            await graph.restart_agent("analyst")
+            assert heard(stage)[5:] == [None], "a restart forgets"
+    asyncio.run(scene())
+
+
+def test_a_dead_process_is_an_error_until_the_next_message_resumes_it() -> None:
+    stage = LivingStage()
+
+    async def scene() -> None:
+        async with stage.graph() as graph:
+            await graph.add_node("analyst", "You analyse.")
+            await graph.start_agent("analyst")
+            stage.sessions[0].alive = False  # type: ignore[attr-defined]
+            status = graph.get_agent_status("analyst")
+            assert (status["status"], status["is_running"]) == ("error", False)
+            assert "has died" in status["last_error"]
+            await graph.send_message("analyst", "analyst", "hello")
+            assert (graph.get_agent_status("analyst")["status"], heard(stage)) == ("active", [None, "id-1"])
+    asyncio.run(scene())
+
+
+def test_errors_are_in_the_nodes_metadata_until_a_success() -> None:
+    async def scene(graph: AgentGraph, stage: Stage) -> None:
+        node = graph.get_node("analyst")
+        stage.on_ask["analyst"] = [AgentFailure("no such model", 404)] * 2
+        for count in (1, 2):
+            with pytest.raises(AgentFailure):
+                await graph.send_message("lead", "analyst", "hello")
+            assert node.metadata == {"cwd": "/srv", "last_error": "no such model", "error_count": count}
+        await graph.send_message("lead", "analyst", "hello")
+        assert node.metadata == {"cwd": "/srv"}
+    play(scene)
+
+
+def test_the_library_is_imported_from_agents_on_first_use() -> None:
+    """Every orchestrator imports the package, and must not pay for asyncio."""
+    code = ("import sys, garrison.agents; assert 'garrison.agents.graph' not in sys.modules; "
+            "from garrison.agents import AgentGraph, AgentSessionManager; AgentGraph('x')")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(ImportError):
+        from garrison.agents import Nobody  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_one_failing_agent_does_not_hold_up_the_others() -> None:

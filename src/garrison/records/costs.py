@@ -5,6 +5,9 @@ run (`kind: call`, by message id, estimated from its tokens), and one at each re
 total since the session began). A kill loses at most the response in progress. The CLI's total counts over resumes, but
 a killed CLI has not reported all of its cost. So a session's cost is its highest total, plus the estimates of calls
 that killed connections made, plus those of the calls after the last total.
+
+Sessions outside runs (the butler and its specialists, garrison sessions, plans of workflows) write the same lines to
+`usage/USE/NAME.jsonl` of the home.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from garrison.records import atomic
 from garrison.records.json_io import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
@@ -149,8 +153,21 @@ _PLACES = ("claude", "validator/claude", "network", "validator/network")
 """Folders with a usage file, in that of an attempt: a session's, and the proxy's."""
 
 
+OUTSIDE = "@"
+"""Begins what stands for a run in costs outside runs, `@chat/default`; no run's name can begin so."""
+
+
 def usage_files(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
-    """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included."""
+    """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included.
+
+    Costs outside runs have `@USE` for a run and the session's name for a node.
+    """
+    if run is None or run.startswith(OUTSIDE):
+        use = "*" if run is None else run.removeprefix(OUTSIDE)
+        for path in sorted((home / "usage").glob(f"{use}/{node or '*'}.jsonl")):
+            yield f"{OUTSIDE}{path.parent.name}", path.stem, path
+    if run is not None and run.startswith(OUTSIDE):
+        return
     root = home / "runs"
     attempts = f"{run or '*'}/nodes/{node or '*'}/*"
     # Not `**`: an attempt's folder may hold a home with all that its programs have installed.
@@ -247,6 +264,54 @@ class Meter:
                 by_run += usd
                 by_node += usd if node == self.node else 0.0
         return exceeded_limit(self.limits, by_node, by_run, by_day)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Limits outside runs in US dollars; None: no limit."""
+
+    task: float | None = None
+    """Of one message, turn or plan."""
+    day: float | None = None
+    """Of one use (`chat`), a calendar day in UTC."""
+    home_day: float | None = None
+    """Of the whole home, a calendar day in UTC."""
+
+
+class Purse:
+    """Costs of sessions outside runs, such as those that answer a conversation, and the limits on them."""
+
+    def __init__(self, home: Path, use: str, name: str, allowance: Allowance | None = None) -> None:
+        self.home, self.use, self.name = home, f"{OUTSIDE}{use}", name
+        self.allowance = allowance or Allowance()
+        self._path = home / "usage" / use / f"{name}.jsonl"
+        self._cache = UsageCache()
+        self._before = 0.0
+
+    def log(self, session: str) -> UsageLog:
+        """Return the log of one connection of a session."""
+        atomic.make_directory(self._path.parent)
+        return UsageLog(self._path, session)
+
+    def begin(self) -> None:
+        """Begin a task: what was spent before does not count against its limit."""
+        self._before = self._spent()
+
+    def exceeded(self) -> str:
+        """Return in words which limit is reached; '' if none is."""
+        limits, today = self.allowance, _now()[:10]
+        if limits.task is not None and (used := self._spent() - self._before) >= limits.task:
+            return f"${used:.2f} of the ${limits.task:.2f} for one message are spent"
+        for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
+                                 ("this day", None, limits.home_day)):
+            used = 0.0 if limit is None else sum(total_of_day(self._cache.read(path), today)
+                                                 for _, _, path in usage_files(self.home, run))
+            if limit is not None and used >= limit:
+                return f"${used:.2f} of the ${limit:.2f} for {what} are spent"
+        return ""
+
+    def _spent(self) -> float:
+        return total(self._cache.read(self._path)).usd if self._path.exists() else 0.0
 
 
 def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:

@@ -90,12 +90,17 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
 
 
 class ClaudeClient:
-    """One CLI; a turn fails after `stale` seconds of silence outside of tool calls (None: never)."""
+    """One CLI.
 
-    def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None) -> None:
+    Args:
+        stale: seconds of silence outside of tool calls after which a turn fails (None: never).
+        partial: yield texts piece by piece, too, as they are written.
+    """
+
+    def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, partial: bool = False) -> None:
         self._client = ClaudeSDKClient(options)
         self._stale = stale
-        self._messages = _MessageReader()
+        self._messages = _MessageReader(partial=partial)
 
     @property
     def tool_running(self) -> bool:
@@ -180,7 +185,8 @@ class ClaudeClient:
 class _MessageReader:
     """Translates the SDK's messages into events, and keeps the state on which later messages depend."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, partial: bool = False) -> None:
+        self._partial = partial
         self.tool_calls: set[str] = set()
         """Calls without a result."""
         self.answered = False
@@ -198,6 +204,9 @@ class _MessageReader:
     def _stream_event(self, message: StreamEvent) -> list[Event]:
         """Report usage when a response starts, and again once its tokens are known, before its tools run."""
         event, source = message.event, message.parent_tool_use_id
+        if event.get("type") == "content_block_delta":
+            text = str((event.get("delta") or {}).get("text") or "")
+            return [{"kind": "partial", "text": text}] if self._partial and text and source is None else []
         if event.get("type") == "message_start":
             body = event.get("message") or {}
             self._responses[source] = (str(body.get("id", "")), str(body.get("model", "")),
@@ -256,7 +265,7 @@ class _MessageReader:
                  "said": message.result or "; ".join(message.errors or []) or "", "usd": message.total_cost_usd,
                  "turns": message.num_turns, "status": message.api_error_status,
                  "terminal_reason": message.terminal_reason, "usage": message.usage, "session": message.session_id,
-                 "refused": refused}]
+                 "refused": refused, "structured": message.structured_output}]
 
 
 _READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = (

@@ -45,8 +45,9 @@ _BY_TEXT = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in
 _BUDGET = re.compile("garrison: budget used up")
 """Of garrison's own proxy, which refuses calls beyond a budget."""
 _BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICATION, "billing_error": BILLING,
-             "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID}
-"""Class by the CLI's name of a failure, in the message before the result."""
+             "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID,
+             "error_max_turns": MAX_TURNS, "error_max_budget_usd": BUDGET, "budget": BUDGET, "refusal": REFUSED}
+"""Class by the CLI's name of a failure, in its result or in the message before it."""
 
 
 def ruling(kind: str) -> death_classes.Ruling:

@@ -38,6 +38,13 @@ class Text(TypedDict):
     text: str
 
 
+class Partial(TypedDict):
+    """Piece of a text that is still being written, if the client asks for pieces; the whole text follows as `Text`."""
+
+    kind: Literal["partial"]
+    text: str
+
+
 class ToolCall(TypedDict):
     """Call of a tool by the model."""
 
@@ -87,7 +94,7 @@ class Usage(TypedDict):
 
 
 class Result(TypedDict):
-    """End of a turn; the last three fields are not in `stream.jsonl`."""
+    """End of a turn; the last four fields are not in `stream.jsonl`."""
 
     kind: Literal["result"]
     subtype: str
@@ -102,6 +109,8 @@ class Result(TypedDict):
     session: str
     refused: bool
     """True if the model refused to answer."""
+    structured: Any
+    """The answer as JSON data, if a schema was required and the model kept to it."""
 
 
 class Note(TypedDict):
@@ -111,7 +120,7 @@ class Note(TypedDict):
     text: str
 
 
-Event: TypeAlias = "Begin | Text | ToolCall | ToolResult | Retry | RateLimit | Usage | Result | Note"
+Event: TypeAlias = "Begin | Text | Partial | ToolCall | ToolResult | Retry | RateLimit | Usage | Result | Note"
 
 
 def render(event: Mapping[str, Any]) -> str:

@@ -1,80 +1,150 @@
-"""Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names any."""
+"""Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names any.
+
+A session that died is resumed by its id, and sessions cost: their calls are recorded and limited by a `Purse`, if the
+caller has one. A failure that only a person can resolve, and a long wait that the API asks for, end a turn at once.
+"""
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude import failures, policy
 from garrison.agents.claude.cli_process import cli_environment
-from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, build_options
+from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, Silence, build_options
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.errors import UsageError
+from garrison.system import processes
 
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
     from garrison.agents.claude.stream import Event
     from garrison.agents.graph.model import SessionSpec
+    from garrison.records.costs import Purse
 
 SERVER = "desk"
 """Name of the MCP server with a node's functions."""
-METADATA = {"functions": list, "cwd": str, "tools": list, "max_turns": int, "env": dict, "cli": str}
-"""Key of a node's metadata that configures its session → type of the value; other keys are the user's own."""
+METADATA: Mapping[str, tuple[type, ...]] = {
+    "functions": (list,), "cwd": (str,), "tools": (list,), "max_turns": (int,), "env": (dict,), "cli": (str,),
+    "stale": (int, float), "budget": (int, float), "output_schema": (dict,)}
+"""Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
+STALE = 240.0
+"""Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
+MAX_RETRY_DELAY = 15.0
+"""Seconds of the API's own retry delay beyond which a turn fails instead of waiting."""
 
 
 class ClaudeSession:
     """One node's client; `connect`, `ask` and `close` are called by one task."""
 
-    def __init__(self, spec: SessionSpec) -> None:
-        self.spec = spec
-        self._client = ClaudeClient(options_of(spec))
+    def __init__(self, spec: SessionSpec, purse: Purse | None = None) -> None:
+        self.spec, self._purse = spec, purse
+        self._id = spec.resume or str(uuid.uuid4())
+        metadata = _check_metadata(spec)
+        self._client = ClaudeClient(options_of(spec, metadata, self._id), stale=metadata.get("stale", STALE),
+                                    partial=True)
+        self._usage = purse.log(self._id) if purse is not None else None
+        self._taken = spec.resume is not None
+        """Whether there is a transcript to resume."""
+        self._process: processes.ProcessId | None = None
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the session's id once it has taken a message."""
+        return self._id if self._taken else None
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the CLI still runs, as far as its pid is known."""
+        return self._process is None or processes.is_running(self._process.pid, self._process.ticks)
 
     async def connect(self) -> None:
         """Start the CLI."""
         await self._client.connect()
+        pid = await self._client.pid()
+        found = processes.probe(pid) if pid is not None else None
+        self._process = processes.ProcessId(found.pid, found.ticks) if found is not None else None
 
     async def ask(self, content: str) -> AsyncIterator[Event]:
-        """Run one turn and yield its events; AgentFailure if it failed."""
+        """Run one turn and yield its events; AgentFailure if it failed, or may not begin."""
+        self._check_purse()
         try:
             async with aclosing(self._client.turn(content)) as events:
                 async for event in events:
+                    self._taken = True
+                    if self._usage is not None:
+                        self._usage.record(event)
                     yield event
-                    if event["kind"] == "result" and event["error"]:
-                        raise AgentFailure(event["said"] or event["subtype"], event["status"])
+                    failure = self._failure(event)
+                    if failure is not None:
+                        if event["kind"] != "result":
+                            await self._client.interrupt()
+                        raise failure
         except ProcessError as error:
             raise AgentFailure(f"the CLI ended: {error}") from error
-        except NoResult as error:
+        except (NoResult, Silence) as error:
             raise AgentFailure(str(error)) from error
+
+    def _failure(self, event: Event) -> AgentFailure | None:
+        """Return the failure that an event means; None if the turn goes on."""
+        if event["kind"] == "result" and event["error"]:
+            error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
+            return AgentFailure(event["said"] or event["subtype"], event["status"], error)
+        if event["kind"] == "retry":
+            kind = failures.classify(event["status"], event["error"])
+            reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
+            if kind in policy.NEEDS_PERSON:
+                return AgentFailure(f"{reason}; {failures.WHAT_TO_DO[kind]}", event["status"])
+            if event["delay"] > MAX_RETRY_DELAY:
+                return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"])
+        if event["kind"] == "usage" and event["final"] and self._purse is not None and (
+                exceeded := self._purse.exceeded()):
+            return _over_budget(exceeded)
+        return None
+
+    def _check_purse(self) -> None:
+        if self._purse is not None and (exceeded := self._purse.exceeded()):
+            raise _over_budget(exceeded)
 
     async def close(self) -> None:
         """End the CLI."""
         await self._client.close()
 
 
-def options_of(spec: SessionSpec) -> ClaudeAgentOptions:
-    """Return the SDK's options for a node; UsageError if its metadata is invalid."""
-    metadata = _check_metadata(spec)
+def _over_budget(exceeded: str) -> AgentFailure:
+    return AgentFailure(f"the budget is used up: {exceeded}; raise it in config.toml", error="budget")
+
+
+def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str) -> ClaudeAgentOptions:
+    """Return the SDK's options for a node whose metadata have been checked."""
     environment = cli_environment(ClaudeSettings(cli=metadata.get("cli")))
     environment |= {str(name): str(value) for name, value in metadata.get("env", {}).items()}
+    schema = metadata.get("output_schema")
     return build_options(
         cwd=metadata.get("cwd") or str(Path.cwd()), environment=environment,
         tools=[str(name) for name in metadata.get("tools", ())], functions=metadata.get("functions", []),
-        server=SERVER, system_prompt=spec.system_prompt, model=spec.model, max_turns=metadata.get("max_turns"))
+        server=SERVER, system_prompt=spec.system_prompt, model=spec.model, max_turns=metadata.get("max_turns"),
+        max_budget_usd=metadata.get("budget"), include_partial_messages=True,
+        output_format={"type": "json_schema", "schema": schema} if schema else None,
+        session_id=None if spec.resume else session, resume=spec.resume)
 
 
 def _check_metadata(spec: SessionSpec) -> Mapping[str, Any]:
+    """Return the metadata that configure a session; UsageError if one is invalid."""
     metadata = dict(spec.metadata)
     if "working_directory" in metadata:
         metadata.setdefault("cwd", os.fspath(metadata["working_directory"]))
     if "cwd" in metadata:
         metadata["cwd"] = os.fspath(metadata["cwd"])
-    for key, kind in METADATA.items():
+    for key, kinds in METADATA.items():
         if key == "tools" and isinstance(metadata.get(key), tuple):
             metadata[key] = list(metadata[key])
-        if metadata.get(key) is not None and not isinstance(metadata[key], kind):
-            raise UsageError(f"node {spec.node_id!r}: {key} in its metadata should be {kind.__name__}")
+        if metadata.get(key) is not None and not isinstance(metadata[key], kinds):
+            raise UsageError(f"node {spec.node_id!r}: {key} in its metadata should be {kinds[-1].__name__}")
     return {key: value for key, value in metadata.items() if value is not None}

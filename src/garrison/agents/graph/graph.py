@@ -35,15 +35,17 @@ from garrison.records import atomic
 if TYPE_CHECKING:
     from typing import Self
 
+    from garrison.records.costs import Purse
+
 SCHEMA = 1
 """Version of the JSON file."""
 
 
-def claude(spec: SessionSpec) -> Session:
-    """Return a Claude session for a node; the first one loads the SDK."""
+def claude(spec: SessionSpec, purse: Purse | None = None) -> Session:
+    """Return a Claude session for a node, paid from `purse` if there is one; the first session loads the SDK."""
     from garrison.agents.graph.claude_session import ClaudeSession
 
-    return ClaudeSession(spec)
+    return ClaudeSession(spec, purse)
 
 
 class AgentGraph:
@@ -173,8 +175,12 @@ class AgentGraph:
         await self.sessions.stop_all(self.nodes)
 
     def get_agent_status(self, node_id: str) -> dict[str, Any]:
-        """Return node_id, status, model, is_running, attempts, last_error, error_count, created_at (UTC, ISO 8601)."""
+        """Return node_id, status, model, is_running, attempts, last_error, error_count, created_at (UTC, ISO 8601).
+
+        A session whose process has died is found here: the agent is then in `error`, and its next message resumes it.
+        """
         node = self.get_node(node_id)
+        self.sessions.observe(node)
         return {"node_id": node.id, "status": node.status.value, "model": node.model,
                 "is_running": self.sessions.is_running(node_id), "attempts": node.attempts,
                 "last_error": node.last_error, "error_count": node.error_count, "created_at": node.created_at}

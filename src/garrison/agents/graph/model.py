@@ -1,15 +1,15 @@
 """Data model of an agent graph: nodes, edges, messages, an agent's status, its session's protocol, and the errors.
 
     initializing -> active        the first message, or start_agent
-    initializing -> error         every try to start it failed
+    initializing -> error         a try to start it failed
     active -> stopped             stop_agent, or the graph is closed
-    active -> error               every try to send a message failed
-    stopped | error -> active     the next message, start_agent, restart_agent
+    active -> error               a try to send a message failed, or its process has died
+    stopped | error -> active     the next try or message, start_agent, restart_agent
     error -> stopped              stop_agent
 
 A model, program or test that serves as an agent's session implements `Session`. A session is connected, asked and
 closed by the same task, one question at a time. It yields the events of `agents.claude.stream` (those of kind `text`
-carry `text`), and raises an exception when a turn fails.
+carry `text`), and raises an exception when a turn fails. A session with a process of its own implements `LiveSession`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
 
@@ -66,7 +66,8 @@ TRANSITIONS: Mapping[AgentStatus, frozenset[AgentStatus]] = {
 
 @dataclass(slots=True)
 class Node:
-    """One agent. `metadata` is stored unchanged; its `cwd`, `tools`, `max_turns` and `env` configure a Claude session.
+    """One agent. Keys of its metadata configure a Claude session (`claude_session.METADATA`); `last_error` and
+    `error_count` are in it while the last message or start has failed.
     """
 
     id: str
@@ -152,6 +153,8 @@ class SessionSpec:
     system_prompt: str
     model: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    resume: str | None = None
+    """Id of the session that this one continues; None: a new one."""
 
 
 class Session(Protocol):
@@ -167,6 +170,21 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """End it and release everything. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class LiveSession(Session, Protocol):
+    """Session whose process can die, and which a new process can then continue."""
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the id by which it can be resumed; None before it has taken a message."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Return whether its process still runs."""
         ...
 
 

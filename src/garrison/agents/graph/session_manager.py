@@ -2,7 +2,8 @@
 
 A session lives in one task from `connect` to `close`, because the client's cancel scopes must be left by the task that
 entered them. Calls for the same agent run one after the other; different agents never wait for each other. A failed
-session is closed, and the next try starts a new one with the current prompt.
+session is closed, and the next try resumes it with the current prompt, so that the agent remembers; one that cannot be
+resumed is started anew. Only `stop` and `restart` make an agent forget.
 
 A transient failure (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds. A
 permanent one (a refused key, an account that cannot pay, an invalid request) is not retried.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from garrison.agents.graph.model import (
     AgentStatus,
     Connect,
     Event,
+    LiveSession,
     Node,
     Session,
     SessionSpec,
@@ -47,6 +50,25 @@ class _Question:
 
 
 @dataclass
+class _Message:
+    """Message that is tried until it is answered."""
+
+    content: str | Callable[[], str]
+    interrupted: str = ""
+    """Failure of the last try in which it was given to a session."""
+
+    def text(self, *, resumed: bool) -> str:
+        """Return the text of the next try; a session that is resumed in the middle of the turn remembers its part."""
+        if not isinstance(self.content, str):
+            return self.content()
+        if not self.interrupted or not resumed:
+            return self.content
+        return (f"Your last turn was interrupted by a failure that is not your fault ({self.interrupted}). Continue "
+                "where it stopped: check what a tool call in flight has done before you repeat it. The message was:"
+                f"\n\n{self.content}")
+
+
+@dataclass
 class _Running:
     """A running session: its task, and the questions in its queue."""
 
@@ -56,11 +78,18 @@ class _Running:
     task: asyncio.Task[None] | None = None
     busy: bool = False
     """True while a question is being answered."""
+    resumed: bool = False
+    """True if it continues an earlier session of the node."""
 
     @property
     def connected(self) -> bool:
-        """Return whether the session has connected and its task still runs."""
-        return self.ready.done() and self.task is not None and not self.task.done()
+        """Return whether the session has connected, and its task and process still run."""
+        return self.ready.done() and self.task is not None and not self.task.done() and self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the session's process runs, as far as it has one."""
+        return not isinstance(self.session, LiveSession) or self.session.alive
 
 
 class AgentSessionManager:
@@ -76,6 +105,8 @@ class AgentSessionManager:
         """True once the graph has ended: a session started later would outlive it."""
         self._sessions: dict[str, Session] = {}
         self._running: dict[str, _Running] = {}
+        self._resumable: dict[str, str] = {}
+        """Node → id of its last session, which failed or died."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -84,13 +115,20 @@ class AgentSessionManager:
         running = self._running.get(node_id)
         return running is not None and running.connected
 
+    def observe(self, node: Node) -> None:
+        """Record in the node that its session's process has died, if it has."""
+        running = self._running.get(node.id)
+        if running is not None and running.ready.done() and not running.alive and node.status is AgentStatus.ACTIVE:
+            node.last_error = "its process has died; the next message resumes its session"
+            node.move(AgentStatus.ERROR)
+
     def create_session(self, node: Node) -> Session:
         """Return the node's session object, creating it if there is none; start nothing."""
         if node.id not in self._sessions:
             if node.prompt_dirty or not node.effective_prompt:
                 node.effective_prompt = self._prompt_of(node)
-            self._sessions[node.id] = self._connect(
-                SessionSpec(node.id, node.effective_prompt, node.model, dict(node.metadata)))
+            self._sessions[node.id] = self._connect(SessionSpec(
+                node.id, node.effective_prompt, node.model, dict(node.metadata), self._resumable.get(node.id)))
             node.prompt_dirty = False
         return self._sessions[node.id]
 
@@ -113,16 +151,19 @@ class AgentSessionManager:
     async def ask(self, node: Node, content: str | Callable[[], str], listener: Listener | None = None) -> str:
         """Send a message to the node and return its whole answer; start its session first if none runs.
 
+        A node that must answer as JSON data (`output_schema`) answers with the data as JSON.
+
         Args:
-            content: the message, or a function that returns it for each try: work may have been done before a failure.
+            content: the message; or a function that returns for each try a message that holds everything, which then
+                begins a session without memory.
             listener: called with every event.
         """
+        message = _Message(content)
         async with self._turns.setdefault(node.id, asyncio.Lock()):
-            await self.activate(node)
-            return await self._retry(node, lambda: self._ask_once(node, content, listener))
+            return await self._retry(node, lambda: self._ask_once(node, message, listener))
 
     async def stop(self, node: Node) -> bool:
-        """End the node's session and drop its client; return whether one ran."""
+        """End the node's session for good and drop its client; return whether one ran."""
         async with self._lock(node.id):
             return await self._stop(node)
 
@@ -142,7 +183,7 @@ class AgentSessionManager:
 
     def forget(self, node_id: str) -> None:
         """Forget a removed node, whose session has been stopped."""
-        for table in (self._sessions, self._running, self._locks, self._turns):
+        for table in (self._sessions, self._running, self._resumable, self._locks, self._turns):
             table.pop(node_id, None)
 
     # ---- start and stop, under the node's lock
@@ -154,32 +195,42 @@ class AgentSessionManager:
         await self._retry(node, lambda: self._try_start(node))
 
     async def _try_start(self, node: Node) -> None:
-        """Try once to start the session; drop whatever a failed try leaves behind."""
-        await self._drop(node.id)
+        """Try once to start the session, or to resume the last one; drop whatever a failed try leaves behind."""
+        await self._drop(node.id, resumable=True)
         if self.ended:
             raise AgentGraphError(f"the graph has ended; agent {node.id!r} was not started")
-        running = _Running(self.create_session(node), asyncio.get_running_loop().create_future())
+        running = _Running(self.create_session(node), asyncio.get_running_loop().create_future(),
+                           resumed=node.id in self._resumable)
         self._running[node.id] = running
         running.task = asyncio.create_task(_run_session(running, self._start_timeout), name=f"agent {node.id}")
         try:
             await asyncio.wait({running.ready})
             running.ready.result()
         except BaseException:
-            await self._drop(node.id)
+            await self._drop(node.id, resumable=True)
             raise
         node.move(AgentStatus.ACTIVE)
 
     async def _stop(self, node: Node) -> bool:
+        self.observe(node)
         ran = self.is_running(node.id)
         await self._drop(node.id)
         if ran or node.status is AgentStatus.ERROR:
             node.move(AgentStatus.STOPPED)
         return ran
 
-    async def _drop(self, node_id: str) -> None:
-        """End the task of a session and forget its client: the next one is created with the prompt of that time."""
+    async def _drop(self, node_id: str, *, resumable: bool = False) -> None:
+        """End the task of a session and forget its client: the next one is created with the prompt of that time.
+
+        Args:
+            resumable: the next session continues this one, or the one that this one was to continue.
+        """
         running = self._running.pop(node_id, None)
-        self._sessions.pop(node_id, None)
+        session = self._sessions.pop(node_id, None)
+        if not resumable:
+            self._resumable.pop(node_id, None)
+        elif isinstance(session, LiveSession) and session.session_id is not None:
+            self._resumable[node_id] = session.session_id
         if running is None or running.task is None:
             return
         running.questions.put_nowait(None)
@@ -193,13 +244,13 @@ class AgentSessionManager:
 
     # ---- questions
 
-    async def _ask_once(self, node: Node, content: str | Callable[[], str], listener: Listener | None) -> str:
+    async def _ask_once(self, node: Node, message: _Message, listener: Listener | None) -> str:
         async with self._lock(node.id):
             if not self.is_running(node.id):
                 await self._try_start(node)
             running = self._running[node.id]
-        message = content if isinstance(content, str) else content()
-        question = _Question(message, listener, asyncio.get_running_loop().create_future())
+        question = _Question(message.text(resumed=running.resumed), listener,
+                             asyncio.get_running_loop().create_future())
         running.questions.put_nowait(question)
         assert running.task is not None
         pending: set[asyncio.Future[Any]] = {question.answer, running.task}
@@ -211,17 +262,18 @@ class AgentSessionManager:
         except AgentGraphError as error:
             if not isinstance(error, AgentFailure):
                 raise
-            await self._drop_failed(node, running)
+            await self._drop_failed(node, running, message, error)
             raise
-        except Exception:
-            await self._drop_failed(node, running)
+        except Exception as error:
+            await self._drop_failed(node, running, message, error)
             raise
 
-    async def _drop_failed(self, node: Node, running: _Running) -> None:
+    async def _drop_failed(self, node: Node, running: _Running, message: _Message, error: Exception) -> None:
         """Drop a failed session, unless another has replaced it meanwhile."""
+        message.interrupted = describe(error)
         async with self._lock(node.id):
             if self._running.get(node.id) is running:
-                await self._drop(node.id)
+                await self._drop(node.id, resumable=isinstance(message.content, str))
 
     async def _retry(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
         """Call `once` as often as the retry policy allows, and record the result in the node."""
@@ -234,18 +286,24 @@ class AgentSessionManager:
             except Exception as error:
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
                     raise  # a refusal, not a failure
-                delay = delay_after(attempt, error)
                 node.last_error = describe(error)
+                node.move(AgentStatus.ERROR)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
+                if node.id in self._resumable and is_unknown_session(error):
+                    del self._resumable[node.id]
+                    continue  # its transcript is gone: begin a new session at once
+                delay = delay_after(attempt, error)
                 if delay is None:
                     node.error_count += 1
-                    node.move(AgentStatus.ERROR)
+                    node.metadata |= {"last_error": node.last_error, "error_count": node.error_count}
                     if isinstance(error, GarrisonError):
                         raise
                     raise AgentFailure(f"agent {node.id!r} failed: {node.last_error}") from error
                 await self._sleep(delay)
             else:
                 node.last_error, node.error_count = None, 0
+                node.metadata.pop("last_error", None)
+                node.metadata.pop("error_count", None)
                 return result
 
 
@@ -281,6 +339,8 @@ async def _answer_question(session: Session, question: _Question) -> None:
                 question.listener(event)
             if event.get("kind") == "text":
                 texts.append(str(event["text"]))
+            elif event.get("structured") is not None:
+                texts = [json.dumps(event["structured"], ensure_ascii=False)]
     except Exception as error:
         if not question.answer.done():
             question.answer.set_exception(error)
@@ -314,6 +374,11 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, TimeoutError | OSError):
         return True
     return failures.classify(None, str(error)) not in PERMANENT
+
+
+def is_unknown_session(error: BaseException) -> bool:
+    """Return whether a session could not be resumed because there is no transcript of it."""
+    return failures.classify(None, str(error)) == failures.UNKNOWN_SESSION
 
 
 def delay_after(attempt: int, error: BaseException) -> float | None:

@@ -98,9 +98,8 @@ def test_a_model_may_answer_anything(scene, nonsense):
     wait_for("the first question is told", lambda: "heap asks: Number 0?" in place.logs())
     assert place.command("answer", "heap", "seven").returncode == 0
     place.finish(child)
-    assert landed(scene) == {"odd", "heap", "counts"}
+    assert landed(scene) == {"odd", "heap", "counts", "backs_out"}, "the first report stands"
     why = reasons(scene)
-    assert why["backs_out"] == "broken after all", "the last word counts"
     assert re.fullmatch(r"red\nsecond line . größer 🦀", why["hostile"]), why
     assert why["refused"].startswith("refused: ")
     assert why["endless"].startswith("max_turns: ")

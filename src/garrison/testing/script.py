@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from garrison.testing import misbehaviour
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, KINDS, Block, Fault, ScriptError, Turn, Usage, say, text, thinking, use
 
@@ -47,6 +48,8 @@ class Conversation:
     turns: tuple[Turn, ...]
     repeat: bool = False
     """True if the last turn answers every later step."""
+    misbehaves: str = ""
+    """Name of a misbehaviour that plays the turns."""
 
     def matches(self, asked: Request) -> bool:
         """Return whether every expression is found in its field (for `tool`: in the name of one tool)."""
@@ -55,6 +58,9 @@ class Conversation:
 
     def turn(self, asked: Request) -> Turn:
         """Return the turn at the request's step, with `{key}` filled in."""
+        if self.misbehaves:
+            turn = misbehaviour.BY_NAME[self.misbehaves](*self.turns)(asked)
+            return replace(turn, blocks=tuple(_filled(block, asked.key) for block in turn.blocks))
         step = min(asked.step, len(self.turns) - 1) if self.repeat else asked.step
         if step >= len(self.turns):
             raise ScriptError(f"conversation {self.name!r} has {len(self.turns)} turns, "
@@ -167,14 +173,17 @@ def parse_script(given: Any, where: str = "script") -> Script:
 
 def _conversation(given: Any, index: int, where: str) -> Conversation:
     where = f"{where}, conversation {index}"
-    check_keys(given, {"name", "when", "turns", "repeat"}, where)
-    if not isinstance(given.get("turns"), list) or not given["turns"]:
+    check_keys(given, {"name", "when", "turns", "repeat", "misbehaves"}, where)
+    misbehaves = str(given.get("misbehaves", ""))
+    if misbehaves and misbehaves not in misbehaviour.BY_NAME:
+        raise ScriptError(f"{where}: no misbehaviour {misbehaves!r}; there are {', '.join(misbehaviour.BY_NAME)}")
+    if not isinstance(given.get("turns", [] if misbehaves else None), list) or not (given.get("turns") or misbehaves):
         raise ScriptError(f"{where}: a conversation is a mapping with a list of `turns`")
     when = given.get("when", {})
     check_keys(when, set(FIELDS), f"{where}, when")
-    turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(given["turns"], 1))
+    turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(given.get("turns", []), 1))
     expressions = {name: _expression(pattern, f"{where}, when") for name, pattern in when.items()}
-    return Conversation(str(given.get("name", index)), expressions, turns, bool(given.get("repeat")))
+    return Conversation(str(given.get("name", index)), expressions, turns, bool(given.get("repeat")), misbehaves)
 
 
 def _turn(given: Any, where: str) -> Turn:

@@ -19,6 +19,7 @@ from claude_agent_sdk import (
     ClaudeAgentOptions,
     ClaudeSDKClient,
     ClaudeSDKError,
+    HookMatcher,
     ProcessError,
     RateLimitEvent,
     ResultMessage,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Function
 
 __all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "ProcessError", "Silence", "build_options",
-           "project_key_for_directory"]
+           "project_key_for_directory", "to_hooks"]
 
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
@@ -87,6 +88,28 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
         mcp_servers=servers, system_prompt=system_prompt, model=model, max_turns=max_turns,
         permission_mode=permission_mode,  # type: ignore[arg-type]  # checked where settings are read
         **options)
+
+
+def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callable[[str], str]) -> dict[str, Any]:
+    """Return the SDK's hooks.
+
+    Args:
+        refuse: returns why a tool call is not made, '' if it is.
+        end_after: returns why the turn ends after a call of this tool, '' if it continues. A turn that ends so makes no
+            further request, once the tools of the response have run.
+    """
+    async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
+        reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny",
+                                       "permissionDecisionReason": reason}} if reason else {}
+
+    async def after(call: Any, _call_id: str | None, _context: Any) -> Any:
+        reason = end_after(str(call["tool_name"]))
+        return {"continue_": False, "stopReason": reason} if reason else {}
+
+    # A hook that fails lets the call run, unless told otherwise.
+    return {"PreToolUse": [HookMatcher(hooks=[before], on_failure="block")],
+            "PostToolUse": [HookMatcher(hooks=[after])]}
 
 
 class ClaudeClient:

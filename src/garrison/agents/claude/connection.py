@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import EXCHANGE, NOTES
+from garrison.agents.base import EXCHANGE, NOTES, WORKER
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
@@ -30,10 +30,12 @@ from garrison.agents.claude.client import (
     Silence,
     build_options,
     project_key_for_directory,
+    to_hooks,
 )
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
+from garrison.agents.claude.turn_end import TurnEnd, plain_question
 from garrison.agents.result import LANDING
 from garrison.records import atomic, costs
 from garrison.records.json_io import append_line, read_json
@@ -64,6 +66,7 @@ class Connection:
         self._stderr: list[str] = []
         self._client = ClaudeClient(options_of(job, self.files, self._stderr.append), stale=self.settings.stale)
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
+        self._turn_end = TurnEnd(self.files)
         self._resets_at: float | None = None
         self._stop = asyncio.Event()
         self._config = Path(job.config) if job.config else cli_process.config_folder(Path(job.home))
@@ -74,6 +77,8 @@ class Connection:
         """Run the connection to its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        if report := read_json(self.files.report):  # its predecessor died before it had recorded that
+            return self._reported(report)
         if exceeded := self._meter.exceeded():
             return self._ending(failures.BUDGET, exceeded)
         if not await self._lock_session():
@@ -164,6 +169,9 @@ class Connection:
     def _usage(self, event: Usage) -> Ending | None:
         """Bill a response when it begins, and again when its tokens are known, before its tools run."""
         self._usage_log.record(event)
+        if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
+            question = questions.unanswered(self.files)
+            return self._ending(policy.QUESTION if question else policy.REPORTED, question)
         exceeded = self._meter.exceeded() if event["final"] else ""
         return self._ending(failures.BUDGET, exceeded) if exceeded else None
 
@@ -195,6 +203,9 @@ class Connection:
                 event["status"], text, self._client.last_error)
             return self._ending(kind, text, resets_at=self._resets_at if kind == failures.RATE_LIMIT else None)
         if question := questions.unanswered(self.files):
+            return self._ending(policy.QUESTION, question)
+        if self.job.role == WORKER and (question := plain_question(text)):
+            questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
         return self._ending(policy.SILENT, "it ended its turn without report_result")
 
@@ -250,7 +261,7 @@ _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
 
 def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
     """Return the SDK's options for a job."""
-    settings = job.settings
+    settings, turn_end = job.settings, TurnEnd(files)
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     return build_options(
         cwd=job.worktree, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
@@ -258,7 +269,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES), server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
         fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,
-        permission_mode=settings.permission_mode,
+        permission_mode=settings.permission_mode, hooks=to_hooks(turn_end.refuse, turn_end.end_after),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",

@@ -13,7 +13,7 @@ from garrison.agents.claude import questions
 from garrison.agents.result import parse_report
 from garrison.errors import UsageError
 from garrison.records import atomic
-from garrison.records.json_io import write_json
+from garrison.records.json_io import read_json, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,7 @@ def tools_of(role: str, files: AttemptFiles, notes: Path) -> list[Function]:
 def report_result(files: AttemptFiles) -> Function:
     """Return the tool with which a worker reports how its task ended."""
     def call(**arguments: Any) -> str:
+        _require_unreported(files)
         write_json(files.report, check_report(arguments))
         return _ACCEPTED
 
@@ -115,6 +116,7 @@ def ask_guardian(files: AttemptFiles | None) -> Function:
 def report_verdict(files: AttemptFiles) -> Function:
     """Return the tool with which a validator gives its verdict."""
     def call(**arguments: Any) -> str:
+        _require_unreported(files)
         if problem := verdict_problem(arguments):
             raise UsageError(problem)
         write_json(files.report, {"status": "success" if arguments["verdict"] == "pass" else "failure",
@@ -129,6 +131,12 @@ def report_verdict(files: AttemptFiles) -> Function:
                 "verdict": {"type": "string", "enum": ["pass", "fail"]},
                 "reason": {**_STRING, "description": "For the next attempt: what is wrong, and where."},
                 "criteria": {"type": "array", "items": criterion}}}, call)
+
+
+def _require_unreported(files: AttemptFiles) -> None:
+    """Refuse a second report: what came after the first was not asked for, and nobody has judged by it."""
+    if report := read_json(files.report):
+        raise UsageError(f"you have reported already ({report['status']}); the first report stands. End your turn.")
 
 
 def check_report(arguments: dict[str, Any]) -> dict[str, Any]:

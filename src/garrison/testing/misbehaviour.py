@@ -1,0 +1,106 @@
+"""Models that misbehave, for tests of what a crew does about it: players for a script, made from turns of work.
+
+    ModelServer(Script(misbehaviour.reports_and_goes_on(say(use("Bash", command="make")))))
+
+In a file, a conversation names one with `misbehaves`. Each takes its `turns` where a good model would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from garrison.testing.request import Request
+from garrison.testing.turn import Turn, say, use
+
+Player = Callable[[Request], Turn]
+Words = Turn | str
+
+TOOL = "mcp__garrison__"
+"""Prefix of garrison's tools in a session."""
+ANSWER = "The answer:"
+"""Words of the message that brings the answer to a question."""
+QUESTION = "May I remove the old interface?"
+GOING_ON = say("I go on.", use("Bash", command="echo more >> went-on.txt"))
+"""What a model does that does not stop."""
+
+
+def report(status: str = "success", summary: str = "All done, all tests pass.") -> Turn:
+    """Return the turn that reports."""
+    return say(use(f"{TOOL}report_result", status=status, summary=summary, evidence=["seen"]))
+
+
+def reports_and_goes_on(*turns: Words) -> Player:
+    """Report after the turns, and go on working for ever."""
+    return _in_turn(*turns, report(), GOING_ON)
+
+
+def reports_twice(*turns: Words) -> Player:
+    """Report success after the turns, and failure in the same breath, and once more after it."""
+    second = report("failure", "Broken after all.")
+    return _in_turn(*turns, replace(report(), blocks=(*report().blocks, *second.blocks)), second, "Done.")
+
+
+def lies(*_turns: Words) -> Player:
+    """Report success without any work."""
+    return _in_turn(report(), "Done.")
+
+
+def never_reports(*turns: Words) -> Player:
+    """Do the turns and end without a report, however often it is asked."""
+    return _in_turn(*turns, "It is done.")
+
+
+def asks_and_goes_on(*turns: Words) -> Player:
+    """Ask, and do what it asked leave for without waiting; after the answer do the turns and report."""
+    asks = say(use(f"{TOOL}ask_guardian", question=QUESTION), *GOING_ON.blocks)
+    return _after_answer(_in_turn(asks, GOING_ON), *turns)
+
+
+def asks_in_plain_text(*turns: Words) -> Player:
+    """Ask in its last words instead of by the tool; after the answer do the turns and report."""
+    return _after_answer(_in_turn(f"Before I begin:\n\n{QUESTION}"), *turns)
+
+
+def loops(*turns: Words) -> Player:
+    """Repeat the last of the turns for ever; without any, look at the same folder."""
+    return _in_turn(*(turns or (say(use("Bash", command="ls")),)))
+
+
+def wanders(*turns: Words) -> Player:
+    """After the turns, look at one thing after the other for ever and change nothing."""
+    done = _in_turn(*turns, "")
+
+    def play(asked: Request) -> Turn:
+        spoken = _spoken(asked)
+        return done(asked) if spoken < len(turns) else say(use("Bash", command=f"echo {spoken}"))
+
+    return play
+
+
+def hangs_with_progress(*turns: Words) -> Player:
+    """After the turns, speak without an end: a character each half second, for hours."""
+    return _in_turn(*turns, Turn(say("I am nearly there. " * 1000).blocks, piece=1, delay=0.5))
+
+
+BY_NAME: Mapping[str, Callable[..., Player]] = {make.__name__: make for make in (
+    reports_and_goes_on, reports_twice, lies, never_reports, asks_and_goes_on, asks_in_plain_text, loops, wanders,
+    hangs_with_progress)}
+"""Name in a script's file → the misbehaviour."""
+
+
+def _spoken(asked: Request) -> int:
+    """Return how often the model has answered in the whole conversation."""
+    return sum(1 for message in asked.body.get("messages") or [] if message.get("role") == "assistant")
+
+
+def _in_turn(*turns: Words) -> Player:
+    """Return a player of these turns in order, the last one for ever."""
+    made = [say(turn) if isinstance(turn, str) else turn for turn in turns]
+    return lambda asked: made[min(_spoken(asked), len(made) - 1)]
+
+
+def _after_answer(before: Player, *turns: Words) -> Player:
+    """Return a player of `before` until the answer is there, then of the turns and a report."""
+    made = [say(turn) if isinstance(turn, str) else turn for turn in (*turns, report(), "Done.")]
+    return lambda asked: made[min(asked.step, len(made) - 1)] if ANSWER in asked.prompt else before(asked)

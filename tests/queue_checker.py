@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from urllib.parse import quote
 
 from queue_journal import FINAL, Record, fold, read_journal
 
+PROXY_SECONDS = 15.0
+"""Seconds in which a proxy notices that nobody uses it any more, on a loaded machine."""
 PINS = "refs/garrison/mq/"
 TRAILERS = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 
@@ -371,6 +374,9 @@ class _Checker:
                     yield f"left: the worktree {line[9:]}"
         if slots > self.case.slots:
             yield f"left: {slots} slots, more than {self.case.slots}"
+        give_up = time.monotonic() + PROXY_SECONDS
+        while any(":proxy-" in marker for _, marker in living(self.case.home)) and time.monotonic() < give_up:
+            time.sleep(0.05)
         for pid, marker in living(self.case.home):
             yield f"left: process {pid} of {marker}"
 

@@ -40,6 +40,7 @@ from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, examine, git, living
 
+os.environ.setdefault("GARRISON_SANDBOX", "none")  # the faults are not the sandbox's; by word it runs there, too
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 400.0
 """Seconds in which a queue that is left alone becomes idle."""
@@ -97,6 +98,9 @@ class World:
             git(root, "clone", "-q", "--bare", str(self.repo), str(self.upstream))
             git(self.upstream, "config", "core.logAllRefUpdates", "always")
             git(self.repo, "remote", "add", "origin", str(self.upstream))
+        self.home.mkdir()
+        # its gate keeps its books there
+        (self.home / "config.toml").write_text(f'[sandbox.gate]\nwrite = ["{root}"]\n')
         (root / "gate").write_text(GATE.replace("ROOT", str(root)))
         self.queue.configure(QueueConfig(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
 

@@ -1,7 +1,7 @@
 """Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
 This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has three tables:
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has four tables:
 
     [agents.aider]                                  # a profile: how an agent of that name is run
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -14,6 +14,10 @@ This is the only module that reads garrison's environment variables for itself. 
 
     [sandbox]                                       # what confined processes may do: see `sandbox.rights`
     mode = "auto"
+
+    [chat]                                          # what the butler and its specialists may spend, in US dollars
+    budget = 1                                      # a message
+    budget_day = 10
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox")
+TABLES = ("agents", "notify", "sandbox", "chat")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "on", "timeout")
+CHAT_KEYS = ("budget", "budget_day", "max_turns")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name."""
 
@@ -174,6 +179,18 @@ class NotifyConfig:
 
 
 @dataclass(frozen=True)
+class ChatConfig:
+    """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day."""
+
+    budget: float = 1.0
+    """US dollars of a message."""
+    budget_day: float = 10.0
+    """US dollars of all messages of the home, a calendar day in UTC."""
+    max_turns: int = 40
+    """Model turns of one agent for one message."""
+
+
+@dataclass(frozen=True)
 class ConfigFile:
     """A home's config.toml. Each table is checked when it is asked for."""
 
@@ -196,6 +213,10 @@ class ConfigFile:
     def notify(self) -> NotifyConfig:
         """Return the table `[notify]`; UsageError if it is malformed."""
         return parse_notify(f"{self.path}, [notify]", self.tables.get("notify", {}))
+
+    def chat(self) -> ChatConfig:
+        """Return the table `[chat]`; UsageError if it is malformed."""
+        return parse_chat(f"{self.path}, [chat]", self.tables.get("chat", {}))
 
 
 def config_path(home: Path) -> Path:
@@ -275,6 +296,21 @@ def parse_notify(where: str, table: Any) -> NotifyConfig:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
         raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
     return NotifyConfig(command, occasions, float(timeout))
+
+
+def parse_chat(where: str, table: Any) -> ChatConfig:
+    """Parse a table `[chat]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with {', '.join(CHAT_KEYS)}")
+    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    for key, value in values.items():
+        if key not in CHAT_KEYS:
+            raise UsageError(f"{where}: {key} is not known; there are {', '.join(CHAT_KEYS)}")
+        kinds = (int,) if key == "max_turns" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1e9:
+            raise UsageError(f"{where}: {key}={value!r} should be a {'whole ' if key == 'max_turns' else ''}number "
+                             "above 0")
+    return ChatConfig(**values)
 
 
 def string_list(where: str, key: str, value: Any) -> tuple[str, ...]:

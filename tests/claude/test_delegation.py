@@ -15,7 +15,7 @@ import pytest
 
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
-from garrison.testing.turn import say, use
+from garrison.testing.turn import Turn, say, use
 from support import DEADLINE, Place
 from web_support import site
 
@@ -29,32 +29,83 @@ def scripted(seen: list[str]) -> Callable[[Request], Any]:
                 return say("I look.", use("mcp__desk__runs"))
             return say('Nothing runs.\n```json\n{"summary": "nothing runs", "data": {"runs": 0}}\n```')
         if asked.prompt.startswith("CLASSIFY"):
-            order = {"intent": "delegate_triage", "reasoning": "look", "timeConstraints": "today"}
-            return say(json.dumps({"delegations": [order], "confidence": 1}))
+            return delegate("triage", timeConstraints="today")
         assert "nothing runs" in asked.prompt
-        return say("All is quiet.")
+        return say("All is quiet.\n", delay=0.01)
     return script
 
 
+def delegate(name: str, **more: str) -> Turn:
+    """The butler's classification, as the schema requires it."""
+    return say(use("StructuredOutput", delegations=[{"intent": f"delegate_{name}", "reasoning": "look", **more}]))
+
+
+def garrison(place: Place, server: ModelServer, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run garrison against a model."""
+    environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
+    return subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", *words], env=environment, cwd=place.root,
+                          capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+ORDER = ["agent_start", "agent_delegate", "agent_start", "agent_complete", "agent_resume", "agent_complete", "done"]
+
+
 def test_one_delegation_with_a_real_tool(place: Place) -> None:
+    """Four calls: one classification whose form the schema holds, two of triage, one answer; `cost` counts them."""
     seen: list[str] = []
     with ModelServer(scripted(seen)) as server:
-        environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
-        words = [sys.executable, "-P", "-m", "garrison.cli.main", "ask", "--json", "What needs me today?"]
-        done = subprocess.run(words, env=environment, cwd=place.root, capture_output=True, text=True, timeout=DEADLINE,
-                              check=False)
-    assert done.returncode == 0, done.stderr
+        done = garrison(place, server, "ask", "--json", "What needs me today?")
+        assert done.returncode == 0, done.stderr
+        assert len(server.messages) == 4
+        assert "StructuredOutput" in server.messages[0].asked.tools
+        rows = json.loads(garrison(place, server, "cost", "--json").stdout)
+    assert [(row["of"], row["calls"]) for row in rows] == [("@chat/default", 4)]
+    assert rows[0]["usd"] > 0
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["type"] for one in events if one["type"] != "text"] == [
-        "agent_start", "agent_delegate", "agent_complete", "agent_resume", "agent_complete", "done"]
+    assert [one["type"] for one in events if one["type"] != "text"] == ORDER
     assert "".join(one["content"] for one in events if one["type"] == "text" and one["agent"] == "butler") == \
-        "All is quiet."
+        "All is quiet.\n"
     assert "Agent 'butler' (delegates to you)" in seen[0]
     [_, entry] = [json.loads(line) for line in
                   (Path(place.home) / "conversations/default.jsonl").read_text().splitlines()]
     assert entry["delegations"][0]["result"] == {
         "agentType": "triage", "success": True, "summary": "nothing runs", "data": {"runs": 0},
         "toolsUsed": ["runs"], "tokensUsed": entry["delegations"][0]["result"]["tokensUsed"]}
+
+
+def test_a_run_is_stopped_only_after_the_person_has_agreed(place: Place) -> None:
+    """The scheduler's tool changes nothing; `garrison ask yes` runs the command that was shown, without a model."""
+    def script(asked: Request) -> Any:
+        if "You decide when work happens" in asked.system:
+            if asked.step == 0:
+                return say(use("mcp__desk__stop_run", run="r1"))
+            assert "NOT DONE YET" in asked.result
+            return say("I propose to stop r1.")
+        return delegate("schedule") if asked.prompt.startswith("CLASSIFY") else say("It waits for your word.")
+
+    with ModelServer(script) as server:
+        asked = garrison(place, server, "ask", "Stop r1")
+        assert asked.returncode == 0, asked.stderr
+        assert "Answer `yes`; any other answer drops it.\n    garrison stop r1" in asked.stdout
+        calls = len(server.messages)
+        agreed = garrison(place, server, "ask", "yes")
+        assert len(server.messages) == calls
+    assert "`garrison stop r1` failed: " in agreed.stdout and "no run r1" in agreed.stdout
+    assert agreed.returncode == 1
+
+
+def test_a_message_stops_at_its_budget_and_the_person_is_told(place: Place) -> None:
+    """The first response already costs more than the message may: no second call, and the reason as the answer."""
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    (place.home / "config.toml").write_text("[chat]\nbudget = 0.001\n")
+    with ModelServer(lambda _: delegate("triage")) as server:
+        done = garrison(place, server, "ask", "What needs me?")
+        assert len(server.messages) == 1
+        rows = json.loads(garrison(place, server, "cost", "--by", "run", "--json").stdout)
+    assert done.returncode == 1
+    assert done.stdout.startswith("I could not decide whom to ask, so I answer alone: ")
+    assert "of the $0.00 for one message are spent" in done.stdout
+    assert [(row["of"], row["calls"]) for row in rows] == [("@chat", 1)]
 
 
 @pytest.mark.slow
@@ -64,10 +115,9 @@ def test_the_same_over_the_page(place: Place, monkeypatch: pytest.MonkeyPatch) -
         async with site(Path(place.home)) as here:
             stream = await here.stream("/api/chat", method="POST", body={"message": "What needs me today?"})
             told = [one.data for one in await stream.rest()]
-            assert [one["type"] for one in told if one["type"] != "text"] == [
-                "agent_start", "agent_delegate", "agent_complete", "agent_resume", "agent_complete", "done"], told
+            assert [one["type"] for one in told if one["type"] != "text"] == ORDER, told
             said = [one["content"] for one in told if one["type"] == "text" and one["agent"] == "butler"]
-            assert "".join(said) == "All is quiet."
+            assert "".join(said) == "All is quiet.\n"
             second = await here.stream("/api/chat", method="POST", body={"message": "And now?"})
             await second.next()
             assert (await here.post("/api/chat/default/cancel", {})).json["ok"]

@@ -8,7 +8,7 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.config_check import check_config, check_configuration
-from garrison.config import line_of, read_config
+from garrison.config import ChatConfig, line_of, read_config
 from garrison.errors import UsageError
 
 AIDER = '[agents.aider]\nargv = ["aider"]\n'
@@ -47,8 +47,8 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
     check_configuration(tmp_path, notes.append)
     path = tmp_path / "config.toml"
     assert notes == [
-        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify, sandbox; a key of your "
-        "own begins with x_",
+        f"note: {path}:7: garrison reads no table or key weather; there are agents, notify, sandbox, chat; a key of "
+        "your own begins with x_",
         f"note: {path}:3: colour is not a setting of [agents.aider]; there are kind, env, argv, success, "
         "budget, budget_run, budget_day, sandbox, network, hosts, read, write, hide, push; a key of your "
         "own begins with x_"]
@@ -69,3 +69,15 @@ def test_the_line_of_a_key() -> None:
     text = 'a = """\nb = 1\n"""\n[t]\n"odd key" = 1\n[[u]]\nv = 1\n[t.w]\nb = [1,\n2]\nc = 1\n'
     assert [line_of(text, keys) for keys in (("a",), ("b",), ("t",), ("t", "odd key"), ("t", "w", "b"), ("t", "w", "c"))
             ] == [1, None, 4, 5, 9, 11]
+
+
+@pytest.mark.parametrize(("line", "why"), [
+    ("budgett = 1", "did you mean budget"), ("budget = 0", "number above 0"), ('budget_day = "5"', "number above 0"),
+    ("max_turns = 1.5", "whole number above 0")])
+def test_the_limits_of_the_butler_are_checked(tmp_path: Path, line: str, why: str) -> None:
+    (tmp_path / "config.toml").write_text(f"[chat]\n{line}\n")
+    with pytest.raises(UsageError, match=why):
+        check_configuration(tmp_path, print)
+    (tmp_path / "config.toml").write_text("[chat]\nbudget = 2\nmax_turns = 9\nx_why = 1\n")
+    check_configuration(tmp_path, print)
+    assert read_config(tmp_path).chat() == ChatConfig(2, 10.0, 9)

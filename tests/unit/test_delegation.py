@@ -17,6 +17,7 @@ from garrison.agents.graph import AgentFailure, SessionSpec
 from garrison.delegation import context
 from garrison.delegation import prompts as classify
 from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.conversation import Conversation
 from garrison.delegation.events import EventSequence as Numbers
 from garrison.delegation.events import OrderBroken
@@ -31,8 +32,9 @@ from garrison.delegation.models import (
     check_transition,
 )
 from garrison.delegation.specialists import Crew, read_crew
+from garrison.delegation.text_stream import TextStream
 from garrison.delegation.time_phrases import intervals
-from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
+from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records.json_io import extract_object
 from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, delegations, summarize
 
@@ -45,11 +47,11 @@ from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, 
 def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: str, agent: str) -> None:
     scripted = ScriptedCrew(delegations(delegation(intent)))
     [events] = scripted.run("What needs me?")
-    assert summarize(events) == ["agent_start(butler)", f"agent_delegate(butler>{agent})", f"text({agent})",
-                             f"agent_complete({agent})", "agent_resume(butler)", "text(butler)",
-                             "agent_complete(butler)", "done()"]
-    assert [event.id for event in events] == list(range(1, 9))
-    assert scripted.sessions == ["butler", agent], "nobody else is begun"
+    assert summarize(events) == ["agent_start(butler)", f"agent_delegate(butler>{agent})",
+                                 f"agent_start({agent})", f"text({agent})", f"agent_complete({agent})",
+                                 "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert [event.id for event in events] == list(range(1, 10))
+    assert scripted.sessions == ["butler's classifier", agent, "butler"], "nobody else is begun"
     assert f"{agent} says so" in scripted.prompts[-1][1], "the butler folds the result in"
 
 
@@ -57,14 +59,15 @@ def test_a_message_that_needs_no_specialist_is_answered_by_the_butler() -> None:
     scripted = ScriptedCrew()
     [events] = scripted.run("Hello")
     assert summarize(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
-    assert scripted.sessions == ["butler"]
+    assert scripted.sessions == ["butler's classifier", "butler"]
 
 
 def test_several_specialists_work_side_by_side_and_one_resume_follows_the_last() -> None:
     scripted = ScriptedCrew(delegations(delegation("triage"), delegation("search"), delegation("triage")))
     [events] = scripted.run("What failed, and where is it in the code?")
     kinds = summarize(events)
-    assert kinds[:3] == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_delegate(butler>navigator)"]
+    assert kinds[:5] == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_start(triage)",
+                         "agent_delegate(butler>navigator)", "agent_start(navigator)"]
     assert kinds.count("agent_resume(butler)") == 1
     assert max(kinds.index("agent_complete(triage)"), kinds.index("agent_complete(navigator)")) < kinds.index(
         "agent_resume(butler)")
@@ -196,8 +199,9 @@ def test_a_specialist_that_fails_or_hangs_is_a_result_and_the_order_holds(fate: 
         "triage", "x", "delegate_triage", timeout=60.0 if fate else 0.05)})
     scripted = ScriptedCrew(delegations(delegation("triage")), crew, triage=lambda _: fate)
     [events] = scripted.run("What died?")
-    assert summarize(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_complete(triage)",
-                             "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert summarize(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_start(triage)",
+                                 "agent_complete(triage)", "agent_resume(butler)", "text(butler)",
+                                 "agent_complete(butler)", "done()"]
     assert [event.success for event in events if event.type == "agent_complete"] == [False, True]
     [kept] = scripted.last.get_conversation_history()[1].delegations
     assert not kept.result.success
@@ -216,7 +220,10 @@ def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
 def test_a_butler_that_never_answers_in_json_answers_itself_with_a_note() -> None:
     scripted = ScriptedCrew("I would rather talk.")
     [events] = scripted.run("What died?")
-    assert summarize(events)[-1] == "done()"
+    assert summarize(events) == ["agent_start(butler)", "text(butler)", "text(butler)", "agent_complete(butler)",
+                                 "done()"]
+    assert "could not decide whom to ask" in events[1].content, "the person is told"
+    assert "could not be read" in events[1].content
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
@@ -273,7 +280,7 @@ def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
     async def scene() -> list[str]:
         async with scripted.orchestrator() as desk:
             asked = asyncio.create_task(desk.handle_user_message("What needs me?"))
-            while "butler" not in scripted.sessions:
+            while not scripted.sessions:
                 await asyncio.sleep(0)
         begun = list(scripted.sessions)
         await asyncio.gather(asked, return_exceptions=True)
@@ -282,7 +289,70 @@ def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
     assert asyncio.run(scene()) == []
 
 
+# ---- what the person has to agree to
+
+
+def proposing(asked: list[list[str]], **options: Any) -> tuple[ScriptedCrew, Confirmations]:
+    """A crew whose scheduler proposes to stop a run; the commands that were run are in `asked`."""
+    async def run(words: Any) -> str:
+        asked.append(list(words))
+        return "r1 is stopped"
+    confirm = Confirmations(run)
+
+    def scheduler(_: str) -> str:
+        return confirm.propose(["stop", "r1"]) and "I propose to stop r1."
+    return ScriptedCrew(delegations(delegation("schedule")), scheduler=scheduler, **options), confirm
+
+
+def test_what_stops_a_run_is_done_only_when_the_person_agrees_and_without_a_model(tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+    scripted, confirm = proposing(asked)
+    [events] = scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
+    assert asked == []
+    assert events[-3].content.endswith("Answer `yes`; any other answer drops it.\n    garrison stop r1")
+    begun = len(scripted.sessions)
+    [agreed, again] = scripted.run("Yes.", "yes", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
+    assert asked == [["stop", "r1"]], "a later process knows what was asked, and a second yes does nothing"
+    assert [event.content for event in agreed if event.type == "text"] == ["`garrison stop r1`: r1 is stopped"]
+    assert summarize(agreed) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert "agent_delegate(butler>scheduler)" in summarize(again)
+    assert begun == 3, "the agreement needs no model"
+
+
+@pytest.mark.parametrize("answer", ["no", "yes, but first tell me what runs", "stop r2"])
+def test_any_other_answer_drops_a_proposal(answer: str) -> None:
+    asked: list[list[str]] = []
+    scripted, confirm = proposing(asked)
+    scripted.classified = [delegations(delegation("schedule")), delegations()]
+    scripted.run("Stop r1", answer, "yes", confirm=confirm)
+    assert asked == []
+
+
+def test_a_command_that_fails_after_the_agreement_is_told() -> None:
+    async def refuse(_: Any) -> str:
+        raise Refused("no run r1")
+    confirm = Confirmations(refuse)
+    confirm.propose(["stop", "r1"])
+    confirm.propose(["stop", "r1"])
+    assert asyncio.run(confirm.carry_out(confirm.take())) == ("`garrison stop r1` failed: no run r1", False)
+    assert confirm.take() == ()
+
+
 # ---- pure parts
+
+
+def test_an_answer_is_passed_on_while_it_is_written_and_only_once() -> None:
+    pieces: list[str] = []
+    stream = TextStream(pieces.append)
+    for number in range(30):
+        stream.receive({"kind": "partial", "text": f"{number:02} "})
+    assert pieces and "".join(pieces) == "".join(f"{number:02} " for number in range(28))
+    whole = "".join(f"{number:02} " for number in range(30)) + "end"
+    stream.receive({"kind": "text", "text": whole})
+    assert "".join(pieces) == whole
+    stream.receive({"kind": "partial", "text": "a stream that breaks\n"})
+    stream.receive({"kind": "text", "text": "another answer"})
+    assert "".join(pieces[-2:]) == "a stream that breaks\n\nanother answer"
 
 
 def test_the_states_are_a_table() -> None:
@@ -302,12 +372,16 @@ def test_events_out_of_order_are_a_mistake_of_this_program() -> None:
     numbers.event("agent_start", NOW, agent="butler")
     numbers.event("agent_delegate", NOW, from_="butler", to="triage")
     for kind, fields in (("agent_resume", {"agent": "butler"}), ("done", {}), ("agent_start", {"agent": "butler"}),
-                         ("text", {"agent": "butler", "content": "x"}), ("text", {"agent": "scheduler"})):
+                         ("text", {"agent": "butler", "content": "x"}), ("text", {"agent": "scheduler"}),
+                         ("text", {"agent": "triage", "content": "x"}), ("agent_start", {"agent": "scheduler"})):
         with pytest.raises(OrderBroken):
             numbers.event(kind, NOW, **fields)
     assert numbers.last_id == 2
+    numbers.event("agent_start", NOW, agent="triage")
+    with pytest.raises(OrderBroken):
+        numbers.event("agent_start", NOW, agent="triage")
     assert numbers.event("text", NOW, agent="triage", content="a\nb").as_sse() == (
-        'id: 3\ndata: {"id":3,"type":"text","timestamp":"2026-01-15T10:00:00Z","agent":"triage","content":"a\\nb"}\n\n')
+        'id: 4\ndata: {"id":4,"type":"text","timestamp":"2026-01-15T10:00:00Z","agent":"triage","content":"a\\nb"}\n\n')
 
 
 def test_models_read_both_spellings_and_refuse_what_they_do_not_know() -> None:
@@ -412,8 +486,8 @@ def test_an_abandoned_message_ends_gracefully_and_the_next_is_answered(hangs: st
 
     given_up, answered = asyncio.run(scene())
     end = ["text(butler)", "agent_complete(butler)", "done()"]
-    middle = ["agent_complete(triage)"] if hangs == "triage" else [
-        "text(triage)", "agent_complete(triage)", "agent_resume(butler)"]
+    middle = ["agent_start(triage)", "agent_complete(triage)"] if hangs == "triage" else [
+        "agent_start(triage)", "text(triage)", "agent_complete(triage)", "agent_resume(butler)"]
     assert summarize(given_up) == ["agent_start(butler)", "agent_delegate(butler>triage)", *middle, *end]
     assert given_up[-2].success is False and answered[-2].success is True
     assert [(one.role, one.note) for one in kept.entries] == [

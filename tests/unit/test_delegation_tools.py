@@ -58,6 +58,19 @@ def test_an_argument_that_could_be_an_option_is_refused(tmp_path: Path, given: d
     assert typed == []
 
 
+@pytest.mark.parametrize(("tool", "given", "command"), [
+    ("stop_run", {"run": "r1"}, "garrison stop r1"), ("hold_node", {"node": "a"}, "garrison agents park a"),
+    ("release_node", {"node": "a", "run": "r1"}, "garrison agents unpark a --run r1"),
+    ("resume_run", {"run": "r1"}, "garrison launch --resume r1 --detach")])
+def test_a_tool_that_changes_a_run_only_proposes_its_command(tmp_path: Path, tool: str, given: dict[str, str],
+                                                             command: str) -> None:
+    made, typed = desk(tmp_path)
+    told = call(made, tool, **given)
+    assert told.startswith("NOT DONE YET") and command in told
+    assert typed == []
+    assert [str(one) for one in made.confirmations.take()] == [command]
+
+
 def test_a_long_answer_is_truncated_with_a_note(tmp_path: Path) -> None:
     made, _ = desk(tmp_path, "x" * (MAX_ANSWER + 7))
     assert call(made, "runs").endswith("… 7 characters left out")

@@ -2,7 +2,7 @@
 
 A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
 A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude` and `session`, of `[notify]` and of `[sandbox]`, are closed: there every unknown key is an error.
+of kinds `claude` and `session`, of `[notify]`, `[chat]` and `[sandbox]`, are closed: any unknown key is an error there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from garrison.agents.claude.settings import BUDGETS, READERS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
+    CHAT_KEYS,
     NOTIFY_KEYS,
     PROFILE_RIGHTS,
     SANDBOX_KEYS,
@@ -54,6 +55,7 @@ def check_configuration(home: Path, report: Callable[[str], None]) -> None:
             raise UsageError(problem.text)
         report(f"note: {problem.text}")
     read_config(home).notify()
+    read_config(home).chat()
     check_rights(read_config(home))
 
 
@@ -65,9 +67,10 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
             continue
         known = ("kind", "env", *SETTINGS[kind], *PROFILE_RIGHTS)
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
-    notify = config.tables.get("notify")
-    if isinstance(notify, dict):
-        yield from _unknown(config, ("notify",), notify, NOTIFY_KEYS, is_closed=True)
+    for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS)):
+        table = config.tables.get(name)
+        if isinstance(table, dict):
+            yield from _unknown(config, (name,), table, keys, is_closed=True)
     sandbox = config.tables.get("sandbox")
     if isinstance(sandbox, dict):
         yield from _unknown(config, ("sandbox",), sandbox, (*SANDBOX_KEYS, *ROLE_TABLES), is_closed=True)

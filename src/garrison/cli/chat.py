@@ -30,21 +30,30 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @click.command(cls=Command, examples=(
     ('garrison ask "What needs me?"', "one question, one answer; the conversation is kept"),
     ('garrison ask --json "What died since yesterday?"', "every event as a line of JSON"),
+    ('garrison ask --yes "Stop demo-1"', "what changes a run is done without asking back"),
 ))
 @click.argument("message")
 @conversation_option
 @repo_option
 @click.option("--json", "as_json", is_flag=True, help="Print every event as one JSON object a line.")
+@click.option("--yes", is_flag=True, help="Agree at once to what it proposes (without this: `garrison ask yes`).")
 @home_option
-def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, home: str | None) -> None:
-    """Ask the butler a question about this garrison; exit 1 if there is no answer."""
+def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, yes: bool, home: str | None) -> None:
+    """Ask the butler a question about this garrison; exit 1 if there is no answer.
+
+    What stops or changes a run is proposed, and done once you answer `yes`. `garrison cost` shows what answers cost, as
+    @chat; `[chat]` in config.toml limits it.
+    """
     from garrison.delegation.chat_service import open_chat
 
     place = find_home(home)
 
     async def ask_once() -> bool:
         async with open_chat(place, conversation, repo_root) as service:
-            return await _print_answer(service, message, as_json=as_json)
+            answered = await _print_answer(service, message, as_json=as_json)
+            if answered and yes and service.proposals:
+                return await _print_answer(service, "yes", as_json=as_json)
+            return answered
 
     if not asyncio.run(ask_once()):
         sys.exit(1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import Refused
+from garrison.records.costs import Allowance, Purse
 from garrison.records.names import check_run
 
 if TYPE_CHECKING:
@@ -171,6 +173,7 @@ def restore(name: str, workdir: Path, home: str | None) -> None:
 async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
                 heartbeat_graph: Path | None = None, initiative: Any = None, workdir: Path | None = None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
+    from garrison.agents.graph.graph import claude
     from garrison.delegation.chat_service import claude_settings
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
@@ -179,9 +182,12 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
 
     folder = session_folder(home, name)
     tier = find_tier(read_state(folder).trust_tier, read_tiers())
-    model, metadata = claude_settings(home)
+    settings, metadata = claude_settings(home)
+    purse = Purse(home, "session", name, Allowance(task=settings.budget, home_day=settings.budget_day))
     tools = tools_of(workdir, tier) if workdir is not None else {}
-    adapters = await stack.enter_async_context(claude_adapters(model, metadata, tools))
+    adapters = await stack.enter_async_context(claude_adapters(settings.model, metadata, tools,
+                                                               connect=partial(claude, purse=purse)))
+    purse.begin()
     opened = Session.restore(folder, adapters, initiative=initiative, on_event=_print_tool_call,
                              turn_graph=turn_graph.read_text() if turn_graph else None,
                              heartbeat_graph=heartbeat_graph.read_text() if heartbeat_graph else None)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.records.costs import Allowance, Purse
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -296,17 +298,20 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
-    from garrison.agents.graph import AgentGraph
+    from garrison.agents.graph.graph import AgentGraph, claude
     from garrison.delegation.chat_service import claude_settings
     from garrison.workflow import planner as prompts
     from garrison.workflow.workflow_file import read_servers
 
     specs, raw_servers = read_servers(servers) if servers is not None else ({}, {})
-    model, metadata = claude_settings(home)
+    settings, metadata = claude_settings(home)
+    purse = Purse(home, "plan", "workflow", Allowance(task=settings.budget, home_day=settings.budget_day))
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
-        graph = await stack.enter_async_context(AgentGraph("planner"))
-        node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", model, **metadata)
+        graph = await stack.enter_async_context(AgentGraph("planner", connect=partial(claude, purse=purse)))
+        purse.begin()
+        node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", settings.model,
+                                    **metadata)
         prompt, problem = prompts.plan_prompt(command, tools), ""
         for _ in range(PLAN_ATTEMPTS):
             reply = await graph.sessions.ask(node, prompt)

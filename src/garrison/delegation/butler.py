@@ -2,7 +2,8 @@
 
 Thin: `prompts` asks the questions and parses the answers, `context` builds what a specialist gets. The crew is an agent
 graph in which the butler directs everyone, so each specialist's prompt names its supervisor; a session starts when its
-agent is first needed. Messages of one conversation are handled one after the other.
+agent is first needed. The butler classifies in a session of its own, whose answers must follow a schema. Messages of
+one conversation are handled one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
-from garrison.delegation import context, models, prompts, time_phrases
+from garrison.delegation import confirmations, context, models, prompts, time_phrases
+from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.conversation import Conversation
 from garrison.delegation.events import Event, EventSequence
 from garrison.delegation.models import (
@@ -28,14 +30,18 @@ from garrison.delegation.models import (
     DelegationRequest,
     Entry,
     Preference,
+    Proposal,
 )
 from garrison.delegation.specialists import Crew, Specialist
+from garrison.delegation.text_stream import TextStream
 from garrison.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from typing import Self
 
 S = AgentState
+CLASSIFIER = "butler's classifier"
+"""Node of the butler's session for classifications; no specialist's name can be one, and no event shows it."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[Event], None]
@@ -48,13 +54,14 @@ class AgentOrchestrator:
 
     `model` applies to agents whose table names none, `metadata` to every session. `tools` returns a specialist's
     functions, `preferences` the person's preferences, `known` the names (runs, nodes) that count as entities in a
-    message.
+    message. `confirm` keeps what the tools propose; `on_message` is called when a message begins.
     """
 
     def __init__(self, crew: Crew, conversation: Conversation | None = None, *, connect: Connect = claude,
                  tools: Tools = lambda _: (), preferences: Callable[[], Sequence[Preference]] = tuple,
                  known: Callable[[], Iterable[str]] = tuple, metadata: dict[str, Any] | None = None,
-                 model: str | None = None,
+                 model: str | None = None, confirm: Confirmations | None = None,
+                 on_message: Callable[[], None] = lambda: None,
                  clock: Callable[[], datetime] = time_phrases.local_now,
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.crew = crew
@@ -63,6 +70,7 @@ class AgentOrchestrator:
         self.graph = AgentGraph("crew", connect=connect, sleep=sleep)
         self._tools, self._preferences, self._known = tools, preferences, known
         self._metadata, self._model, self._clock = metadata or {}, model, clock
+        self._confirm, self._on_message = confirm, on_message
         self._numbers = EventSequence()
         self._listeners: list[Listener] = []
         self._turn = asyncio.Lock()
@@ -86,6 +94,9 @@ class AgentOrchestrator:
         for agent in (self.crew.butler, *self.crew.specialists.values()):
             metadata = {**self._metadata, "functions": list(self._tools(agent))}
             await self.graph.add_node(agent.name, agent.prompt, agent.model or self._model, **metadata)
+        butler = self.crew.butler
+        await self.graph.add_node(CLASSIFIER, butler.prompt, butler.model or self._model, **self._metadata,
+                                  output_schema=prompts.classification_schema(self.crew))
         for name in self.crew.specialists:
             await self.graph.add_edge(BUTLER, name, control_type="delegates to you")
 
@@ -94,6 +105,11 @@ class AgentOrchestrator:
     def on_event(self, listener: Listener) -> None:
         """Call `listener` with every event from now on."""
         self._listeners.append(listener)
+
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """Return the commands that wait for the person's word."""
+        return self.conversation.entries[-1].proposals if self.conversation.entries else ()
 
     def get_conversation_history(self) -> list[Entry]:
         """Return every entry, oldest first."""
@@ -167,29 +183,55 @@ class AgentOrchestrator:
         for name in self._numbers.at_work:
             emit("agent_complete", agent=name, success=False)
         self.conversation.add(Entry(role="assistant", content=CANCELLED, at=self._clock(), note="cancelled"))
+        if self._confirm is not None:
+            self._confirm.take()
         emit("text", agent=BUTLER, content=CANCELLED)
         emit("agent_complete", agent=BUTLER, success=False)
         emit("done")
 
     async def _handle(self, message: str, emit: Callable[..., None]) -> None:
+        self._on_message()
         emit("agent_start", agent=BUTLER)
-        turns = self.conversation.turns()
+        turns, proposals = self.conversation.turns(), self.proposals
         self.conversation.add(Entry(role="user", content=message, at=self._clock(), agent="user"))
+        if proposals and self._confirm is not None and confirmations.agrees(message):
+            success = await self._carry_out(proposals, self._confirm, emit)
+        else:
+            success = await self._respond(message, turns, emit)
+        emit("agent_complete", agent=BUTLER, success=success)
+        emit("done")
+
+    async def _carry_out(self, proposals: Sequence[Proposal], confirm: Confirmations,
+                         emit: Callable[..., None]) -> bool:
+        """Run what the person has agreed to, without a model; return whether all of it succeeded."""
+        text, success = await confirm.carry_out(proposals)
+        emit("text", agent=BUTLER, content=text)
+        self.conversation.add(Entry(role="assistant", content=text, at=self._clock(),
+                                    note="" if success else "a command failed"))
+        return success
+
+    async def _respond(self, message: str, turns: Sequence[Any], emit: Callable[..., None]) -> bool:
+        """Answer a message with the help of specialists; return whether the butler answered."""
         self._start(BUTLER)
         decision, note = await self._classify(message, turns)
+        if note:
+            emit("text", agent=BUTLER, content=f"I could not decide whom to ask, so I answer alone: {note}.\n\n")
         delegations = await self._delegate(decision, message, turns, emit) if decision.delegations else ()
-        answer, problem = await self._answer(message, [delegation.result for delegation in delegations], emit)
+        answer, problem = await self._answer(message, turns, [delegation.result for delegation in delegations], emit)
+        proposals = self._confirm.take() if self._confirm is not None else ()
+        if proposals:
+            answer += confirmations.request(proposals)
+            emit("text", agent=BUTLER, content=confirmations.request(proposals))
         self.conversation.add(Entry(role="assistant", content=answer, at=self._clock(), delegations=delegations,
-                                    note="; ".join(part for part in (note, problem) if part)))
-        emit("agent_complete", agent=BUTLER, success=not problem)
-        emit("done")
+                                    note="; ".join(part for part in (note, problem) if part), proposals=proposals))
+        return not problem
 
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
         """Return what the butler wants delegated, and what went wrong with asking it."""
         prompt = prompts.classification_prompt(self.crew, message, turns)
         for _ in range(2):
             try:
-                answer = await self._ask(BUTLER, prompt)
+                answer = await self._ask(CLASSIFIER, prompt)
                 return prompts.parse_classification(answer, self.crew), ""
             except prompts.Unreadable as error:
                 prompt, problem = prompts.retry_prompt(str(error)), f"the classification could not be read: {error}"
@@ -215,6 +257,7 @@ class AgentOrchestrator:
         given = context.build(specialist.name, request, message, turns, started, preferences=self._preferences(),
                               known=self._known())
         emit("agent_delegate", from_=BUTLER, to=specialist.name)
+        emit("agent_start", agent=specialist.name)
         result = await self._run_specialist(specialist, given,
                                             lambda text: emit("text", agent=specialist.name, content=text))
         emit("agent_complete", agent=specialist.name, success=result.success)
@@ -225,11 +268,11 @@ class AgentOrchestrator:
         """Run one specialist; every failure is its result."""
         tools: list[str] = []
         spent: list[int] = []
+        stream = TextStream(on_text)
 
         def receive(event: Any) -> None:
-            if event["kind"] == "text":
-                on_text(str(event["text"]))
-            elif event["kind"] == "tool":
+            stream.receive(event)
+            if event["kind"] == "tool":
                 tools.append(str(event["name"]).rpartition("__")[2])
                 self._move(specialist.name, S.WAITING_FOR_TOOL)
             elif event["kind"] == "tool_result":
@@ -255,18 +298,18 @@ class AgentOrchestrator:
         self._move(specialist.name, S.IDLE)
         return AgentResult(agent_type=specialist.name, success=False, summary=" ".join(reason.split())[:500])
 
-    async def _answer(self, message: str, results: Sequence[AgentResult],
+    async def _answer(self, message: str, turns: Sequence[Any], results: Sequence[AgentResult],
                       emit: Callable[..., None]) -> tuple[str, str]:
         """Return the butler's answer, and what went wrong with it; if the butler fails, the specialists' summaries."""
         texts: list[str] = []
 
-        def receive(event: Any) -> None:
-            if event["kind"] == "text":
-                texts.append(str(event["text"]))
-                emit("text", agent=BUTLER, content=event["text"])
+        def put(text: str) -> None:
+            texts.append(text)
+            emit("text", agent=BUTLER, content=text)
 
+        known = () if self.graph.sessions.is_running(BUTLER) else turns
         try:
-            answer = await self._ask(BUTLER, prompts.answer_prompt(message, results), receive)
+            answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), TextStream(put).receive)
         except Exception as error:
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")

@@ -1,6 +1,7 @@
-"""Chat service of a home: its crew with garrison commands as tools, its conversations and preferences.
+"""Chat service of a home: its crew with garrison commands as tools, its conversations, preferences and limits.
 
-A tool runs a command in a process of its own; the command's output is the tool's result.
+A tool runs a command in a process of its own; the command's output is the tool's result. What the sessions cost is
+recorded (`records.costs.Purse`) and limited by `[chat]` of config.toml.
 """
 
 from __future__ import annotations
@@ -8,15 +9,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from garrison.agents.graph.graph import claude
+from garrison.config import read_config
 from garrison.delegation.butler import AgentOrchestrator
 from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialist_tools import SpecialistTools
 from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused, UsageError
+from garrison.records.costs import Allowance, Purse
 from garrison.system.jobs import run_to_end
+
+if TYPE_CHECKING:
+    from garrison.agents.claude.settings import ClaudeSettings
 
 COMMAND_SECONDS = 120.0
 """Time limit of a tool's command, in seconds."""
@@ -26,19 +34,22 @@ def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> A
     """Return the orchestrator of a home's conversation, with its crew, tools and preferences; UsageError for an
     invalid crew.
     """
-    model, metadata = claude_settings(home)
+    settings, metadata = claude_settings(home)
+    limits = read_config(home).chat()
+    purse = Purse(home, "chat", conversation, Allowance(limits.budget, limits.budget_day, settings.budget_day))
     crew = read_crew(home)
     tools = SpecialistTools(home, _command_runner(home, repo_root))
     for specialist in crew.specialists.values():
         tools.of(specialist)  # refuse a crew with unknown tools before any model is called
     return AgentOrchestrator(crew, Conversation(home / "conversations", conversation), tools=tools.of,
                              preferences=tools.preferences.all, known=lambda: _run_and_node_names(home),
-                             metadata=metadata,
-                             model=model)
+                             metadata={**metadata, "max_turns": limits.max_turns}, model=settings.model,
+                             confirm=tools.confirmations, connect=partial(claude, purse=purse),
+                             on_message=purse.begin)
 
 
-def claude_settings(home: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return (model, metadata) for a Claude node of an agent graph, from the home's settings and log-in."""
+def claude_settings(home: Path) -> tuple[ClaudeSettings, dict[str, Any]]:
+    """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in."""
     from garrison.agents.claude import cli_process
     from garrison.agents.registry import ClaudeProfile, find_profile
     from garrison.records import atomic
@@ -47,7 +58,7 @@ def claude_settings(home: Path) -> tuple[str | None, dict[str, Any]]:
     if not isinstance(profile, ClaudeProfile):
         raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
     atomic.make_directory(cli_process.config_folder(home))
-    return profile.settings.model, cli_process.graph_metadata(profile.settings, home, home)
+    return profile.settings, cli_process.graph_metadata(profile.settings, home, home)
 
 
 def _run_and_node_names(home: Path) -> list[str]:

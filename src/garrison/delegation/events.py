@@ -1,10 +1,12 @@
 """Events of a message, as sent to clients: typed, numbered, timestamped, in a fixed order. Pure.
 
-    agent_start(butler)  ( agent_delegate(butler -> x) | text(x) | agent_complete(x) )*  [agent_resume(butler)]
+    agent_start(butler)  text(butler)*
+    ( agent_delegate(butler -> x)  agent_start(x)  text(x)*  agent_complete(x) )*  [agent_resume(butler)]
     text(butler)*  agent_complete(butler)  done
 
 Delegations of one message run concurrently, so their events interleave; each specialist's own are in order, and one
-`agent_resume` follows the last of them. A failure keeps the order: the butler reports it.
+`agent_resume` follows the last of them. A failure keeps the order: the butler reports it. A specialist that was
+cancelled before it started completes without a start.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class EventSequence:
     def __init__(self, last_id: int = 0) -> None:
         self.last_id = last_id
         self._open: set[str] = set()
+        self._started: set[str] = set()
         self._stage = "out"
 
     @property
@@ -64,9 +67,9 @@ class EventSequence:
         agent = fields.get("agent") or fields.get("to")
         butler = fields.get("agent") == "butler"
         allowed = {
-            "agent_start": self._stage == "out" and butler,
+            "agent_start": (self._stage == "out" and butler) or agent in self._open - self._started,
             "agent_delegate": self._stage == "butler" and agent not in self._open,
-            "text": (agent in self._open) or (butler and self._stage in ("butler", "resumed") and not self._open),
+            "text": (agent in self._started) or (butler and self._stage in ("butler", "resumed") and not self._open),
             "agent_complete": (agent in self._open) or (butler and self._stage in ("butler", "resumed")
                                                         and not self._open),
             "agent_resume": self._stage == "butler" and butler and not self._open,
@@ -79,8 +82,11 @@ class EventSequence:
     def _move(self, kind: str, agent: Any, *, butler: bool) -> None:
         if kind == "agent_delegate":
             self._open.add(agent)
+        elif kind == "agent_start" and not butler:
+            self._started.add(agent)
         elif kind == "agent_complete" and not butler:
             self._open.discard(agent)
+            self._started.discard(agent)
         else:
             self._stage = {"agent_start": "butler", "agent_resume": "resumed", "agent_complete": "completed",
                            "done": "out"}.get(kind, self._stage)

@@ -10,6 +10,7 @@ Field names are the seed's in Python spelling. JSON is read in both spellings an
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -103,6 +104,16 @@ class Classification(Model):
     confidence: float = Field(default=1.0, ge=0, le=1)
 
 
+class Proposal(Model):
+    """Command that stops or changes runs, which is run only once the person has agreed to it."""
+
+    words: tuple[str, ...]
+    """Arguments of `garrison`."""
+
+    def __str__(self) -> str:
+        return shlex.join(("garrison", *self.words))
+
+
 class Entry(Model):
     """One entry of a conversation; delegations of a turn are inside the butler's entry."""
 
@@ -113,6 +124,8 @@ class Entry(Model):
     delegations: tuple[Delegation, ...] = ()
     note: str = ""
     """Error, if anything went wrong."""
+    proposals: tuple[Proposal, ...] = ()
+    """Commands that wait for the person's word; the next message decides."""
 
 
 class Delegation(Model):

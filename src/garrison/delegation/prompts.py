@@ -1,7 +1,8 @@
 """Prompts of butler and specialists, and the parsing of their answers. Pure.
 
-The butler's classification is one JSON object, validated against its model and the crew; an unknown intent is an error
-that is reported to it once. If the second answer cannot be parsed either, the butler answers alone.
+The butler's classification is one JSON object, required by a schema and validated against its model and the crew; an
+unknown intent is an error that is reported to it once. If the second answer cannot be parsed either, the person is
+told, and the butler answers alone.
 """
 
 from __future__ import annotations
@@ -20,24 +21,40 @@ from garrison.records.json_io import extract_object
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _FENCED = re.compile(r"```json\s*(\{.*?\})\s*```\s*\Z", re.DOTALL)
 HISTORY_TURNS = 20
-"""Turns of the conversation in the classification prompt; the butler's own session has the rest."""
+"""Turns of the conversation in a prompt."""
 
 
 class Unreadable(Exception):
     """The butler's classification cannot be parsed; the text says why."""
 
 
+def classification_schema(crew: Crew) -> dict[str, Any]:
+    """Return the JSON schema of a classification by this crew."""
+    text = {"type": "string"}
+    delegation = {
+        "type": "object", "required": ["intent", "reasoning"], "additionalProperties": False, "properties": {
+            "intent": {"type": "string", "enum": [specialist.intent for specialist in crew.specialists.values()]},
+            "reasoning": text, "relevantEntities": {"type": "array", "items": text}, "timeConstraints": text}}
+    return {"type": "object", "required": ["delegations"], "additionalProperties": False, "properties": {
+        "delegations": {"type": "array", "items": delegation}, "reasoning": text,
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1}}}
+
+
 def classification_prompt(crew: Crew, message: str, history: Sequence[Turn]) -> str:
     """Return the first prompt of a message: which specialists should work on it."""
     specialists = "\n".join(f"- {specialist.intent}: {specialist.name}, {specialist.about or specialist.name}"
                             for specialist in crew.specialists.values())
-    conversation = "\n".join(f"{turn.role}: {turn.content}" for turn in history[-HISTORY_TURNS:]) or "(nothing yet)"
     return ("CLASSIFY. Which specialists should work on the person's message before you answer it?\n\n"
             f"{specialists}\n\n"
             'Answer with one JSON object and nothing else: {"delegations": [{"intent": "...", "reasoning": "why, and '
             'what exactly is to be found or done", "relevantEntities": ["..."], "timeConstraints": "their words, or '
             'leave it out"}], "reasoning": "...", "confidence": 0.0 to 1.0}. An empty list means that you answer '
-            f"yourself.\n\n<conversation>\n{conversation}\n</conversation>\n\n<message>\n{message}\n</message>")
+            f"yourself.\n\n{_conversation(history)}\n\n<message>\n{message}\n</message>")
+
+
+def _conversation(history: Sequence[Turn]) -> str:
+    turns = "\n".join(f"{turn.role}: {turn.content}" for turn in history[-HISTORY_TURNS:]) or "(nothing yet)"
+    return f"<conversation>\n{turns}\n</conversation>"
 
 
 def retry_prompt(error: str) -> str:
@@ -102,11 +119,16 @@ def parse_result(agent: str, answer: str, tools: Sequence[str], tokens: int | No
                            tokens_used=tokens)
 
 
-def answer_prompt(message: str, results: Sequence[AgentResult]) -> str:
-    """Return the last prompt of a message: answer it from the results."""
+def answer_prompt(message: str, results: Sequence[AgentResult], history: Sequence[Turn] = ()) -> str:
+    """Return the last prompt of a message: answer it from the results.
+
+    Args:
+        history: the conversation so far, for a session that does not remember it.
+    """
+    before = f"{_conversation(history)}\n\n" if history else ""
     if not results:
-        return f"ANSWER the person's message.\n\n<message>\n{message}\n</message>"
+        return f"ANSWER the person's message.\n\n{before}<message>\n{message}\n</message>"
     body = json.dumps([result.as_json() for result in results], ensure_ascii=False, indent=1)
     return ("ANSWER the person's message from what your specialists found. Say so plainly where one failed, and what "
-            f"that leaves open; add nothing that is not there.\n\n```json\n{body}\n```\n\n"
+            f"that leaves open; add nothing that is not there.\n\n{before}```json\n{body}\n```\n\n"
             f"<message>\n{message}\n</message>")

@@ -2,7 +2,8 @@
 
 A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as a person would type it
 and returning what it prints, so that no tool can do more than a person. A model's arguments are words of an argv, never
-of a shell, and none may start with a dash.
+of a shell, and none may start with a dash. A tool that stops or changes runs only proposes its command
+(`confirmations`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.base import Function
+from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.preferences import Preferences
 from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
@@ -35,6 +37,8 @@ class Command:
     argv: tuple[str, ...]
     arguments: Mapping[str, str] | None = None
     optional: Mapping[str, tuple[str, tuple[str, ...]]] | None = None
+    asks: bool = False
+    """True if it stops or changes runs: the person is asked first."""
 
 
 _RUN = {"run": ("the run's id", ("--run", "{run}"))}
@@ -48,13 +52,13 @@ COMMANDS: Mapping[str, Command] = {
     "why": Command("Why a node or agent is in its state: observations, rule, action.",
                    ("why", "{name}"), {"name": "node or agent"}, _RUN),
     "hold_node": Command("Hold a node: its agents stop and are not restarted until it is released.",
-                         ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN),
+                         ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN, asks=True),
     "release_node": Command("Release a held or parked node.", ("agents", "unpark", "{node}"),
-                            {"node": "the node's name"}, _RUN),
+                            {"node": "the node's name"}, _RUN, asks=True),
     "stop_run": Command("Stop a run gracefully; its work is kept and it can be resumed.", ("stop", "{run}"),
-                        {"run": "the run's id"}),
+                        {"run": "the run's id"}, asks=True),
     "resume_run": Command("Resume a stopped run.", ("launch", "--resume", "{run}", "--detach"),
-                          {"run": "the run's id"}),
+                          {"run": "the run's id"}, asks=True),
     "run_report": Command("One run: nodes, attempts, landed work, failure reasons.",
                           ("pipeline", "status", "{run}", "--json"), {"run": "the run's id"}),
     "merge_log": Command("Entries of the merge queue: landed, rejected and queued.", ("merge-queue", "list", "--json")),
@@ -69,6 +73,7 @@ class SpecialistTools:
 
     def __init__(self, home: Path, run: Run) -> None:
         self._home, self._run = home, run
+        self.confirmations = Confirmations(run)
         self.preferences = Preferences(home)
 
     def of(self, specialist: Specialist) -> list[Function]:
@@ -88,9 +93,11 @@ class SpecialistTools:
             words = list(command.argv)
             for key, (_, extra) in optional.items():
                 words += extra if given.get(key) else ()
-            return truncate(await self._run([_fill(word, given) for word in words]))
+            filled = [_fill(word, given) for word in words]
+            return self.confirmations.propose(filled) if command.asks else truncate(await self._run(filled))
 
-        return Function(name, command.about, schema, call)
+        asks = " The person is asked before it happens." if command.asks else ""
+        return Function(name, command.about + asks, schema, call)
 
     def _transcripts(self) -> Function:
         def call(text: str) -> str:

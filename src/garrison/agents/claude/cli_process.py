@@ -53,7 +53,7 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:
     """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in."""
-    metadata: dict[str, Any] = {"env": cli_environment(settings, home), "cwd": str(cwd)}
+    metadata: dict[str, Any] = {"env": cli_environment(settings, home), "cwd": str(cwd), "stale": settings.stale}
     return {**metadata, "cli": settings.cli} if settings.cli else metadata
 
 

@@ -50,7 +50,8 @@ export function chatRail(crew) {
     doing = AT_WORK;
     const name = event.agent ?? event.to;
     if (name && !members.has(name)) member(name, name, "");
-    if (event.type === "agent_start" || event.type === "agent_resume") { working.clear(); working.add(name); }
+    if (event.type === "agent_resume" || (event.type === "agent_start" && name === BUTLER)) working.clear();
+    if (event.type === "agent_start" || event.type === "agent_resume") working.add(name);
     if (event.type === "agent_delegate") { working.delete(event.from ?? BUTLER); working.add(name); }
     if (event.type === "agent_complete" && name !== BUTLER) working.delete(name);
     if (!working.size) working.add(BUTLER);

@@ -1,0 +1,60 @@
+"""Confirmations: what stops or changes runs is proposed, and done only once the person has agreed in the next message.
+
+No model decides whether the person has agreed, and none runs the command: an agent's tool only records a proposal, the
+conversation keeps it, and a message such as `yes` runs it as it was shown. Any other message drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from garrison.delegation.models import Proposal
+
+AGREEMENT = frozenset({"yes", "y", "yes please", "yes, please", "ok", "okay", "do it", "yes, do it", "go ahead",
+                       "confirm", "confirmed", "agreed"})
+"""Messages that agree to all open proposals, in small letters and without a final point."""
+PROPOSED = ("NOT DONE YET. This changes a run, so the person is asked first: `{command}` is shown to them as your "
+            "proposal and runs only if they agree. Do not call it again, and say that it waits for their word.")
+Run = Callable[[Sequence[str]], Awaitable[str]]
+"""Runs `garrison ARGS` and returns the output."""
+
+
+class Confirmations:
+    """Proposals of the message in progress, and the way to carry out those that were agreed to."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._proposals: dict[Proposal, None] = {}
+
+    def propose(self, words: Sequence[str]) -> str:
+        """Record a command; return what the agent is told."""
+        proposal = Proposal(words=tuple(words))
+        self._proposals[proposal] = None
+        return PROPOSED.format(command=proposal)
+
+    def take(self) -> tuple[Proposal, ...]:
+        """Return the proposals since the last call, each once."""
+        proposals, self._proposals = tuple(self._proposals), {}
+        return proposals
+
+    async def carry_out(self, proposals: Sequence[Proposal]) -> tuple[str, bool]:
+        """Run the commands one after the other; return what they said, and whether all succeeded."""
+        lines, success = [], True
+        for proposal in proposals:
+            try:
+                lines.append(f"`{proposal}`: {await self._run(proposal.words)}")
+            except Exception as error:
+                lines.append(f"`{proposal}` failed: {error}")
+                success = False
+        return "\n".join(lines), success
+
+
+def agrees(message: str) -> bool:
+    """Return whether a message agrees to what was proposed, and says nothing else."""
+    return " ".join(message.lower().split()).rstrip(".!") in AGREEMENT
+
+
+def request(proposals: Sequence[Proposal]) -> str:
+    """Return the question that the butler's answer ends with."""
+    commands = "\n".join(f"    {proposal}" for proposal in proposals)
+    return f"\n\nNothing has been changed yet. Shall I run this? Answer `yes`; any other answer drops it.\n{commands}"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,9 +30,11 @@ from garrison.workflow import (
     WorkflowStep,
     WorkflowValidationError,
 )
-from garrison.workflow.executor import Progress
+from garrison.workflow.advice import advice
+from garrison.workflow.executor import MAX_LOGGED_RESULT, Progress
 from garrison.workflow.python_tools import load_tool
 from garrison.workflow.references import references, resolve, split
+from garrison.workflow.tool_call import Caller
 from garrison.workflow.validation import validate
 from support import DEADLINE
 
@@ -123,7 +129,15 @@ def test_ac_005_progress_after_each_step(bench: Bench) -> None:
     [log] = list((bench.manager.state_dir / "logs").glob("*.log"))
     text = log.read_text()
     assert 'call a: echo({"value": "a"})' in text
+    assert 'result of a: {"said": "a"}' in text
     assert "step b completed" in text
+
+
+def test_ac_005_a_result_in_the_log_is_bounded(bench: Bench) -> None:
+    bench.run(step("a", arguments={"value": "x" * 100_000}), session="s1")
+    lines = [line for line in bench.manager.log("s1").read_text().splitlines() if "result of a:" in line]
+    assert len(lines) == 1 and len(lines[0]) < MAX_LOGGED_RESULT + 200
+    assert lines[0].endswith("… (100012 characters)")
 
 
 # ---- AC-003: state
@@ -466,7 +480,10 @@ def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
     result = bench.run(step("a", arguments={"value": "key ${env.WF_KEY}"}), session="s1")
     assert bench.calls == ["key s3cret"]
     assert result.success
-    assert 'call a: echo({"value": "key ${env.WF_KEY}"})' in bench.manager.log("s1").read_text()
+    log = bench.manager.log("s1").read_text()
+    assert 'call a: echo({"value": "key ${env.WF_KEY}"})' in log
+    assert 'result of a: {"said": "key ${env.WF_KEY}"}' in log, "a tool may return what it was given"
+    assert "s3cret" not in log
     with pytest.raises(WorkflowValidationError, match=r"\$\{env.WF_NOT_SET\}, which is not set; export it"):
         bench.run(step("a", arguments={"value": "${env.WF_NOT_SET}"}))
     assert bench.run(step("env"), step("b", arguments={"value": "${env.said}"})).results["b"] == {"said": "env"}
@@ -482,6 +499,45 @@ def test_a_typo_is_reported_with_a_suggestion(bench: Bench, steps: list[Any], wh
         bench.run(*steps)
     assert bench.calls == []
     assert not list(bench.manager.state_dir.glob("*.lock")), "nothing is left of a refused one"
+
+
+class HttpStatus(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP {status}")
+        self.response = SimpleNamespace(status_code=status)
+
+
+def raise_key_error(value: str) -> None:
+    raise KeyError(value)
+
+
+@pytest.mark.parametrize(("tool", "words"), [
+    (lambda: raise_key_error("colour"), r"correct the step's arguments, or the tool: t failed at test_workflow.py:\d+"),
+    (lambda value: None, "compare the step's arguments with the tool's parameters"),
+    (lambda: 1 / 0, r"t failed at test_workflow.py:\d+"),
+    (lambda: int("x"), "correct the step's arguments in the workflow: t does not accept them"),
+    (lambda: json.loads("<html>"), "it is not JSON"), (b"\xff".decode, "it is not text"),
+    (lambda: Path("/nowhere/x.txt").read_text(), "/nowhere/x.txt does not exist"),
+    (lambda: subprocess.run(["no-such-program"], check=True), "install the program no-such-program"),
+    (lambda: subprocess.run(["false"], check=True), "run the command by hand"),
+    (lambda: Path("/").write_text("x"), "/ is a folder"), (lambda: __import__("wf_nothing"), "module wf_nothing"),
+    (lambda: raising(OSError(errno.ENOSPC, "No space left on device")), "free space on the disk"),
+    (lambda: raising(HttpStatus(401)), "check the key"), (lambda: raising(HttpStatus(503)), "try again later"),
+    (lambda: raising(TimeoutError("timed out")), "check that the service is up"),
+    (lambda: raising(TimeoutError("no answer within 7 s")), r"raise the step's timeout \(7 s\)"),
+    (lambda: raising(ConnectionRefusedError()), "check that the service is up")])
+def test_ac_006_the_advice_fits_the_error(tool: Any, words: str) -> None:
+    async def scene() -> str:
+        try:
+            await Caller().call(tool, {}, 60)
+        except Exception as error:
+            return advice(error, "t", 7.0)
+        raise AssertionError("the tool did not fail")
+    assert re.search(words, asyncio.run(scene()))
+
+
+def raising(error: Exception) -> None:
+    raise error
 
 
 def test_ac_006_a_failure_that_a_resume_would_repeat_says_so(bench: Bench) -> None:

@@ -46,29 +46,3 @@ class UnserializableResult(AgentError, TypeError):
 
 NOT_RESUMABLE = (MissingReference, ToolNotFoundError, UnserializableResult, UsageError)
 """Failures caused by the workflow or its tools as written: a resume would fail the same way."""
-SUGGESTIONS: dict[str, str] = {
-    "TimeoutError": "raise the step's timeout, or give it less to do",
-    "ConnectionError": "check that the service is up and reachable",
-    "FileNotFoundError": "check that the file is where the arguments say",
-    "PermissionError": "give this user access",
-    "TypeError": "compare the step's arguments with the tool's parameters (`garrison workflow tools`)",
-    "KeyError": "compare the step's arguments with the tool's parameters (`garrison workflow tools`)",
-    "ValueError": "correct the step's arguments in the workflow",
-    "ToolNotFoundError": "use an existing tool (`garrison workflow tools`)",
-    "MissingReference": "correct the reference in the workflow",
-    "UnserializableResult": "let the tool return text, numbers, lists and mappings",
-    "UsageError": "correct the step's arguments in the workflow",
-    "CommandFailed": "run the command by hand to see why it fails",
-    "ToolEnded": "let the tool return or raise an error instead of ending the program",
-    "McpError": "read the server's log",
-    "OSError": "check disk and network",
-}
-"""Name of an error class or base class → what to do about it; the result says how to continue."""
-
-
-def suggestion(error: BaseException) -> str:
-    """Return what to do about an error."""
-    for kind in type(error).__mro__:
-        if kind.__name__ in SUGGESTIONS:
-            return SUGGESTIONS[kind.__name__]
-    return "read the log and fix the cause"

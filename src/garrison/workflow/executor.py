@@ -26,13 +26,13 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.workflow import validation
+from garrison.workflow.advice import advice
 from garrison.workflow.errors import (
     NOT_RESUMABLE,
     MissingReference,
     ToolNotFoundError,
     UnavailableResult,
     WorkflowExecutionError,
-    suggestion,
 )
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
 from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
@@ -46,6 +46,10 @@ _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError,
 SNAPSHOT_PAUSE, CHEAP = 10, 0.002
 """A snapshot that took longer than CHEAP seconds is written again only after SNAPSHOT_PAUSE times that long: the
 journal is the truth, and a workflow of a thousand steps must not spend its time on snapshots."""
+MAX_LOGGED_CALL, MAX_LOGGED_RESULT = 500, 2_000
+"""Characters of a call's arguments and of a result in the log."""
+MIN_SECRET = 4
+"""Characters from which a variable's value is replaced in the log."""
 _FINISHED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
@@ -101,6 +105,7 @@ class _Execution:
         self._finished = 0
         """Number of finished steps, counted as they end: a workflow of a thousand steps reads it a thousand times."""
         self._next_save, self._restored = 0.0, False
+        self._variables = _EnvironmentNames()
 
     async def run(self, *, resume: bool) -> WorkflowResult:
         from garrison.pipeline.engine import run_async
@@ -186,8 +191,8 @@ class _Execution:
         values = {ENVIRONMENT: os.environ, INPUTS: self.workflow.inputs, **results}
         arguments = resolve(step.arguments, values, unavailable)
         tool = self.executor.tools[step.tool]
-        shown = resolve(step.arguments, {**values, ENVIRONMENT: _EnvironmentNames()}, unavailable)
-        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _shorten(shown))
+        shown = resolve(step.arguments, {**values, ENVIRONMENT: self._variables}, unavailable)
+        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, self._shown(shown, MAX_LOGGED_CALL))
         return to_json(await self.caller.call(tool, arguments, step.timeout), step.tool)
 
     def _fail(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Any:
@@ -201,7 +206,7 @@ class _Execution:
             return Outcome(FAIL, failure_reason=message, failure_class="error")
         self._forget_errors(step)
         self.state.errors.append(f"Step '{step.name}' failed: {message}")
-        self.state.suggestions.append(f"{step.name}: {suggestion(error)}")
+        self.state.suggestions.append(f"{step.name}: {advice(error, step.tool, step.timeout)}")
         self.failed[step.name] = message
         if step.critical:
             self.halted = self.halted or step.name
@@ -213,7 +218,17 @@ class _Execution:
         return Outcome(FAIL, failure_reason=message, failure_class=DETERMINISTIC,
                        context_updates={f"lost.{step.name}": f"failed: {message}"})
 
+    def _shown(self, value: Any, limit: int) -> str:
+        """Return a value as the log shows it: shortened, with names instead of the variables' values in it."""
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        for name in self._variables.used:
+            secret = os.environ.get(name, "")
+            if len(secret) >= MIN_SECRET:
+                text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], f"${{{ENVIRONMENT}.{name}}}")
+        return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
     def _complete(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
+        self.executor.logger.info("result of %s: %s", step.name, self._shown(result, MAX_LOGGED_RESULT))
         self.state.step_results[step.name] = result
         self._forget_errors(step)
         if step.name not in self.state.completed_steps:
@@ -274,18 +289,18 @@ class _Execution:
 
 
 class _EnvironmentNames(dict[str, str]):
-    """Environment as the log shows it: names instead of values, which may be secrets."""
+    """Environment as the log shows it: names instead of values, which may be secrets; `used` are those asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         return True
 
     def __getitem__(self, name: str) -> str:
-        return f"${{env.{name}}}"
-
-
-def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 500 else f"{text[:500]}…"
+        self.used.add(name)
+        return f"${{{ENVIRONMENT}.{name}}}"
 
 
 START, EXIT, COMMAND = "start", "done", "workflow step"

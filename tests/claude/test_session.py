@@ -44,6 +44,28 @@ def test_two_turns_of_a_session(place: Place) -> None:
         assert json.loads(garrison("show", "s1", "--json"))["turn_count"] == 2
 
 
+def test_goals_and_notes_reach_the_model(place: Place) -> None:
+    """A goal that a heartbeat set is in the next heartbeat's request, and in the next message's."""
+    thought = {"new_goals": [{"id": "moon", "description": "reach the moon"}], "memory_notes": ["it is far away"]}
+
+    def script(asked: Request) -> Any:
+        return say("{}" if "reach the moon" in asked.prompt else json.dumps(thought))
+
+    with ModelServer(script) as server:
+        garrison = speaker(place, server)
+        garrison("start", "s1")
+        garrison("heartbeat", "s1", "--initiative")
+        garrison("heartbeat", "s1", "--initiative")
+        garrison("send", "s1", "What is next?")
+        reflecting, pursuing, sent = (one.asked.prompt for one in server.messages)
+    assert "<mode>reflection</mode>" in reflecting and '"new_goals"' in reflecting
+    assert "<mode>goal_pursuit</mode>" in pursuing and "take the next step towards it" in pursuing
+    for prompt in (pursuing, sent):
+        assert "moon: reach the moon" in prompt
+        assert "- it is far away" in prompt
+    assert "user: What is next?" in sent
+
+
 def test_1b_tools_of_a_claude_session_go_through_the_graph_and_its_tier(place: Place) -> None:
     """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
     (place.root / "note.txt").write_text("the moon is far")

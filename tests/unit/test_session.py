@@ -14,7 +14,9 @@ import pytest
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.session import MODES, Initiative, Session, SessionState
+from garrison.session.memory import Memory
 from garrison.session.nodes import IDEMPOTENCY
+from garrison.session.prompt import KEPT_MESSAGES, MAX_SECTION, build_messages
 from garrison.session.session import RunFailed, read_state, shipped_graph
 from garrison.session.state import apply_goal_changes, is_plan_due
 from garrison.session.trust import Tier, read_tiers
@@ -32,6 +34,10 @@ class World:
 
     def count(self, name: str) -> int:
         return [one for one, _ in self.calls].count(name)
+
+    def asked(self) -> list[tuple[list[dict[str, Any]], str, dict[str, Any]]]:
+        """Messages, mode and options of each call of the model."""
+        return [given for name, given in self.calls if name == "llm_call"]
 
     def adapters(self, **more: Any) -> dict[str, Any]:
         def model(messages: Any, mode: str, options: Any) -> Any:
@@ -132,7 +138,7 @@ def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> Non
     assert (result.cognitive_mode, world.count("llm_call"), result.model_calls) == (mode, calls, calls)
     assert mode in MODES
     if calls:
-        assert world.calls[1][1][1] == mode
+        assert world.asked()[0][1] == mode
     told = {"agent_id": "agent", "heartbeat": 1, "mode": mode, "model_calls": calls}
     assert ("heartbeat_complete", told) in world.events
 
@@ -165,6 +171,80 @@ def test_every_30th_heartbeat_consolidates_identity_and_every_60th_reflects() ->
         beat(world.session(SessionState("s1", "a", heartbeat_count=count), initiative=Initiative(interval=0)))
         assert [given[1]["kind"] for name, given in world.calls if name == "memory_update"] == kinds
         assert world.count("llm_call") == calls
+
+
+# ---- what the model is told
+
+KNOWING: dict[str, Any] = {
+    "goals": [{"id": "ship", "description": "ship the parser", "progress": 0.5}],
+    "working_memory": {"notes": ["the grammar is LALR"], "mood": "calm"}}
+
+
+def told_by(world: World, call: int = 0) -> str:
+    """The text of the messages of role system in a call."""
+    return "\n".join(one["content"] for one in world.asked()[call][0] if one["role"] == "system")
+
+
+def test_goals_notes_memory_and_results_of_checks_reach_the_model_in_a_heartbeat() -> None:
+    world = World({"content": "{}"})
+    beat(world.session(SessionState("s1", "agent", **KNOWING), initiative=Initiative(interval=0)))
+    told = told_by(world)
+    for words in ("ship the parser", '"progress": 0.5', "the grammar is LALR", "mood: calm", "ok: true",
+                  "take the next step", '"goal_updates"'):
+        assert words in told, told
+    options = world.asked()[0][2]
+    assert options["memories"] == ["m"]
+    assert options["context"]["goals"] == KNOWING["goals"]
+    assert ("memory_recall", ("agent", 'ship: ship the parser {"progress": 0.5}')) in world.calls
+
+
+def test_what_the_session_knows_comes_before_a_message_and_results_of_tools_after_it() -> None:
+    world = World(tool(), {"content": "done"})
+    play(world.session(SessionState("s1", "agent", **KNOWING)), "look it up")
+    first, second = (messages for messages, _, _ in world.asked())
+    assert [one["role"] for one in first] == ["system", "user"]
+    assert [one["role"] for one in second] == ["system", "user", "assistant", "tool"]
+    assert "ship the parser" in told_by(world) and "ship the parser" in told_by(world, 1)
+    world = World(tool(), {"content": "done"})
+    own = [{"role": "user", "content": "my own prompt"}]
+    play(world.session(more={"build_prompt": lambda _: own}), "look it up")
+    assert world.asked()[1][0][0] == own[0], "also after an adapter's own prompt"
+    assert world.asked()[1][0][-1]["content"] == "result of search"
+
+
+def test_a_graph_without_build_prompt_hides_nothing() -> None:
+    graph = """digraph t { start [shape=Mdiamond]; done [shape=Msquare]; ask [type="session.llm_call"]
+        say [type="session.format"]; start -> ask -> say -> done }"""
+    world = World()
+    play(world.session(SessionState("s1", "agent", **KNOWING), turn_graph=graph), "hi")
+    assert "ship the parser" in told_by(world)
+
+
+def test_old_messages_are_left_out_and_the_turn_in_progress_never() -> None:
+    old = [{"role": "user", "content": str(number)} for number in range(100)]
+    turn = [{"role": "user", "content": "now"}, *[{"role": "tool", "content": "r"}] * 90]
+    built = build_messages({"session.messages": [*old, *turn]})
+    assert built[1:] == [*old[100 - KEPT_MESSAGES:], *turn]
+    assert "60 earlier messages of the conversation are left out" in built[0]["content"]
+    long = build_messages({"session.working_memory": {"notes": ["x" * 9_000, "the last"]}, "session.messages": turn})
+    assert len(long[0]["content"]) < MAX_SECTION + 100 and long[0]["content"].endswith("the last")
+
+
+def test_memories_are_recalled_by_their_subject_also_by_a_later_process(tmp_path: Path) -> None:
+    path = tmp_path / "s1/memory.jsonl"
+    memory = Memory(path)
+    for number in range(20):
+        memory.update("a", {"input": f"question {number} about something", "response": "yes"})
+    memory.update("a", {"input": "Which grammar has the parser?", "response": "LALR", "notes": ["build with make"]})
+    memory.update("a", {"input": "Which grammar has the parser?", "response": "LALR", "notes": ["build with make"]})
+    again = Memory(path)
+    assert len(again.entries) == 22, "a turn that is repeated after a crash counts once"
+    assert again.recall("a", "Tell me about the parser")[-1] == "Which grammar has the parser? → LALR"
+    assert again.recall("a", "How to build it?") == ["build with make"]
+    assert len(again.recall("a", "something")) == 5
+    assert again.recall("a", "") == []
+    path.write_text("{")
+    assert Memory(path).entries == []
 
 
 # ---- 1d: the round trip

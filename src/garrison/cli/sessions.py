@@ -177,6 +177,7 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     from garrison.delegation.chat_service import claude_settings
     from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
+    from garrison.session.memory import Memory
     from garrison.session.session import Session, read_state
     from garrison.session.trust import find_tier, read_tiers
 
@@ -185,8 +186,9 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     settings, metadata = claude_settings(home)
     purse = Purse(home, "session", name, Allowance(task=settings.budget, home_day=settings.budget_day))
     tools = tools_of(workdir, tier) if workdir is not None else {}
-    adapters = await stack.enter_async_context(claude_adapters(settings.model, metadata, tools,
-                                                               connect=partial(claude, purse=purse)))
+    adapters = await stack.enter_async_context(claude_adapters(
+        settings.model, metadata, tools, memory=Memory(folder / "memory.jsonl"),
+        connect=partial(claude, purse=purse)))
     purse.begin()
     opened = Session.restore(folder, adapters, initiative=initiative, on_event=_print_tool_call,
                              turn_graph=turn_graph.read_text() if turn_graph else None,

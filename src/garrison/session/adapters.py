@@ -9,7 +9,10 @@
     route_actions(actions, agent_id) -> None
     update_goals(goal_updates, new_goals, agent_id) -> None
     emit_signal(name, data, agent_id) -> None
-    build_prompt(context) -> messages for the model
+    build_prompt(context) -> messages for the model, instead of the session's own (`prompt.build_messages`)
+
+In `llm_call`, the messages begin with what the session knows besides the conversation (goals, working memory, results
+of background checks), if anything, as one message of the role `system`.
 
 The adapters in `DATA_ADAPTERS` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
 change (`{"has_action_results": True}` sets `session.has_action_results`).
@@ -25,6 +28,7 @@ from typing import Any, Protocol, TypedDict
 
 from garrison.agents.base import Function
 from garrison.errors import UsageError
+from garrison.session.memory import Memory
 
 
 class ToolCall(TypedDict, total=False):
@@ -48,7 +52,9 @@ class LlmCall(Protocol):
 
     def __call__(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any], /,
                  ) -> ModelResponse | Awaitable[ModelResponse]:
-        """Return the answer to `messages`; `options` has agent_id, tools, and the node's attributes."""
+        """Return the answer to `messages`; `options` has agent_id, tools, memories, context (goals and so on, as data)
+        and the node's attributes.
+        """
         ...
 
 
@@ -95,17 +101,8 @@ async def call_adapter(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def plain_adapters() -> dict[str, Callable[..., Any]]:
     """Return the profile `plain`: memory in the process, no tools, nothing routed. The caller adds `llm_call`."""
-    notes: list[str] = []
-
-    def recall(_agent: str, query: str) -> list[str]:
-        words = {word.lower() for word in str(query).split() if len(word) > 3}
-        return [note for note in notes if words & {word.lower() for word in note.split()}][-5:]
-
-    def update(_agent: str, turn: Mapping[str, Any]) -> None:
-        if turn.get("input"):
-            notes.append(f"{turn['input']} → {turn.get('response', '')}")
-
-    return {"memory_recall": recall, "memory_update": update, "checkpoint": lambda *_: None,
+    memory = Memory()
+    return {"memory_recall": memory.recall, "memory_update": memory.update, "checkpoint": lambda *_: None,
             "background_checks": lambda _: {}, "route_actions": lambda *_: None, "update_goals": lambda *_: None,
             "emit_signal": lambda *_: None}
 

@@ -1,4 +1,6 @@
-"""Profile `claude`: Claude as a session's model, through an agent graph of one node; memory is in the session's state.
+"""Profile `claude`: Claude as a session's model, through an agent graph of one node.
+
+Notes are in the session's state, and with earlier turns in its `Memory`.
 
 Tools belong to the session, not to the Claude CLI. A tool call that Claude makes suspends Claude's turn and becomes a
 `tool_calls` answer of `llm_call`; the graph's `tool_dispatch` node executes it (recorded, counted, limited by the trust
@@ -23,10 +25,11 @@ from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Event, Node
 from garrison.session.adapters import ToolDispatcher
+from garrison.session.memory import Memory
 
-SYSTEM = ("You are the voice of a session that garrison keeps. You are given the conversation so far and answer its "
-          "last message. In a heartbeat there is no message: you act of your own accord in the mode that is named, and "
-          'answer with one JSON object: {"actions": [], "goal_updates": [], "new_goals": [], "memory_notes": []}.')
+SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "
+          "conversation so far, and answer its last message. In a heartbeat there is no message: you act of your own "
+          "accord, in the mode that is named.")
 MAX_NOTES = 50
 """Notes kept in memory."""
 OnEvent = Callable[[Event], None]
@@ -34,21 +37,22 @@ OnEvent = Callable[[Event], None]
 
 @asynccontextmanager
 async def claude_adapters(model: str | None, metadata: Mapping[str, Any], tools: Mapping[str, Function] | None = None,
-                          *, system: str = SYSTEM, on_event: OnEvent | None = None,
+                          *, system: str = SYSTEM, on_event: OnEvent | None = None, memory: Memory | None = None,
                           connect: Connect = claude) -> AsyncIterator[dict[str, Callable[..., Any]]]:
     """Yield the adapters; the model's session starts with its first call and ends with the context.
 
-    `tools` are those that the session's trust tier allows; `on_event` receives every event of the model.
+    `tools` are those that the session's trust tier allows; `on_event` receives every event of the model. Without a
+    `memory` the session forgets earlier turns with the process, except for the conversation.
     """
-    allowed = tools or {}
+    allowed, kept = tools or {}, memory if memory is not None else Memory()
     async with AgentGraph("session", connect=connect) as graph:
         model_adapter = _ClaudeModel(graph, on_event)
         functions = [replace(tool, call=partial(model_adapter.request_tool, name)) for name, tool in allowed.items()]
         model_adapter.node = await graph.add_node("voice", system, model, **{**metadata, "functions": functions})
         try:
-            yield {"llm_call": model_adapter.llm_call, "memory_update": add_notes, "checkpoint": lambda *_: None,
-                   "background_checks": lambda _: {}, "route_actions": lambda *_: None,
-                   "update_goals": lambda *_: None, "emit_signal": lambda *_: None, "memory_recall": lambda *_: [],
+            yield {"llm_call": model_adapter.llm_call, "memory_update": partial(remember, kept),
+                   "checkpoint": lambda *_: None, "background_checks": lambda _: {}, "route_actions": lambda *_: None,
+                   "update_goals": lambda *_: None, "emit_signal": lambda *_: None, "memory_recall": kept.recall,
                    "tool_dispatch": ToolDispatcher(allowed)}
         finally:
             await model_adapter.stop()
@@ -159,14 +163,20 @@ class _ClaudeModel:
 
 def prompt_of(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> str:
     """Return the conversation as one prompt: whole every time, so that a resumed session needs no other memory."""
-    conversation = "\n".join(_line(message) for message in messages) or "(nothing was said yet)"
+    spoken = [message for message in messages if message.get("role") != "system"]
+    conversation = "\n".join(_line(message) for message in spoken) or "(nothing was said yet)"
     memories = "\n".join(f"- {memory}" for memory in options.get("memories") or [])
-    parts = [f"<conversation>\n{conversation}\n</conversation>", f"<mode>{mode}</mode>"]
-    if memories:
-        parts.append(f"<memories>\n{memories}\n</memories>")
-    if options.get("prompt"):
-        parts.append(str(options["prompt"]))
-    return "\n\n".join(parts)
+    split = messages.index(spoken[0]) if spoken else len(messages) - 1
+    before, after = (_system_text(part) for part in (messages[:split], messages[split:]))
+    parts = [f"<session>\n{before}\n</session>" if before else "",
+             f"<memories>\n{memories}\n</memories>" if memories else "",
+             f"<conversation>\n{conversation}\n</conversation>", f"<mode>{mode}</mode>", after,
+             str(options.get("prompt") or "")]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _system_text(messages: list[dict[str, Any]]) -> str:
+    return "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "system")
 
 
 def _line(message: Mapping[str, Any]) -> str:
@@ -175,6 +185,12 @@ def _line(message: Mapping[str, Any]) -> str:
                       for call in message.get("tool_calls") or [])
     who = f"{message['role']} {message['name']}" if message.get("name") else message["role"]
     return f"{who}: {calls or message['content']}"
+
+
+def remember(memory: Memory, agent: str, turn: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Keep a turn and its notes (the adapter `memory_update`); return the changed working memory."""
+    memory.update(agent, turn)
+    return add_notes(agent, turn)
 
 
 def add_notes(_agent: str, turn: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.records.json_io import extract_object
+from garrison.session import prompt
 from garrison.session.adapters import DATA_ADAPTERS, Adapters, call_adapter
 from garrison.session.trust import Tier
 
@@ -35,6 +36,8 @@ IDEMPOTENCY: Mapping[str, str] = {
 _LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
           "curiosity", "identity_insights")
 MAX_NOTES = 100
+PASSED_ON = ("goals", "working_memory", "background_check_results", "turn_count", "is_heartbeat")
+"""Session keys in the option `context` of `llm_call`."""
 
 
 def ok(**updates: Any) -> Outcome:
@@ -153,10 +156,8 @@ class SessionNodes:
         return Outcome(SUCCESS, context_updates={f"session.{key}": value for key, value in (changed or {}).items()})
 
     async def build_prompt(self, call: Call) -> Outcome:
-        """Set `session.prompt` to the messages for the model; without an adapter the session's own are used."""
-        build = self._adapter("build_prompt")
-        if build is None:
-            return ok(session_prompt=None)
+        """Set `session.prompt` to the messages for the model: the adapter's, else the session's own (`prompt`)."""
+        build = self._adapter("build_prompt") or prompt.build_messages
         return ok(session_prompt=await call_adapter(build, dict(call.context)))
 
     async def memory_recall(self, call: Call) -> Outcome:
@@ -164,8 +165,7 @@ class SessionNodes:
         recall = self._adapter("memory_recall")
         if recall is None:
             return _skipped("memory_recall")
-        memories = await call_adapter(recall, call.context.get("session.agent_id"),
-                                      call.context.get("session.input", ""))
+        memories = await call_adapter(recall, call.context.get("session.agent_id"), prompt.recall_query(call.context))
         return ok(session_recalled_memories=list(memories or []))
 
     async def llm_call(self, call: Call) -> Outcome:
@@ -181,9 +181,12 @@ class SessionNodes:
         options = {"mode": mode, "agent_id": context.get("session.agent_id"), "attrs": dict(call.attrs),
                    "prompt": call.prompt if call.attrs.get("prompt") else "",
                    "tools": list(self.tier.tools) if self.tier.tool_dispatch else [],
-                   "memories": context.get("session.recalled_memories") or []}
-        messages = context.get("session.prompt") or context.get("session.messages") or []
-        response = await call_adapter(self.adapters["llm_call"], list(messages), mode, options)
+                   "memories": context.get("session.recalled_memories") or [],
+                   "context": {key: context.get(f"session.{key}") for key in PASSED_ON}}
+        messages = list(context.get("session.prompt") or prompt.build_messages(context))
+        if context.get("session.is_heartbeat"):
+            messages.append(prompt.heartbeat_task(mode))
+        response = await call_adapter(self.adapters["llm_call"], messages, mode, options)
         if not isinstance(response, Mapping) or not (response.get("tool_calls")
                                                      or isinstance(response.get("content"), str)):
             raise TypeError(f"llm_call returned {response!r:.80}; it must return content or tool_calls")
@@ -218,7 +221,9 @@ class SessionNodes:
                    for requested, result in zip(calls, texts, strict=True)]
         total = int(call.context.get("session.tool_calls_made") or 0) + len(allowed)
         messages = [*(call.context.get("session.messages") or []), question, *answers]
-        return ok(session_tool_results=texts, session_messages=messages, session_tool_calls_made=total)
+        built = call.context.get("session.prompt")
+        return ok(session_tool_results=texts, session_messages=messages, session_tool_calls_made=total,
+                  **({"session_prompt": [*built, question, *answers]} if built else {}))
 
     async def memory_update(self, call: Call) -> Outcome:
         """Pass the turn to memory; a mapping that comes back becomes the working memory."""

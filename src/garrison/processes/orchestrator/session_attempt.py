@@ -45,6 +45,7 @@ from garrison.records.json_io import read_json, write_json
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
+from garrison.session.memory import Memory
 from garrison.session.scripted import Script
 from garrison.session.trust import Tier, read_tiers, require_working_tier
 from garrison.system.processes import die_with_parent
@@ -160,7 +161,8 @@ class SessionProgram:
         functions = {**tools_of(Path(self.order["tree"]), self.tier), **self._own_tools()}
         metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"])
         adapters = await stack.enter_async_context(claude_adapters(
-            self.settings.model, metadata, functions, system=self.order["system"], on_event=self._record))
+            self.settings.model, metadata, functions, system=self.order["system"], on_event=self._record,
+            memory=Memory(self.files.garrison_session / "memory.jsonl")))
         dispatch = ToolDispatcher(functions, on_call=_show_call, on_result=_show_result)
         return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
                 "tool_dispatch": self._with_questions(dispatch)}

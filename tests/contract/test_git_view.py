@@ -295,6 +295,20 @@ def test_configuration_of_the_view_is_not_run_outside(repo, tree, view, tmp_path
     assert not proof.exists()
 
 
+def test_an_index_that_names_a_folder_has_no_repository_below_it_asked(repo, tree, view, tmp_path):
+    proof = tmp_path / "proof"
+    run_inside(tree, view.prepare(), rf"""
+      git init -q deep/sub; echo '* filter=x' > deep/sub/.gitattributes; echo x > deep/sub/x
+      sub='git -C deep/sub'; $sub config user.name a; $sub config user.email a@x
+      $sub add -A; $sub commit -qm x; git add deep/sub 2> /dev/null; git commit -qm link
+      $sub config filter.x.clean 'touch {proof}; cat'; echo y > deep/sub/x
+      blob=$(echo x | git hash-object -w --stdin); git update-index --add --replace --cacheinfo 100644,$blob,deep""")
+    collect(view)
+    assert git(tree, "log", "-1", "--format=%s") == "link"
+    assert not proof.exists()
+    assert "deep/sub" in git(tree, "ls-files")
+
+
 def test_a_collection_is_bounded(repo, tree, view, monkeypatch):
     monkeypatch.setattr(collecting, "MAX_BYTES", 1 << 16)
     run_inside(tree, view.prepare(), "head -c 200000 /dev/urandom > big; git add big; git commit -qm big")

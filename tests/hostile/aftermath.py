@@ -121,8 +121,9 @@ def settings(program: str) -> str:
 def nested(name: str) -> str:
     """Return shell that makes a repository in the worktree that runs programs when git looks into it."""
     at = f"git -C {name}"
-    return (f"git init -q {name}; echo '* filter=evil' > {name}/.gitattributes; echo x > {name}/x; {at} add -A; "
-            f"{at} commit -qm x; git add {name}; {settings(f'{at} config')} echo y > {name}/x; ")
+    return (f"git init -q {name}; {at} config user.name e; {at} config user.email e@x; "
+            f"echo '* filter=evil' > {name}/.gitattributes; echo x > {name}/x; {at} add -A; {at} commit -qm x; "
+            f"git add {name}; {settings(f'{at} config')} echo y > {name}/x; ")
 
 
 TRAPS = (
@@ -140,10 +141,12 @@ TRAPS = (
     Trap("plants an included configuration",
          PLANT + settings("git config --file $PWD/inc") + f"git config include.path $PWD/inc; {SHOW}", touched,
          refused_by=NEUTRAL),
-    Trap("leaves a nested repository that runs programs", PLANT + nested("sub") + SHOW, touched),
+    Trap("leaves a nested repository that runs programs", PLANT + nested("sub") + SHOW, touched,
+         refused_by=OWN),
     Trap("leaves a submodule with a command as its update",
          PLANT + nested("sub") + "printf '[submodule \"sub\"]\\n path = sub\\n url = ./sub\\n update = !%s\\n' "
-         "$PWD/evil.sh > .gitmodules; git config submodule.sub.url ext::$PWD/evil.sh; " + SHOW, touched),
+         "$PWD/evil.sh > .gitmodules; git config submodule.sub.url ext::$PWD/evil.sh; " + SHOW, touched,
+         refused_by=OWN),
     Trap("names another common folder for its worktree",
          PLANT + "c=$(git rev-parse --git-common-dir); d=$(git rev-parse --git-dir); mkdir fake; "
          "cp -r $c/config $c/HEAD $c/objects $c/refs $c/packed-refs fake; " + settings("git config --file fake/config")

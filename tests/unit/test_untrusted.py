@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from garrison.sandbox import untrusted
-from garrison.sandbox.untrusted import UnsafeFile
+from garrison.system import untrusted
+from garrison.system.untrusted import UnsafeFile
 
 
 def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):

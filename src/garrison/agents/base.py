@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from garrison.records import atomic
-from garrison.sandbox import untrusted
 from garrison.sandbox.place import Mount
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from pathlib import Path

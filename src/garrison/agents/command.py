@@ -20,8 +20,8 @@ from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.records.costs import NO_LIMITS, Limits
-from garrison.sandbox import untrusted
 from garrison.sandbox.confine import confine
+from garrison.system import untrusted
 from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
 

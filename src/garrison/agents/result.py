@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from garrison.agents.base import AgentReport
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
 from garrison.pipeline.status_report import read_word
-from garrison.sandbox import untrusted
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

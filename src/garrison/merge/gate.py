@@ -28,7 +28,7 @@ from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
-from garrison.sandbox import network, untrusted
+from garrison.sandbox import network
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.named_files import show_named_programs
@@ -38,7 +38,7 @@ from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
-from garrison.system import disk_space, failpoint, kill_tree, processes, shortage
+from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.exit_info import quote_command
 from garrison.system.jobs import is_signal_exit, read_tail

@@ -23,9 +23,8 @@ from garrison.errors import GarrisonError, Refused
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import restore_link, sandbox_folder
-from garrison.system import worktree_files
+from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.processes import is_running, same_boot
 

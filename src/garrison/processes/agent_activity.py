@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import EXCHANGE, NOTES
 from garrison.agents.claude.stream import tool_in_flight
 from garrison.agents.reports import WAITING
-from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import sandbox_folder
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.sandbox import untrusted
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
@@ -18,6 +17,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
+from garrison.system import untrusted
 from garrison.system.git import Git
 from garrison.system.git.neutral import to_variables
 

@@ -18,12 +18,12 @@ from garrison.records import atomic
 from garrison.records.names import format_marker
 from garrison.sandbox.collect import collect
 from garrison.sandbox.git_view import GitView
-from garrison.sandbox.untrusted import UnsafeFile
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, read_tail
 from garrison.system.processes import ProcessId, cpu_fingerprint
+from garrison.system.untrusted import UnsafeFile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -151,7 +151,8 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
     result = None
     if not is_merging and not git.is_ancestor(tip, head):
         result = git.run(*merge, cwd=worktree, check=False, extra=git.author(worktree))
-    files = git.run("diff", "--name-only", "--diff-filter=U", "-z", cwd=worktree).out.split("\0")
+    unmerged = ("diff", "--name-only", "--diff-filter=U", "-z", "--ignore-submodules=all")
+    files = git.run(*unmerged, cwd=worktree).out.split("\0")
     if result is not None and result.code and not any(files):
         raise GitError(merge, result.code, result.err)  # git did not merge at all
     atomic.write(conflicts, "".join(f"{name}\n" for name in files if name).encode())

@@ -28,11 +28,10 @@ from typing import IO
 
 from garrison.errors import GarrisonError
 from garrison.records import atomic
-from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, find_git_dir, restore_link
 from garrison.sandbox.place import Mode, Mount, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
-from garrison.system import failpoint
+from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.commits import OID
 from garrison.system.git.repository import environment
@@ -400,7 +399,11 @@ class _Collection:
                                        if not is_skipped and entries.get(name, False)])
         self._mark("--no-skip-worktree", [name for name, is_skipped in known.items()
                                           if is_skipped and not entries.get(name, True)])
-        new = [name for name in entries if name not in known and os.path.lexists(self.view.worktree / name)]
+        # git would ask a repository below a name by its own configuration.
+        above = {str(parent) for link in self.git.links(self.view.worktree, self._where)
+                 for parent in Path(link).parents}
+        new = [name for name in entries if name not in known and name not in above
+               and os.path.lexists(self.view.worktree / name)]
         if new:
             self.git.run("add", "--intent-to-add", "--force", "--pathspec-from-file=-", "--pathspec-file-nul",
                          cwd=self.view.worktree, check=False, text="".join(f"{name}\0" for name in new),

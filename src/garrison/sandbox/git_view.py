@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.records import atomic
-from garrison.sandbox import git_config, untrusted
+from garrison.sandbox import git_config
 from garrison.sandbox.place import Mount
+from garrison.system import untrusted
 from garrison.system.git.commits import OID
 
 if TYPE_CHECKING:

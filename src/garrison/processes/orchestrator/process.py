@@ -36,12 +36,11 @@ from garrison.records.names import Key
 from garrison.records.run import LOST, Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.sandbox import untrusted
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.supervise.death_classes import MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
-from garrison.system import disk_space, failpoint, reaper, shortage
+from garrison.system import disk_space, failpoint, reaper, shortage, untrusted
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git

@@ -102,6 +102,8 @@ class Commits(Repository):
 
     def head(self, path: Path) -> str | None:
         """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
+        if self.pinned and path == self.root:
+            return self.rev("HEAD")
         return type(self)(path).rev("HEAD") if path.is_dir() else None
 
     def is_ancestor(self, old: str, new: str) -> bool:

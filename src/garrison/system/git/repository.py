@@ -35,6 +35,8 @@ OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REV
 """Files in a worktree's git directory during an operation that a person must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
 _RETRY_SECONDS = 10.0
+TIMED_OUT = 124
+"""Code of a GitError for a call that took too long."""
 
 
 class GitError(GarrisonError):
@@ -66,6 +68,8 @@ class Repository:
         """Open a repository. `home`: the home whose launches say which programs of its configuration are trusted."""
         self.root, self.home = root, home
         self.environment = environment(environ)
+        self.pinned: Mapping[str, str] = {}
+        """Variables of every call that name its git directory, where what lies in `root` shall not."""
         if common is not None:
             self.common = common  # the caller knows it: git need not be asked
 
@@ -81,7 +85,7 @@ class Repository:
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-            timeout: float | None = None) -> Answer:
+            exact: bool = False, timeout: float | None = None) -> Answer:
         """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it.
 
         Args:
@@ -89,11 +93,13 @@ class Repository:
             text: its standard input; None: closed.
             extra: additional environment variables.
             hooks: the user's hooks may run, and refuse.
+            exact: bytes that are not UTF-8 are kept as Python keeps them in names of files.
             timeout: seconds after which git is killed.
         """
         name, *rest = arguments
         command = ["git", *(DURABLE if durable else ()), name, *NO_DRIVERS.get(name, ()), *rest]
-        where = Path(extra["GIT_DIR"]) if extra and "GIT_DIR" in extra else cwd or self.root
+        named = {**self.pinned, **(extra or {})}
+        where = Path(named["GIT_DIR"]) if "GIT_DIR" in named else cwd or self.root
         try:
             neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self.environment,
                                         network=name in NETWORK, hooks=hooks)
@@ -101,19 +107,20 @@ class Repository:
             if check:
                 raise GitError(arguments, 128, f"fatal: {error}") from error
             return Answer(128, "", f"fatal: {error}")
-        env = {**self.environment, **neutral, **(extra or {})}
+        env = {**self.environment, **neutral, **named}
         try:
             if text is None:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
                                       stdin=subprocess.DEVNULL, timeout=timeout)
             else:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
-                                      input=text.encode(), timeout=timeout)
+                                      input=text.encode(errors="surrogateescape"), timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            raise GitError(arguments, 124, f"fatal: it did not end within {timeout:g} s") from error
+            raise GitError(arguments, TIMED_OUT, f"fatal: it did not end within {timeout:g} s") from error
         except OSError as error:
             raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
-        answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),
+        errors = "surrogateescape" if exact else "backslashreplace"
+        answer = Answer(done.returncode, done.stdout.decode(errors=errors),
                         done.stderr.decode(errors="backslashreplace"))
         if answer.code < 0:  # a killed git has not answered, least of all "there is none"
             raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")

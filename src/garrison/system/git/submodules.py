@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from garrison.errors import Refused
-from garrison.system.git.inner import is_own, is_safe_name
+from garrison.system.git import inner as nested
+from garrison.system.git.inner import is_safe_name
 from garrison.system.git.neutral import ONTO_ANOTHER
 from garrison.system.git.repository import GitError, split
 from garrison.system.git.worktrees import Worktrees, remove_pipes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 COMMITS = "refs/garrison/submodules"
 """Refs that keep commits of submodules: `<COMMITS>/<commit>`."""
 PARTS = "refs/garrison/parts"
 """Refs that keep the submodules of a rescue ref, where they have no git directory of their own."""
 _EPOCH = "1970-01-01T00:00:00+0000"
+_OF_MIRROR = "garrison: work in a repository that lies in a worktree"
+"""Message of such a commit, always the same: the same work is the same commit."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
 
@@ -70,7 +75,7 @@ class Submodules(Worktrees):
         for module in self.submodules(path):
             inner = self._inner(path, module)
             if not self._is_own(path, module):
-                if not force and (inner.root / ".git").is_dir():
+                if not force and nested.is_embedded(path, module.path):
                     continue  # it may hold work
                 _clear(path, module.path)
                 self._initialize(path, module, inner)
@@ -81,10 +86,16 @@ class Submodules(Worktrees):
             inner.populate_submodules(inner.root, force=force)
 
     def _inner(self, path: Path, module: Submodule) -> Submodules:
-        inner = type(self)(path / module.path, self.environment)
         outer = self.store or self.common
         users = outer / "modules" / module.name
-        inner.store = users if users.is_dir() else outer
+        return self._open(path / module.path, self.git_dir(path) / "modules" / module.name,
+                          users if users.is_dir() else outer)
+
+    def _open(self, root: Path, git_dir: Path, store: Path) -> Submodules:
+        """Return a repository inside a worktree, by a git directory of garrison's, whatever lies in `root`."""
+        inner = type(self)(root, self.environment, common=git_dir)
+        inner.pinned = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(root)}
+        inner.store = store
         return inner
 
     def _initialize(self, path: Path, module: Submodule, inner: Submodules) -> None:
@@ -93,7 +104,8 @@ class Submodules(Worktrees):
         git_dir.parent.mkdir(parents=True, exist_ok=True)
         inner.root.mkdir(parents=True, exist_ok=True)
         kind = "sha256" if len(module.oid) == 64 else "sha1"
-        self.run("init", "--quiet", f"--object-format={kind}", f"--separate-git-dir={git_dir}", str(inner.root))
+        type(self)(path, self.environment).run(
+            "init", "--quiet", f"--object-format={kind}", f"--separate-git-dir={git_dir}", str(inner.root))
         (git_dir / "objects" / "info").mkdir(exist_ok=True)
         stores = {inner.store, self.store or self.common}
         (git_dir / "objects" / "info" / "alternates").write_text(
@@ -126,13 +138,25 @@ class Submodules(Worktrees):
 
     # --- saving work ------------------------------------------------------------------------------------------------
 
-    def commit_all(self, path: Path, message: str) -> str | None:
+    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
         """Commit everything in the submodules first, and save their commits; then commit the worktree."""
-        remove_pipes(path)
+        remove_pipes(path, everywhere=True)
         for _, inner in self._populated(path):
             inner.commit_all(inner.root, message)
             inner.save_head()
-        return super().commit_all(path, message)
+        made = {}
+        for name, inner in self._embedded_submodules(path):
+            made[name] = inner.create_snapshot(inner.root, _OF_MIRROR, when=_EPOCH)
+            inner._push_to_store({f"{COMMITS}/{made[name]}": made[name]})
+        return super().commit_all(path, message, links={**(links or {}), **made})
+
+    def is_dirty(self, path: Path) -> bool:
+        """Return whether the worktree, or a submodule in it, has uncommitted changes, or untracked files."""
+        if super().is_dirty(path) or any(inner.is_dirty(inner.root) for _, inner in self._populated(path)):
+            return True
+        links = self.links(path)
+        return any(inner.create_snapshot(inner.root, _OF_MIRROR, when=_EPOCH) != links.get(name)
+                   for name, inner in self._embedded(path))
 
     def save_head(self) -> None:
         """Save a submodule's commit where it outlives the worktree."""
@@ -151,20 +175,17 @@ class Submodules(Worktrees):
         changed = {}
         # A fixed date: otherwise unchanged work would be another commit, and saved again, at each interval.
         for name, inner in self._populated(path):
-            kept = inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
-            if kept != inner.rev("HEAD"):
-                changed[name] = kept
-        nested = {name: inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
-                  for name, inner in self._nested_repositories(path)}
-        return super().create_snapshot(path, message, links={**(links or {}), **changed, **nested}, timeout=timeout,
-                                       when=when)
+            changed[name] = inner.create_snapshot(inner.root, message, timeout=timeout, when=_EPOCH)
+        for name, inner in self._embedded(path):
+            changed[name] = inner.create_snapshot(inner.root, _OF_MIRROR, timeout=timeout, when=_EPOCH)
+        return super().create_snapshot(path, message, links={**(links or {}), **changed}, timeout=timeout, when=when)
 
     def save_submodules(self, path: Path, snapshot: str, ref: str) -> None:
         """Save the submodules' commits in `snapshot` under the same ref, where their objects outlive the worktree.
 
         Where that is this repository itself, the ref is below `PARTS`.
         """
-        for name, inner in [*self._populated(path), *self._nested_repositories(path)]:
+        for name, inner in [*self._populated(path), *self._embedded(path)]:
             fields = self.run("ls-tree", snapshot, "--", name).out.split()
             if len(fields) > 2 and fields[1] == "commit":
                 commit = fields[2]
@@ -180,27 +201,63 @@ class Submodules(Worktrees):
 
     def _is_own(self, path: Path, module: Submodule) -> bool:
         """Return whether a submodule is populated, by a repository of this worktree's."""
-        return os.path.lexists(path / module.path / ".git") \
-            and is_own(path, module.path, self.git_dir(path) / "modules" / module.name)
+        git_dir = self.git_dir(path) / "modules" / module.name
+        return (git_dir / "HEAD").is_file() and nested.leads_to(path, module.path, git_dir)
 
-    def _nested_repositories(self, path: Path) -> list[tuple[str, Submodules]]:
-        """Return repositories inside the worktree that are no submodules and have no remote."""
-        listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False).out)
-        repositories = []
-        for name in (name.rstrip("/") for name in listed if name.endswith("/")):
-            if not is_own(path, name):
-                continue
-            inner = type(self)(path / name, self.environment)
-            inner.store = self.store or self.common
-            remotes = inner.run("remote", check=False)
-            if remotes.code == 0 and not remotes.out.strip():
-                repositories.append((name, inner))
-        return repositories
+    def _heads(self, path: Path, names: Collection[str]) -> dict[str, str]:
+        found = {name: inner.rev("HEAD") or "" for name, inner in self._populated(path)} if names else {}
+        found |= {name: inner.create_snapshot(inner.root, _OF_MIRROR, when=_EPOCH)
+                  for name, inner in (self._embedded_submodules(path) if names else ())}
+        others = super()._heads(path, [name for name in names if name not in found])
+        return {**others, **{name: oid for name, oid in found.items() if oid and name in names}}
+
+    def _embedded_submodules(self, path: Path) -> list[tuple[str, Submodules]]:
+        """Return the submodules whose whole repository lies in the worktree, each by its mirror."""
+        return [(module.path, inner) for module in self.submodules(path) if nested.is_embedded(path, module.path)
+                and (inner := self._mirror(path, module.path, self._inner(path, module).store)).rev("HEAD")]
+
+    def _embedded(self, path: Path) -> list[tuple[str, Submodules]]:
+        """Return repositories that lie in the worktree as a whole, each by its mirror: submodules, and others that have
+        no remote."""
+        found = dict(self._embedded_submodules(path))
+        listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False,
+                                exact=True).out)
+        for name in [*self.links(path, check=False), *(name.rstrip("/") for name in listed if name.endswith("/"))]:
+            if name not in found and nested.is_embedded(path, name) and not nested.has_remote(path, name):
+                found[name] = self._mirror(path, name, None)
+        return list(found.items())
+
+    def _mirror(self, path: Path, name: str, store: Path | None) -> Submodules:
+        """Return a repository that lies in the worktree, by a git directory of garrison's own with the same HEAD.
+
+        Without a history that is whole it has none.
+        """
+        folder = _mirrors(self.common, self.git_dir(path)) / quote(os.fsencode(name), safe="")
+        inner = self._open(path / name, folder, store or self.store or self.common)
+        for pack in nested.refresh_mirror(path, name, folder):
+            inner.run("index-pack", str(pack), check=False)
+        if inner.rev("HEAD") and inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code == 0:
+            inner.run("read-tree", "HEAD")  # what is ignored there, too, is tracked
+            return inner
+        (folder / "HEAD").write_text("ref: refs/heads/none\n")
+        (folder / "index").unlink(missing_ok=True)
+        return inner
+
+    def remove_worktree(self, path: Path) -> None:
+        """Remove a registered worktree, as `Worktrees` does, and the mirrors of the repositories in it."""
+        with suppress(GitError, OSError):
+            shutil.rmtree(_mirrors(self.common, self.git_dir(path)), ignore_errors=True)
+        super().remove_worktree(path)
 
     def _push_to_store(self, refs: Mapping[str, str]) -> None:
         assert self.store is not None
         self.run("push", "--quiet", "--no-recurse-submodules", f"--receive-pack={ONTO_ANOTHER}", str(self.store),
                  *(f"+{oid}:{ref}" for ref, oid in refs.items()), durable=True)
+
+
+def _mirrors(common: Path, git_dir: Path) -> Path:
+    """Return the folder of the mirrors of repositories in a worktree."""
+    return common / "garrison" / "nested" / git_dir.name
 
 
 def _clear(path: Path, name: str) -> None:

@@ -14,17 +14,18 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.system import processes
+from garrison.system import processes, untrusted
+from garrison.system.git import inner
 from garrison.system.git.commits import OID, Commits
-from garrison.system.git.repository import CONTENTION, EMAIL, NAME, GitError, attempts, pair
+from garrison.system.git.repository import CONTENTION, EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index beside the worktree's own; the pid follows."""
-_ADD = ("-c", "core.splitIndex=false", "add", "-A", "--", ".")
+_ADD = ("-c", "core.splitIndex=false", "add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
 
 _SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
 """Files of a worktree that git reads whatever they are."""
@@ -170,6 +171,8 @@ class Worktrees(Commits):
 
     def git_dir(self, path: Path) -> Path:
         """Return the worktree's own git directory (for the main worktree: the common one)."""
+        if "GIT_DIR" in self.pinned and path == self.root:
+            return Path(self.pinned["GIT_DIR"])
         link = path / ".git"
         if link.is_file():  # written by git; anything unusual is left to git itself
             target = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
@@ -217,14 +220,23 @@ class Worktrees(Commits):
     # --- contents ---------------------------------------------------------------------------------------------------
 
     def is_dirty(self, path: Path) -> bool:
-        """Return whether the worktree has uncommitted changes, including untracked (not ignored) files."""
-        return bool(self.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=none",
+        """Return whether the worktree has uncommitted changes, including untracked (not ignored) files.
+
+        Of a repository inside it, only the commit counts that it has checked out.
+        """
+        links = self.links(path)
+        if any(head != links[name] for name, head in self._heads(path, links).items()):
+            return True
+        return bool(self.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=all",
                              cwd=path).out)
 
-    def commit_all(self, path: Path, message: str) -> str | None:
-        """Commit everything not ignored, without hooks; return the new commit, None if there was nothing."""
-        remove_pipes(path)
-        self.run("add", "-A", cwd=path)
+    def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
+        """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
+
+        `links`: as in `create_snapshot`.
+        """
+        remove_pipes(path, everywhere=True)
+        self._add_all(path, {}, links, None)
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
         # --allow-empty: by the user's settings a submodule's new commit may count as nothing
@@ -276,16 +288,16 @@ class Worktrees(Commits):
     def _commit_files(self, path: Path, head: str | None, index: Path, where: Mapping[str, str], message: str,
                       links: Mapping[str, str] | None, timeout: float | None,
                       dates: Mapping[str, str] | None = None) -> str:
-        remove_pipes(path)
+        remove_pipes(path, everywhere=timeout is None)  # with a limit of time somebody is at work, and may use one
         extra = {**where, "GIT_INDEX_FILE": str(index)}
-        # git would refuse a repository without a commit, and with it all the rest
-        add = [*_ADD, *(f":(exclude,top,literal){name}" for name in links or {})]
         try:
-            if self.run(*add, cwd=path, extra=extra, check=False, timeout=timeout).code:
+            try:
+                self._add_all(path, extra, links, timeout)
+            except GitError as error:
+                if error.code == TIMED_OUT:
+                    raise
                 index.unlink(missing_ok=True)  # the copied index was torn: read all files again
-                self.run(*add, cwd=path, extra=extra, timeout=timeout)
-            for name, commit in (links or {}).items():
-                self.run("update-index", "--add", "--cacheinfo", f"160000,{commit},{name}", cwd=path, extra=extra)
+                self._add_all(path, extra, links, timeout)
             tree = self.run("write-tree", cwd=path, extra=extra, durable=True).out.strip()
         finally:
             index.unlink(missing_ok=True)
@@ -296,6 +308,36 @@ class Worktrees(Commits):
         return self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message,
                         extra={**where, **self.author(None if where else path), **(dates or {})},
                         durable=True).out.strip()
+
+    def _add_all(self, path: Path, extra: Mapping[str, str], links: Mapping[str, str] | None,
+                 timeout: float | None) -> None:
+        """Add everything not ignored to the index; of repositories inside the worktree `links`, else their HEAD.
+
+        git would ask each of them that the index has what changed in it, by the repository's own configuration, and
+        so run the programs that whoever works there has named. It would refuse one without a commit, and all the rest.
+        """
+        known = self.links(path, extra)
+        there = [name for name in known if name not in (links or {}) and _is_folder(path, name)]
+        heads = self._heads(path, there)
+        values = {**{name: oid for name in there if (oid := heads.get(name) or known[name])}, **(links or {})}
+        if gone := [name for name in known if name not in values]:
+            self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
+                     text="".join(f"{name}\0" for name in gone))
+        specs = [".", *(f":(exclude,top,literal){name}" for name in values)]
+        self.run(*_ADD, cwd=path, extra=extra, timeout=timeout, text="".join(f"{spec}\0" for spec in specs))
+        if changed := {name: oid for name, oid in values.items() if known.get(name) != oid}:
+            self.run("update-index", "--add", "-z", "--index-info", cwd=path, extra=extra,
+                     text="".join(f"160000 {oid}\t{name}\0" for name, oid in changed.items()))
+
+    def links(self, path: Path, extra: Mapping[str, str] | None = None, *, check: bool = True) -> dict[str, str]:
+        """Return the repositories that the index has, with the commit of each, '' where a merge is not concluded."""
+        lines = split(self.run("ls-files", "-s", "-z", cwd=path, extra=extra, exact=True, check=check).out)
+        fields = ((line.split(" ", 2), line.partition("\t")[2]) for line in lines if line.startswith("160000 "))
+        return {name: oid if stage.startswith("0\t") else "" for (_, oid, stage), name in fields}
+
+    def _heads(self, path: Path, names: Collection[str]) -> dict[str, str]:
+        """Return the commits that repositories inside a worktree have checked out, of those of which it is known."""
+        return {name: head for name in names if (head := inner.read_head(path, name))}
 
     def _remove_orphaned_indexes(self, git_dir: Path) -> None:
         """Remove temporary indexes of processes that were killed while they took a snapshot."""
@@ -345,13 +387,26 @@ def _free_name(path: Path) -> Path:
     raise AssertionError
 
 
-def remove_pipes(tree: Path) -> None:
-    """Remove what is called as a settings file of git and is none: git would open a named pipe, and wait for ever."""
+def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
+    """Remove pipes in place of files that git reads, in a worktree and in repositories there: it would wait for ever.
+
+    `everywhere`: all pipes of the worktree, in which nobody works any more.
+    """
     for folder, folders, files in os.walk(tree):
         if ".git" in folders:
             folders.remove(".git")
-        for name in _SETTINGS.intersection(files):
-            path = Path(folder, name)
+            inner.remove_pipes_within(Path(folder, ".git"))
+        for name in files if everywhere else _SETTINGS.intersection(files):
+            path = f"{folder}/{name}"
             with suppress(FileNotFoundError):
-                if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFLNK):
-                    path.unlink()
+                kind = stat.S_IFMT(os.lstat(path).st_mode)  # there may be a hundred thousand
+                if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
+                    os.unlink(path)  # noqa: PTH108
+
+
+def _is_folder(tree: Path, name: str) -> bool:
+    try:
+        with untrusted.open_directory(tree, name) as directory:
+            return directory is not None
+    except (untrusted.UnsafeFile, OSError):
+        return False

@@ -272,3 +272,24 @@ def read_bytes(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+# ---- git outside of the view
+
+
+@pytest.mark.parametrize("mode", HELD)
+def test_git_knows_who_commits_in_any_repository_inside_and_no_credentials(
+        mode: Mode, place: Place, tmp_path: Path) -> None:
+    home = tmp_path / "user"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n"
+                                     "[credential]\n\thelper = store --file secret\n")
+    script = ("git init -q r && cd r && git commit -q --allow-empty -m x && git log -1 --format=%an"
+              " && git config --list")
+    code, output = run(with_mode(place, mode), script, HOME=str(home))
+    assert (code, output.splitlines()[0]) == (0, "Ada")
+    assert "--file secret" not in output
+    change = "git config --global user.name Bob && git config user.name"
+    assert run(with_mode(place, mode), change, HOME=str(home)) == (0, "Bob\n")
+    assert run(with_mode(place, mode), "git config user.name", HOME=str(home)) == (0, "Bob\n")
+    assert "Ada" in (home / ".gitconfig").read_text()

@@ -15,6 +15,7 @@ from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
 from garrison.sandbox.place import Mode, Mount, Network, Place
 from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.user_git_config import copy_settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
@@ -45,6 +46,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     mode = choose_mode(place.rights.mode, able)
     _make_folders(place)
     around = surroundings(env, place)
+    copy_settings(env, around.user_home, place.private / "home")
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.private / "home"), "TMPDIR": str(place.private / "tmp")}

@@ -35,6 +35,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
         for name in ("lead", "analyst"):
             await graph.add_node(name, f"You are {name}.", "claude-sonnet-4-5", cwd=tmp_path, env=env)
         await graph.add_node("clerk", "You are clerk.", cwd=tmp_path, env={**env, "CLAUDE_CODE_MAX_RETRIES": "9"})
+        await graph.add_node("mute", "You are mute.", cwd=tmp_path, env=env, stale=4)
         await graph.add_edge("lead", "analyst", control_type="reviewer")
         pieces: list[str] = []
         first = await graph.send_message("lead", "analyst", "Count to two.", on_event=lambda event: pieces.append(
@@ -45,10 +46,12 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
         wait_for("the death is seen", lambda: graph.get_agent_status("analyst")["status"] == "error")
         dead = graph.get_agent_status("analyst")
         third = await graph.send_message("lead", "analyst", "Go on.")
+        waited = list(slept)
+        await graph.send_message("lead", "mute", "Be silent.")
         found = {"analyst": graph.get_agent_status("analyst"), "dead": dead}
         with pytest.raises(AgentFailure, match="garrison login"):
             await graph.send_message("lead", "clerk", "refused")
-        return {**found, "said": [str(first), str(second), str(third)], "slept": slept, "pieces": pieces,
+        return {**found, "said": [str(first), str(second), str(third)], "slept": waited, "pieces": pieces,
                 "clerk": graph.get_agent_status("clerk"), "clerk's": graph.get_node("clerk").metadata["last_error"],
                 "lead": graph.get_agent_status("lead")}
 
@@ -59,20 +62,25 @@ def past(one: Record) -> str:
 
 
 def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: Path) -> None:
-    """A rate limit and a kill -9 cost one call each; the session goes on with its past, and status says what is."""
-    limited = []
+    """A rate limit, a kill -9 and silence cost one call each; the session goes on with its past, and status is true."""
+    limited, silent = [], []
 
     def script(asked: Request) -> Any:
         if "limited" in asked.prompt:
             limited.append(asked.number)
             return say("now", faults=(Fault("status", 429),) if len(limited) == 1 else ())
+        if "Be silent." in asked.prompt:
+            silent.append(asked.number)
+            return say("yes", faults=(Fault("hang", "stream", seconds=60),) if len(silent) == 1 else ())
         if "refused" in asked.prompt:
             return say("never", faults=(Fault("status", 401, times=ALWAYS),))
         return say("one, ", "two") if "Count" in asked.prompt else "three"
 
     with ModelServer(script) as server:
         told = asyncio.run(told_of(tmp_path, server))
-        first, *_, third, refused = server.messages
+        first, *_, refused = server.messages
+        [third] = [one for one in server.messages if one.asked.prompt.endswith("Go on.")]
+        silence = [one for one in server.messages if "Be silent." in one.asked.prompt]
         second = [one for one in server.messages if "limited" in one.asked.prompt][-1]
     assert told["said"] == ["one, two", "now", "three"]
     assert "".join(told["pieces"]) == "one, two"
@@ -80,6 +88,7 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
     assert "You are analyst." in first.asked.system
     assert "Agent 'lead' (reviewer)" in first.asked.system
     assert told["slept"] == [1.0]
+    assert "nothing was received for 4 s" in silence[-1].asked.prompt
     assert "Count to two." in past(second)
     assert "interrupted by a failure" in second.asked.prompt
     assert (told["dead"]["status"], told["dead"]["is_running"]) == ("error", False)

@@ -456,6 +456,11 @@ def test_there_are_three_retries() -> None:
     assert [delay_after(attempt, OSError()) for attempt in (1, 2, 3, 4)] == [*DELAYS, None]
 
 
+@pytest.mark.parametrize(("asked", "delay"), [(0.5, 1.0), (17.0, 17.0), (600.0, None)])
+def test_a_wait_that_the_api_asks_for_is_kept_or_told(asked: float, delay: float | None) -> None:
+    assert delay_after(1, AgentFailure("slow down", 429, wait=asked)) == delay
+
+
 # ---- prompts
 
 

@@ -227,6 +227,23 @@ def test_a_butler_that_never_answers_in_json_answers_itself_with_a_note() -> Non
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
+def test_a_model_that_refuses_to_classify_is_told() -> None:
+    def butler(prompt: str) -> Any:
+        return AgentFailure("I cannot help with that", error="refusal") if prompt.startswith("CLASSIFY") else "Hello."
+    [events] = ScriptedCrew(butler=butler).run("Do something bad")
+    assert [event.content for event in events if event.type == "text"] == [
+        "I could not decide whom to ask, so I answer alone: the classification failed: I cannot help with that.\n\n",
+        "Hello."]
+
+
+def test_a_new_session_of_the_butler_is_told_the_conversation_and_one_that_remembers_is_not(tmp_path: Path) -> None:
+    first, second = ScriptedCrew(), ScriptedCrew()
+    first.run("My name is Ann", conversation=Conversation(tmp_path))
+    second.run("Who am I?", "Really?", conversation=Conversation(tmp_path))
+    asked = [text for name, text in second.prompts if name == "butler"]
+    assert ["user: My name is Ann" in text for text in asked] == [True, False]
+
+
 def test_a_butler_that_fails_reports_the_results() -> None:
     def butler(prompt: str) -> Any:
         return delegations(delegation("triage")) if prompt.startswith("CLASSIFY") else AgentFailure("no credit", 402)

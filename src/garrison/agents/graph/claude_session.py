@@ -102,7 +102,8 @@ class ClaudeSession:
             if kind in policy.NEEDS_PERSON:
                 return AgentFailure(f"{reason}; {failures.WHAT_TO_DO[kind]}", event["status"])
             if event["delay"] > MAX_RETRY_DELAY:
-                return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"])
+                return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
+                                    wait=event["delay"])
         if event["kind"] == "usage" and event["final"] and self._purse is not None and (
                 exceeded := self._purse.exceeded()):
             return _over_budget(exceeded)

@@ -39,11 +39,17 @@ class NodeNotFoundError(AgentGraphError, NotFound):
 
 
 class AgentFailure(AgentGraphError):
-    """Raised when a session fails; `status` is the API's HTTP status if known, the cause is the client's exception."""
+    """Raised when a session fails; the cause is the client's exception.
 
-    def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
+    Args:
+        status: the API's HTTP status, if known.
+        error: the CLI's name of the failure.
+        wait: seconds that the API asks to wait before another call.
+    """
+
+    def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0) -> None:
         super().__init__(message)
-        self.status, self.error = status, error
+        self.status, self.error, self.wait = status, error, wait
 
 
 class AgentStatus(StrEnum):

@@ -6,7 +6,8 @@ session is closed, and the next try resumes it with the current prompt, so that 
 resumed is started anew. Only `stop` and `restart` make an agent forget.
 
 A transient failure (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds. A
-permanent one (a refused key, an account that cannot pay, an invalid request) is not retried.
+permanent one (a refused key, an account that cannot pay, an invalid request) is not retried. A wait that the API asks
+for is kept, or if it is long the message fails.
 """
 
 from __future__ import annotations
@@ -357,7 +358,9 @@ def _refuse_pending(running: _Running) -> None:
 
 
 DELAYS = (1.0, 2.0, 4.0)
-"""Seconds before the second, third and fourth try."""
+"""Seconds before the second, third and fourth try, unless the API asks for more."""
+MAX_WAIT = 60.0
+"""Seconds that the API may ask to wait; a message that would have to wait longer fails at once, with the reason."""
 PERMANENT = frozenset({failures.AUTHENTICATION, failures.BILLING, failures.BUDGET, failures.INVALID, failures.CONTEXT,
                        failures.TOO_LONG, failures.REFUSED, failures.UNKNOWN_SESSION, failures.MAX_TURNS})
 _MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyError, AttributeError, NotImplementedError,
@@ -383,9 +386,10 @@ def is_unknown_session(error: BaseException) -> bool:
 
 def delay_after(attempt: int, error: BaseException) -> float | None:
     """Return the seconds until the next try, after try number `attempt` (from 1) failed; None to give up."""
-    if attempt > len(DELAYS) or not is_transient(error):
+    wait = error.wait if isinstance(error, AgentFailure) else 0.0
+    if attempt > len(DELAYS) or wait > MAX_WAIT or not is_transient(error):
         return None
-    return DELAYS[attempt - 1]
+    return max(DELAYS[attempt - 1], wait)
 
 
 def describe(error: BaseException) -> str:

@@ -198,10 +198,12 @@ class SessionProgram:
         write_json(self.files.answers, {**answers, call_id: answer})
         return f"The answer: {answer}"
 
-    async def _suspend(self, kind: str, reason: str) -> NoReturn:
-        """End the program here: the node under way has no outcome, so the successor repeats it."""
+    async def _suspend(self, kind: str, reason: str, wait: float = 0.0) -> NoReturn:
+        """End the program here: the node under way has no outcome, so the successor repeats it, in `wait` seconds."""
         if not self._suspended.done():
-            self._suspended.set_result(policy.Ending(kind, time.time(), reason, progress=self._answered))
+            now = time.time()
+            self._suspended.set_result(policy.Ending(kind, now, reason, resets_at=now + wait if wait else None,
+                                                     progress=self._answered))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets that event")
 
@@ -228,7 +230,7 @@ class SessionProgram:
                 permanent = error.__cause__ is not None and not session_manager.is_transient(error.__cause__)
                 if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
                     raise
-                await self._suspend(kind, session_manager.describe(error))
+                await self._suspend(kind, session_manager.describe(error), error.wait)
             self._answered = True
             return answer
         return ask_within_limits

@@ -16,12 +16,13 @@ import pytest
 from garrison.agents.claude import client
 from garrison.agents.claude.stream import TOOL_TIMEOUT, tool_in_flight
 from garrison.processes import agent_activity
-from garrison.processes.agent_activity import AgentActivity, newest_entry
+from garrison.processes.agent_activity import AgentActivity
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import iso
+from garrison.system.newest_entry import newest_entry
 from garrison.system.systemd import notify_watchdog
 from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses

@@ -121,8 +121,8 @@ def test_failures_are_classified_by_status_and_text(status, said, kind):
 
 def test_failures_of_one_attempt_are_limited_despite_progress():
     """Progress begins the count anew, but not for ever: each of these costs a call."""
-    endings = [Ending(failures.HANG, float(number), progress=True) for number in range(31)]
-    assert policy.decide(endings[:30]).step is Step.WAIT
+    endings = [Ending(failures.HANG, float(number), progress=True) for number in range(9)]
+    assert policy.decide(endings[:8]).step is Step.WAIT
     assert policy.decide(endings).step is Step.FINISH
     answers = [Ending(failures.TOO_LONG, float(number), progress=True) for number in range(4)]
     assert policy.decide(answers[:3]).step is Step.WAIT

@@ -10,6 +10,7 @@ from garrison.agents import registry
 from garrison.agents.claude import settings, stream, tools
 from garrison.agents.claude.attempt_files import ConnectionJob
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.limits import limits_in_words
 from garrison.errors import UsageError
 
 
@@ -17,6 +18,15 @@ def test_the_node_wins_over_the_profile():
     profile = from_profile("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5})
     found = for_node(profile, "n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
     assert (found.model, found.tools, found.budget, found.max_turns) == ("opus", ("Read", "Bash"), 0.5, 5)
+
+
+def test_limits_have_defaults_and_can_be_switched_off():
+    assert (ClaudeSettings().budget, ClaudeSettings().max_turns) == (10.0, 300)
+    assert limits_in_words(ClaudeSettings()) == "$10.00 a node, 300 responses an attempt"
+    off = for_node(from_profile("here", {"budget": "none", "budget_day": 50, "max_idle": False}), "n",
+                   {"max_turns": "none"})
+    assert (off.budget, off.max_turns, off.max_idle) == (None, None, None)
+    assert limits_in_words(off) == "no budget (set budget), $50.00 a day, any number of responses (set max_turns)"
 
 
 @pytest.mark.parametrize(("values", "words"), [
@@ -55,7 +65,7 @@ def test_profiles_of_both_kinds(tmp_path):
     assert "EXTRA" in registry.required_variables({"second", "tool"}, tmp_path)
     assert "ANTHROPIC_API_KEY" in registry.required_variables({"claude"}, tmp_path)
     with pytest.raises(UsageError, match="node n: max_turns"):
-        registry.check_node("claude", "n", {"max_turns": "none"}, tmp_path)
+        registry.check_node("claude", "n", {"max_turns": "many"}, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["kind = 'robot'", "kind = 'claude'\nargv = ['x']", "env = 'A'", "argv = []"])

@@ -31,6 +31,12 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD"), [
-        (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}") for row in rows],
+    has_limits = by != "model"
+    print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD", *(["LIMIT"] if has_limits else [])), [
+        (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}",
+         *([_limit(row["limit"])] if has_limits else [])) for row in rows],
         "no call of a model is recorded")
+
+
+def _limit(usd: float | None) -> str:
+    return "-" if usd is None else f"{usd:.2f}"

@@ -7,7 +7,6 @@ Output, stream events, transcripts, notes and HEAD cost a `stat` each; the workt
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +15,11 @@ from garrison.agents.claude.stream import tool_in_flight
 from garrison.agents.reports import WAITING
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.system import untrusted
+from garrison.system.newest_entry import newest_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from garrison.records.run import Task
-
-    Stamp = tuple[int, int] | None
-
-MAX_ENTRIES = 5000
-"""Entries of a folder that are counted at most."""
+    from garrison.system.newest_entry import Stamp
 
 
 class AgentActivity:
@@ -81,27 +75,3 @@ def _stat_stamp(path: Path) -> Stamp:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def newest_entry(folder: Path) -> Stamp:
-    """Return (newest modification time in ns, entries) below `folder`, up to `MAX_ENTRIES`; None if it is empty."""
-    newest, count = 0, 0
-    for modified in _walk(folder):
-        newest, count = max(newest, modified), count + 1
-        if count >= MAX_ENTRIES:
-            break
-    return (newest, count) if count else None
-
-
-def _walk(folder: Path) -> Iterator[int]:
-    """Yield the modification times of all entries below `folder`."""
-    folders = [str(folder)]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    yield entry.stat(follow_symlinks=False).st_mtime_ns
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except OSError:  # removed during the walk
-            continue

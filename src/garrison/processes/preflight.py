@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.base import VALIDATOR
 from garrison.agents.config_check import check_configuration
+from garrison.agents.limits import describe_limits
 from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import hooks
@@ -144,6 +145,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
+    for line in describe_limits(((name, task.agent or request.agent, task.attrs) for name, task in plan.tasks.items()
+                                 if task.command is None), runtime.home):
+        report(line)
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 

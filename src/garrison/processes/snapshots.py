@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
 from garrison.records.names import format_marker
 from garrison.sandbox.collect import collect
@@ -22,6 +21,7 @@ from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, read_tail
+from garrison.system.newest_entry import newest_entry
 from garrison.system.processes import ProcessId, cpu_fingerprint
 from garrison.system.untrusted import UnsafeFile
 

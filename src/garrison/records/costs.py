@@ -252,18 +252,22 @@ class Meter:
         """
         if self.limits == NO_LIMITS:
             return ""
+        return exceeded_limit(self.limits, *(usd + pending for usd in self.spent(day)))
+
+    def spent(self, day: str = "") -> tuple[float, float, float]:
+        """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
         today = day or _now()[:10]
         attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
         for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
             attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
-        by_node, by_run, by_day = pending, pending, pending
+        by_node = by_run = by_day = 0.0
         for (run, node, _), records in attempts.items():
             by_day += _certain(records, lambda some: total_of_day(some, today))
             if run == self.run:
                 usd = _certain(records, lambda some: total(some).usd)
                 by_run += usd
                 by_node += usd if node == self.node else 0.0
-        return exceeded_limit(self.limits, by_node, by_run, by_day)
+        return by_node, by_run, by_day
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude.trouble import current_trouble
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
@@ -222,6 +223,7 @@ class NodeReader:
             agent_alive=agent is not None and agent.living, agent_suspended=suspended,
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=question.text if question else "", session_waits=self._session_waits(name, node),
+            session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
             job=self.model.job(name, node.attempt) if runner_alive else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
@@ -361,6 +363,8 @@ class NodeFacts:
     """Open question of its agent to a person."""
     session_waits: str = ""
     """Thing that its session waits for, while it does not run."""
+    session_trouble: str = ""
+    """What goes wrong with its session, or has interrupted it."""
     job: str = ""
     """Set-up, acceptance or validator, while its runner runs it."""
     deaths: int = 0
@@ -467,7 +471,8 @@ def _work(facts: NodeFacts) -> str:
     if facts.agent_alive and facts.session_waits:
         return f"its session is waiting {first_line(facts.session_waits)}"
     if facts.agent_alive:
-        return "its agent is working" + (f", after {_deaths(facts.deaths)}" if facts.deaths else "")
+        return "its agent is working" + (f", after {_deaths(facts.deaths)}" if facts.deaths else "") + (
+            f", with trouble: {first_line(facts.session_trouble)}" if facts.session_trouble else "")
     if not facts.runner_alive:
         return "starting its runner" if facts.guardian_alive else "waiting for a guardian; none is alive"
     if facts.agent_status == "crashed":

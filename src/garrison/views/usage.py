@@ -146,14 +146,16 @@ class CostReader:
         size = usage_file.stat().st_size
         read = self._limits.get(usage_file)
         if read is None or read[0] != size:
-            self._limits[usage_file] = read = (size, self._read_limits(usage_file.parent))
+            self._limits[usage_file] = read = (size, read_limits(usage_file.parent))
         return read[1]
 
-    def _read_limits(self, folder: Path) -> costs.Limits | None:
-        if folder.name == NETWORK:
-            saved = read_json(folder / LIMITS)
-            return costs.Limits(**saved) if isinstance(saved, dict) else None
-        return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
+
+def read_limits(folder: Path) -> costs.Limits | None:
+    """Return the limits in a folder with a usage file; None if it is no session's and the proxy had none."""
+    if folder.name == NETWORK:
+        saved = read_json(folder / LIMITS)
+        return costs.Limits(**saved) if isinstance(saved, dict) else None
+    return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
 
 
 def limits_of(job: object) -> costs.Limits:
@@ -181,14 +183,24 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
-    """Return what sessions have cost, one row per node, run, day or model: `of, calls, input, output, usd`."""
+    """Return what sessions have cost, one row per node, run, day or model: `of, calls, input, output, usd`.
+
+    Rows of nodes, runs and days also have the `limit` on their US dollars, None for no limit.
+    """
     groups: dict[str, list[costs.Spent]] = {}
+    limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
+        found = read_limits(path.parent) or costs.NO_LIMITS
+        limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
+        limits.setdefault(name, []).append(found.run)
+        limits.setdefault("", []).append(found.day)
         for key, part in _split(costs.read_usage(path), by, name, node):
             groups.setdefault(key, []).append(part)
     sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
-    return [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
+    rows = [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
             for key, spent in sums.items()]
+    return rows if by == "model" else [
+        {**row, "limit": _lowest(limits.get("" if by == "day" else str(row["of"]), ()))} for row in rows]
 
 
 def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, costs.Spent]]:

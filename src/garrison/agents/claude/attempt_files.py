@@ -14,6 +14,8 @@
 | `phase` | the phase from `update_phase` | connection |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
+| `trouble` | one line: what goes wrong while it works, such as an overloaded API | connection |
+| `reserved.json` | US dollars that the call in progress may cost (`reservations`) | connection |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers
@@ -36,6 +38,7 @@ from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines
+from garrison.records.reservations import SESSION_LOCK
 
 
 class AttemptFiles:
@@ -57,7 +60,8 @@ class AttemptFiles:
         self.waiting = self.folder / "waiting"
         self.transcripts = self.folder / "transcripts"
         self.config = self.folder / "config"
-        self.lock = self.folder / "session.lock"
+        self.lock = self.folder / SESSION_LOCK
+        self.trouble = self.folder / "trouble"
         self.conversation = self.folder / "conversation.txt"
         self.answers = self.folder / "answers.json"
         self.result = attempt / "result.json"

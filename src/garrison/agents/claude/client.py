@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import isawaitable
@@ -59,8 +60,8 @@ class Interrupted(Exception):
 class Silence(Exception):
     """Raised when nothing was received for too long; `seconds` is the limit."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing was received for {seconds:.0f} s")
+    def __init__(self, seconds: float, what: str = "nothing was received for") -> None:
+        super().__init__(f"{what} {seconds:.0f} s")
         self.seconds = seconds
 
 
@@ -117,12 +118,15 @@ class ClaudeClient:
 
     Args:
         stale: seconds of silence outside of tool calls after which a turn fails (None: never).
+        max_response: seconds of one response after which it fails, though the model still speaks (None: never).
         partial: yield texts piece by piece, too, as they are written.
     """
 
-    def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, partial: bool = False) -> None:
+    def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,
+                 partial: bool = False) -> None:
         self._client = ClaudeSDKClient(options)
-        self._stale = stale
+        self._stale, self._max_response = stale, max_response
+        self._response_began: float | None = None
         self._messages = _MessageReader(partial=partial)
 
     @property
@@ -195,9 +199,23 @@ class ClaudeClient:
                 message = received.result()
                 if message is None:
                     return
+                if self._is_endless(message):
+                    await self.interrupt()
+                    raise Silence(self._max_response or 0.0, "a response took longer than")
                 yield message
         finally:
             stopped.cancel()
+
+    def _is_endless(self, message: Any) -> bool:
+        """Return whether the response to which a message belongs has taken too long."""
+        if isinstance(message, StreamEvent) and message.parent_tool_use_id is None:
+            kind = message.event.get("type")
+            if kind == "message_start":
+                self._response_began = time.monotonic()
+            elif kind == "message_stop":
+                self._response_began = None
+        began, limit = self._response_began, self._max_response
+        return began is not None and limit is not None and time.monotonic() - began > limit
 
     def _silence_limit(self) -> float | None:
         if self._stale is None:

@@ -12,7 +12,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from garrison.agents.claude.client import (
     project_key_for_directory,
     to_hooks,
 )
+from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
@@ -40,6 +41,8 @@ from garrison.agents.result import LANDING
 from garrison.records import atomic, costs
 from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
+from garrison.records.reservations import Reservation
+from garrison.system.newest_entry import MAX_ENTRIES, newest_entry
 from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
 
@@ -51,6 +54,8 @@ _MAX_RETRY_DELAY = 15.0
 _LOCK_TIMEOUT = 30.0
 """Seconds to wait for an earlier incarnation's connection to release the session."""
 _MAX_REASON = 2000
+_SHOWN_REPEATS = 4
+"""Identical calls in a row from which on `status` shows them."""
 _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
 """Keys of a result in `stream.jsonl`."""
 
@@ -64,7 +69,10 @@ class Connection:
         self._meter = costs.Meter(Path(job.home), job.run, job.node, costs.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
         self._stderr: list[str] = []
-        self._client = ClaudeClient(options_of(job, self.files, self._stderr.append), stale=self.settings.stale)
+        self._make_client(self.settings.max_turns)
+        self._reservation = Reservation(self._meter, self.files.folder)
+        self._loops = LoopDetector(self.settings.max_repeats, self.settings.max_idle if job.role == WORKER else None,
+                                   self._state_of_work)
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._turn_end = TurnEnd(self.files)
         self._resets_at: float | None = None
@@ -79,11 +87,16 @@ class Connection:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         if report := read_json(self.files.report):  # its predecessor died before it had recorded that
             return self._reported(report)
-        if exceeded := self._meter.exceeded():
-            return self._ending(failures.BUDGET, exceeded)
         if not await self._lock_session():
             return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
                 failures.CRASH, "another process still runs the session")
+        records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
+        if (turns := remaining_turns(self.settings.max_turns, records)) == 0:
+            return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
+        if ending := self._reserve(last_cost(records)):
+            return ending
+        if turns != self.settings.max_turns:
+            self._make_client(turns)
         if not self._prepare_transcript():
             return self._ending(failures.UNKNOWN_SESSION, f"there is no transcript of session "
                                 f"{self.job.parent_session}, which this one was to continue")
@@ -93,6 +106,25 @@ class Connection:
             return await self._process_ended(error)
         except ClaudeSDKError as error:
             return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
+
+    def _make_client(self, turns: int | None) -> None:
+        self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
+                                    stale=self.settings.stale, max_response=self.settings.max_response)
+
+    def _state_of_work(self) -> object:
+        """Return what changes whenever the agent changes something: files, commits, notes, its phase."""
+        newest = newest_entry(Path(self.job.worktree))
+        if newest is not None and newest[1] >= MAX_ENTRIES:
+            return object()  # not known, and so never idle
+        paths = (self.files.phase, self.job.attempt_folder / EXCHANGE / NOTES)
+        return newest, [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+
+    def _reserve(self, usd: float) -> Ending | None:
+        """Reserve what the next call may cost; return the ending if it may not start."""
+        shortfall = self._reservation.reserve(usd)
+        if shortfall is None:
+            return None
+        return self._ending(failures.RESERVED if shortfall.is_reserved else failures.BUDGET, shortfall.reason)
 
     async def _lock_session(self) -> bool:
         """Wait until no other process runs the session; False if that takes too long, or we are to stop."""
@@ -131,6 +163,7 @@ class Connection:
                 return await self._turn(started)
             finally:
                 await self._client.close()
+                self._reservation.release()
                 if self.job.config:
                     cli_sandbox.copy_log_in(self._config, cli_process.config_folder(Path(self.job.home)))
 
@@ -158,10 +191,26 @@ class Connection:
     def _record(self, event: Event) -> Ending | None:
         """Write an event to the stream or the usage file; return the ending if it is one."""
         handler = _HANDLERS.get(event["kind"])
-        if handler is not None:
-            return handler(self, event)
-        self._write(event)
-        return None
+        if handler is None:
+            self._write(event)
+        ending = handler(self, event) if handler is not None else None
+        return ending or self._observe(event)
+
+    def _observe(self, event: Event) -> Ending | None:
+        """Return the ending if the session goes round; show what repeats."""
+        reason = self._loops.observe(event)
+        if event["kind"] == "tool_result" and (again := self._loops.repeated) >= _SHOWN_REPEATS:
+            self._show_trouble(f"makes the same call for the {again}th time, with the same result")
+        elif event["kind"] == "usage" and event["final"] and self._loops.repeated < _SHOWN_REPEATS:
+            self._show_trouble("")
+        return self._ending(failures.LOOP, reason) if reason else None
+
+    def _show_trouble(self, what: str) -> None:
+        """Show in `status` what goes wrong while the session works; '' for nothing."""
+        if what:
+            atomic.write(self.files.trouble, what.encode(), durable=False)
+        else:
+            self.files.trouble.unlink(missing_ok=True)
 
     def _begin(self, event: Begin) -> None:
         self._write({**event, "session": event["session"] or self.job.session, "resumed": self.job.has_transcript})
@@ -172,12 +221,17 @@ class Connection:
         if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
             question = questions.unanswered(self.files)
             return self._ending(policy.QUESTION if question else policy.REPORTED, question)
-        exceeded = self._meter.exceeded() if event["final"] else ""
-        return self._ending(failures.BUDGET, exceeded) if exceeded else None
+        usd = costs.estimate(event["model"], event["usage"])
+        if event["final"]:
+            return self._reserve(usd)
+        self._reservation.reduce(usd)
+        return None
 
     def _retry(self, event: Retry) -> Ending | None:
         """End where a refusal is not worth waiting for: a person has to act, or the wait is long."""
         self._write(event)
+        self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
+                           f"(attempt {event['attempt']})")
         kind, reason = failures.classify(event["status"], event["error"]), f"{event['status'] or ''} {event['error']}"
         if kind in policy.NEEDS_PERSON:
             return self._ending(kind, reason)
@@ -259,8 +313,20 @@ _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
 """Event → its handler; any other event is only written."""
 
 
-def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
-    """Return the SDK's options for a job."""
+def remaining_turns(limit: int | None, records: Sequence[costs.UsageRecord]) -> int | None:
+    """Return how many responses of an attempt are left; None for no limit."""
+    made = len({(record.session, record.message) for record in records if record.kind == "call"})
+    return None if limit is None else max(0, limit - made)
+
+
+def last_cost(records: Sequence[costs.UsageRecord]) -> float:
+    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
+    return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
+
+
+def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None],
+               turns: int | None) -> ClaudeAgentOptions:
+    """Return the SDK's options for a job; `turns` limits the connection's."""
     settings, turn_end = job.settings, TurnEnd(files)
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     return build_options(
@@ -268,7 +334,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         tools=settings.tools,
         functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES), server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
-        fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,
+        fallback_model=settings.fallback_model, max_turns=turns, effort=settings.effort,
         permission_mode=settings.permission_mode, hooks=to_hooks(turn_end.refuse, turn_end.end_after),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,

@@ -16,10 +16,13 @@ CONTEXT, UNKNOWN_SESSION, INVALID = "context", "unknown_session", "invalid"
 MAX_TURNS, CRASH, HANG, NETWORK = "max_turns", "crash", "hang", "network"
 TOO_LONG, REFUSED = "too_long", "refused"
 """An answer that reaches the model's output limit; a model that refuses the task."""
+RESERVED, LOOP = "reserved", "loop"
+"""Calls of other sessions may cost what is left of a budget; a session that goes round (`loop_detector`)."""
 
 CLASSES: Mapping[str, str] = {
     RATE_LIMIT: death_classes.RATE_LIMIT, AUTHENTICATION: death_classes.AUTHENTICATION, BILLING: death_classes.BILLING,
-    BUDGET: death_classes.BUDGET, CONTEXT: death_classes.CHURN, CRASH: death_classes.CRASH, HANG: death_classes.HUNG}
+    BUDGET: death_classes.BUDGET, CONTEXT: death_classes.CHURN, CRASH: death_classes.CRASH, HANG: death_classes.HUNG,
+    RESERVED: death_classes.RATE_LIMIT}
 """Class of a failure → its class in the restart policy; any other is a crash there."""
 
 WHAT_TO_DO = {

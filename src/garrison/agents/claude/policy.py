@@ -54,6 +54,7 @@ class Prompt(StrEnum):
     ANSWER = "answer"
     HAND_OVER = "hand_over"
     PERSON = "person"
+    LOOP = "loop"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ TRANSIENT: Mapping[str, Backoff] = {
     failures.OVERLOADED: Backoff(2.0, 120.0, 20, 400),
     failures.SERVER: Backoff(2.0, 60.0, 8, 80),
     failures.NETWORK: Backoff(1.0, 60.0, 12, 240),
-    failures.HANG: Backoff(0.5, 10.0, 3, 30),
+    failures.HANG: Backoff(0.5, 10.0, 3, 8),
+    failures.RESERVED: Backoff(2.0, 30.0, 1_000, 10_000),
     failures.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
 }
 """Failures that pass without help. After a rate limit the wait ends when the limit resets, if that time is known."""
@@ -150,7 +152,7 @@ def _after_transient(endings: Sequence[Ending]) -> Decision:
         return Decision(Step.FINISH, reason=f"{counted} failures in a row, the last {last.kind}: {last.reason}")
     if total > backoff.max_total:
         return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
-    until = last.at + backoff.delay(same if last.kind == failures.RATE_LIMIT else counted)
+    until = last.at + backoff.delay(counted if last.kind in _COUNTED else same)
     if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)
     return Decision(Step.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
@@ -178,6 +180,13 @@ def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
     return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
 
 
+def _after_loop(endings: Sequence[Ending], _answered: bool) -> Decision:
+    """Tell the agent once that it goes round; the second time the attempt has failed."""
+    if sum(1 for ending in endings if ending.kind == failures.LOOP) > 1:
+        return Decision(Step.FINISH, reason=f"loop: {endings[-1].reason}, again after it was told")
+    return Decision(Step.CONNECT, Prompt.LOOP)
+
+
 def _after_unknown_session(endings: Sequence[Ending], _answered: bool) -> Decision:
     return Decision(Step.CONNECT, fresh=True)
 
@@ -200,4 +209,5 @@ def _after_other(endings: Sequence[Ending], _answered: bool) -> Decision:
 _AFTER: Mapping[str, Callable[[Sequence[Ending], bool], Decision]] = {
     REPORTED: _after_report, QUESTION: _after_question, SILENT: _after_silence,
     STOPPED: _after_interruption, failures.CRASH: _after_interruption, PERSON: _after_interruption,
-    failures.CONTEXT: _after_full_context, failures.UNKNOWN_SESSION: _after_unknown_session}
+    failures.CONTEXT: _after_full_context, failures.UNKNOWN_SESSION: _after_unknown_session,
+    failures.LOOP: _after_loop}

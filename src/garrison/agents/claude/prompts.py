@@ -88,6 +88,10 @@ def _report(assignment: Assignment, _files: AttemptFiles) -> str:
     return _fill("claude_report.md", node=assignment.task.node)  # names both tools: each session has one of them
 
 
+def _loop(_assignment: Assignment, files: AttemptFiles) -> str:
+    return _fill("claude_loop.md", reason=files.read_endings()[-1].reason)
+
+
 def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
     return _answer(files).strip()
 
@@ -105,7 +109,8 @@ def _answer(files: AttemptFiles) -> str:
 
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
-    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person}
+    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person,
+    Prompt.LOOP: _loop}
 
 
 def _fill(name: str, **values: str) -> str:

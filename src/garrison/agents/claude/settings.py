@@ -30,17 +30,24 @@ class ClaudeSettings:
     fallback_model: str | None = None
     tools: tuple[str, ...] = TOOLS
     permission_mode: str = "dontAsk"
-    max_turns: int | None = None
+    max_turns: int | None = 300
+    """Responses of the model in one attempt."""
     effort: str | None = None
     system_prompt: str | None = None
     """Appended to garrison's own."""
-    budget: float | None = None
+    budget: float | None = 10.0
     """Limit of the node, over all its attempts."""
     budget_run: float | None = None
     budget_day: float | None = None
     """Limit of the whole home, a calendar day in UTC."""
     stale: float = 240.0
     """Silence of a session outside of tool calls, after which it is interrupted."""
+    max_response: float | None = 1800.0
+    """Duration of one response, after which the session is interrupted though it still speaks."""
+    max_repeats: int | None = 12
+    """Identical tool calls in a row, with the same result, after which the session is told, and then ended."""
+    max_idle: int | None = 80
+    """Responses in a row that change nothing, after which the same happens."""
     starts: int = 2
     """Sessions that may start at one time in the home."""
     cli: str | None = None
@@ -85,6 +92,19 @@ def _amount(value: Any) -> float:
     return number
 
 
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the reader of a limit that can be switched off."""
+    def read_limit(value: Any) -> Any:
+        if value is False or str(value).strip().lower() == "none":
+            return None
+        try:
+            return read(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or none") from None
+
+    return read_limit
+
+
 def _one_of(*words: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in words:
@@ -111,14 +131,17 @@ def read_amount(where: str, key: str, value: Any) -> float:
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    "model": _text, "fallback_model": _text, "tools": _names, "permission_mode": _one_of(*MODES), "max_turns": _count,
-    "effort": _one_of(*EFFORTS), "system_prompt": _text, "budget": _amount, "budget_run": _amount,
-    "budget_day": _amount, "stale": _amount, "starts": _count, "cli": _text, "set": _mapping,
+    "model": _text, "fallback_model": _text, "tools": _names, "permission_mode": _one_of(*MODES),
+    "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "budget": _or_none(_amount),
+    "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
+    "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),
+    "starts": _count, "cli": _text, "set": _mapping,
 }
 """Setting → reader of its value."""
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
-              "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",)}
+              "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",),
+              "max_repeats": ("max_repeats",), "max_idle": ("max_idle",)}
 """Setting → node attributes that set it; the first one present wins."""
 
 

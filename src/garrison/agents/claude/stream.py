@@ -167,8 +167,13 @@ def _render_thinking(event: Mapping[str, Any]) -> str:
     return "  (thinks) " + _one_line(event["text"]) if event["text"].strip() else ""
 
 
+def describe_call(event: Mapping[str, Any]) -> str:
+    """Return a tool call in one line: the tool and its main argument."""
+    return f"{event['name'].removeprefix('mcp__garrison__')} {_one_line(_main_argument(event['input']))}"
+
+
 def _render_tool(event: Mapping[str, Any]) -> str:
-    return f"  → {event['name'].removeprefix('mcp__garrison__')} {_one_line(_main_argument(event['input']))}"
+    return f"  → {describe_call(event)}"
 
 
 def _main_argument(arguments: Any) -> str:

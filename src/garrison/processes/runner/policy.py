@@ -110,6 +110,8 @@ class RunnerFacts:
     flow, or ''."""
     merge_reported: bool = False
     """True if MERGE_COMPLETE was applied."""
+    troubles: int = 0
+    """Interruptions of the agent's session that are journaled."""
     kill: int = 0
     """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
@@ -159,6 +161,8 @@ class RunnerFacts:
                 self.has_worktree = bool(event.value)
             case "begun":
                 self.has_begun = bool(event.value)
+            case "session":
+                self.troubles += 1
             case "told":
                 self.stop_requested = int(event.value)
             case "failed":

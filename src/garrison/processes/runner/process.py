@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.trouble import list_troubles
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
@@ -97,6 +99,7 @@ class Runner:
         self.exit_code: int | None = None
         self._stopping_since: float | None = None
         self._logged_problem = ""
+        self._endings_stamp: Fingerprint | None = None
         self._cannot_save = ""
         """Why the work of a failed node could not be saved."""
         self._view: RunnerView | None = None
@@ -139,6 +142,7 @@ class Runner:
         """Gather everything the policy decides on; journal the result of a finished job on the way."""
         now = self.runtime.clock.monotonic()
         self._poll_job(now)
+        self._record_troubles()
         inbox = signals.list_pending(self.runtime.home, self.incarnation.key)
         merge = self.merge_client.read_status(self.phase)
         return RunnerView(
@@ -163,6 +167,14 @@ class Runner:
             log_line(problem)
         self._logged_problem = problem
         return result
+
+    def _record_troubles(self) -> None:
+        """Journal what has interrupted the agent's session, for `garrison why` and `events`."""
+        stamp = fingerprint_of([str(AttemptFiles(self.folder).endings)])
+        if stamp != self._endings_stamp:
+            self._endings_stamp = stamp
+            for text in list_troubles(self.folder)[self.facts.troubles:]:
+                self._record_fact("session", text)
 
     def _poll_job(self, now: float) -> None:
         """Journal the result of a finished job, and forward a validator's open question once."""

@@ -1,0 +1,41 @@
+"""Limits of a run's Claude agents, in words: what each node may cost and how often its model may answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.agents.claude.settings import for_node
+from garrison.agents.registry import claude_settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from garrison.agents.claude.settings import ClaudeSettings
+
+_MAX_NAMES = 6
+
+
+def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:
+    """Return a line for each set of limits among the Claude nodes, given as (node, agent, attributes)."""
+    groups: dict[str, list[str]] = {}
+    for node, agent, attributes in nodes:
+        if (settings := claude_settings_of(agent, home)) is not None:
+            groups.setdefault(limits_in_words(for_node(settings, node, attributes)), []).append(node)
+    return [f"limits of {_names(names)}: {words}" for words, names in groups.items()]
+
+
+def limits_in_words(settings: ClaudeSettings) -> str:
+    """Return the limits of one node's sessions. Pure."""
+    node = f"${settings.budget:.2f} a node" if settings.budget is not None else "no budget (set budget)"
+    turns = f"{settings.max_turns} responses an attempt" if settings.max_turns is not None else \
+        "any number of responses (set max_turns)"
+    others = [f"${limit:.2f} {whose}" for limit, whose in (
+        (settings.budget_run, "the run"), (settings.budget_day, "a day")) if limit is not None]
+    return ", ".join([node, *others, turns])
+
+
+def _names(names: list[str]) -> str:
+    if len(names) <= _MAX_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more nodes"

@@ -76,7 +76,7 @@ def test_deaths_above_do_not_disturb_a_session(scene):
     scene.server.release()
     assert place.finish(child) == 0, place.logs()
     assert place.identity("orchestrator-a")["incarnation"] == 1
-    assert len(scene.calls("a")) == 3
+    assert len(scene.calls("a")) == 2
 
 
 @pytest.mark.slow

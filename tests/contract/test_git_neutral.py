@@ -173,14 +173,14 @@ def test_the_user_s_own_filters_and_drivers_of_the_launch_are_kept_and_others_no
     (place.tree / "b.txt").write_text("new\n")
     path = path_of(home, common)
     path.parent.mkdir(parents=True)
-    path.write_text(to_text([("filter.e.clean", "sed s/new/old/")], []))
+    path.write_text(to_text([("filter.e.clean", "sed s/new/old/")], [], {}))
     first = Git(place.repo, home=home).create_snapshot(place.tree, "x")
     assert git(place.repo, "show", f"{first}:b.txt") == "old"
     git(place.repo, "config", "filter.e.clean", f"{place.script}")
     assert Git(place.repo, home=home).create_snapshot(place.tree, "x") == first or \
         git(place.repo, "rev-parse", f"{first}^{{tree}}")
     assert not place.marker.exists()
-    path.write_text(to_text([], []))
+    path.write_text(to_text([], [], {}))
     second = Git(place.repo, home=home).create_snapshot(place.tree, "x")
     assert git(place.repo, "cat-file", "blob", f"{second}:b.txt") == "new"
     assert not place.marker.exists()

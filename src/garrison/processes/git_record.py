@@ -19,6 +19,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
+from garrison.sandbox.git_programs import confine_programs
 from garrison.system.git import trust
 from garrison.system.git.configuration import find_git_dirs, read
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
@@ -124,13 +125,16 @@ def describe_in_line(changes: GitState, common: Path) -> str:
 def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept: bool = False) -> None:
     """Record that the programs which git's configuration names now may run, except what agents may have put there.
 
+    Filters and merge drivers run in a sandbox. Refused if none holds.
+
     `accept`: that, too. What is left out is reported.
     """
     present = {(each.key, each.value) for each in _settings(git)}
     suspects = set() if accept else trust.read_suspects(home, git.common) & present
     path = trust.path_of(home, git.common)
     atomic.make_directory(path.parent)
-    atomic.write(path, trust.to_text(present - suspects, suspects).encode(errors="surrogateescape"))
+    confined = confine_programs(home, git.root, present - suspects, git.environment, report)
+    atomic.write(path, trust.to_text(present - suspects, suspects, confined).encode(errors="surrogateescape"))
     if suspects:
         named = ", ".join(sorted(key for key, _ in suspects)[:MAX_NAMED])
         report(f"note: git's configuration changed while agents were at work: {named}; garrison does not follow it; "
@@ -144,8 +148,9 @@ def suspect(home: Path, git: Git, changes: GitState) -> None:
     trusted = trust.read(home, git.common)
     if trusted is None:
         return
-    suspects = (trust.read_suspects(home, git.common) | appeared) - trusted
-    atomic.write(trust.path_of(home, git.common), trust.to_text(trusted, suspects).encode(errors="surrogateescape"))
+    suspects = (trust.read_suspects(home, git.common) | appeared) - trusted.settings
+    atomic.write(trust.path_of(home, git.common),
+                 trust.to_text(trusted.settings, suspects, trusted.confined).encode(errors="surrogateescape"))
 
 
 def save(folder: Path, git: Git) -> None:

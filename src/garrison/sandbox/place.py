@@ -16,6 +16,8 @@ class Role(StrEnum):
     ACCEPTANCE = "acceptance"
     GATE = "gate"
     TOOL = "tool"
+    GIT = "git"
+    """Filters and merge drivers of the user's that git runs."""
 
 
 class Mode(StrEnum):

@@ -4,7 +4,7 @@
     mode = "auto"
     hide = ["~/.config/company"]
 
-    [sandbox.gate]                  # trees of one role: validator, setup, acceptance, gate, tool
+    [sandbox.gate]                  # trees of one role: validator, setup, acceptance, gate, tool, git
     network = "none"
 
     [agents.aider]                  # one agent; its key for the mode is `sandbox`

@@ -172,12 +172,13 @@ def _included_file(setting: Setting) -> Path | None:
 
 
 def neutral_variables(path: Path, common: Path | None, home: Path | None, environ: Mapping[str, str], *,
-                      network: bool = False, hooks: bool = False) -> dict[str, str]:
+                      outer: Path | None = None, network: bool = False, hooks: bool = False) -> dict[str, str]:
     """Return the variables that make a call of git in `path` neutral; Unneutral if nothing can.
 
     Args:
         common: the repository that `path` must belong to; None: not known.
         home: the home whose launches say what is trusted in the repository; None: nothing is.
+        outer: for a repository inside a worktree, the common directory whose launches count.
         network: the call needs a transport.
         hooks: the user's hooks may run.
     """
@@ -190,16 +191,17 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     settings = read(dirs, environ).settings
     _check_worktree(settings, dirs)
     accepted = [(each.key, each.value) for each in settings if each.scope not in REPOSITORY_SCOPES]
-    recorded = trust.read(home, dirs.common) if home is not None else None
+    recorded = trust.read(home, outer or dirs.common) if home is not None else None
     if recorded is not None:
-        accepted = list(recorded)
-    elif home is not None:  # no launch yet: a person is about to make one, or uses the queue alone
+        accepted = list(recorded.settings)
+    elif home is not None and outer is None:  # no launch yet: a person is about to make one, or uses the queue alone
         accepted = [(each.key, each.value) for each in settings]
     if network and (found := find_not_neutral(settings, accepted)) is not None:
         raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was not there when the "
                         f"run was launched; remove it: git config --file {found.origin} --unset-all {found.key}")
     directories = (str(path), str(dirs.common), str(dirs.common.parent))
-    return to_variables([*always, *neutralise(settings, accepted, hooks=hooks),
+    return to_variables([*always, *neutralise(settings, accepted, hooks=hooks,
+                                                confined=recorded.confined if recorded is not None else {}),
                          *exact_directories(settings, directories)])
 
 

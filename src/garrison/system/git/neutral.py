@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -147,11 +148,15 @@ def find_group(key: str) -> Group | None:
     return next((rule.group for rule in WATCHED if rule.key.fullmatch(key)), None)
 
 
-def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], *,
-               hooks: bool = False) -> list[tuple[str, str]]:
+def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], *, hooks: bool = False,
+               confined: Mapping[tuple[str, str], str] = MappingProxyType({})) -> list[tuple[str, str]]:
     """Return the settings to put on top of `settings`, so that only programs among `trusted` (key, value) run.
 
-    Only what is configured is overridden, and only what would not be so anyway. `hooks`: those configured may run.
+    Only what is configured is overridden, and only what would not be so anyway.
+
+    Args:
+        hooks: those configured may run.
+        confined: values that take the place of trusted ones.
     """
     accepted = set(trusted)
     last: dict[str, str] = {}
@@ -160,7 +165,7 @@ def neutralise(settings: Sequence[Setting], trusted: Iterable[tuple[str, str]], 
         if any(rule.key.fullmatch(setting.key) for rule in RULES):
             last[setting.key] = setting.value
             if (setting.key, setting.value) in accepted:
-                kept[setting.key] = setting.value
+                kept[setting.key] = confined.get((setting.key, setting.value), setting.value)
     overrides = [(key, kept.get(key, rule.neutral or "")) for key, value in last.items()
                  for rule in RULES if rule.key.fullmatch(key) and kept.get(key) != value]
     stopped = {key.rpartition(".")[0] for key, _ in overrides if key.startswith("filter.") and key not in kept}

@@ -70,6 +70,8 @@ class Repository:
         self.environment = environment(environ)
         self.pinned: Mapping[str, str] = {}
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
+        self.outer: Path | None = None
+        """Common directory of the repository in whose worktree this one is, if it is in one."""
         if common is not None:
             self.common = common  # the caller knows it: git need not be asked
 
@@ -102,7 +104,7 @@ class Repository:
         where = Path(named["GIT_DIR"]) if "GIT_DIR" in named else cwd or self.root
         try:
             neutral = neutral_variables(where, self.__dict__.get("common"), self.home, self.environment,
-                                        network=name in NETWORK, hooks=hooks)
+                                        outer=self.outer, network=name in NETWORK, hooks=hooks)
         except Unneutral as error:
             if check:
                 raise GitError(arguments, 128, f"fatal: {error}") from error

@@ -93,7 +93,8 @@ class Submodules(Worktrees):
 
     def _open(self, root: Path, git_dir: Path, store: Path) -> Submodules:
         """Return a repository inside a worktree, by a git directory of garrison's, whatever lies in `root`."""
-        inner = type(self)(root, self.environment, common=git_dir)
+        inner = type(self)(root, self.environment, common=git_dir, home=self.home)
+        inner.outer = self.outer or self.common
         inner.pinned = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(root)}
         inner.store = store
         return inner

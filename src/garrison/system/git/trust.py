@@ -1,7 +1,8 @@
 """Trusted settings: programs that git's configuration named when a person launched a run on a repository.
 
 `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch writes it
-anew, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it.
+anew, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it; and with
+the commands that run some of these programs in a sandbox (`confined`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 Pair = tuple[str, str]
-_cached: dict[str, tuple[tuple[int, ...], frozenset[Pair]]] = {}
+_cached: dict[str, tuple[tuple[int, ...], Trusted]] = {}
+
+
+class Trusted(NamedTuple):
+    """Settings that may run, and the commands that take the place of some of their values."""
+
+    settings: frozenset[Pair]
+    confined: Mapping[Pair, str]
 
 
 def path_of(home: Path, common: Path) -> Path:
@@ -24,7 +32,7 @@ def path_of(home: Path, common: Path) -> Path:
     return home / "git" / f"{hashlib.sha256(os.fsencode(common)).hexdigest()[:16]}.json"
 
 
-def read(home: Path, common: Path) -> frozenset[Pair] | None:
+def read(home: Path, common: Path) -> Trusted | None:
     """Return what is trusted in a repository, None if no launch has recorded it."""
     path = str(path_of(home, common))
     try:
@@ -33,7 +41,8 @@ def read(home: Path, common: Path) -> frozenset[Pair] | None:
         return None
     stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
     if path not in _cached or _cached[path][0] != stamp:
-        _cached[path] = stamp, frozenset(_load(path)[0])
+        trusted, _, confined = _load(path)
+        _cached[path] = stamp, Trusted(frozenset(trusted), confined)
     return _cached[path][1]
 
 
@@ -42,16 +51,20 @@ def read_suspects(home: Path, common: Path) -> frozenset[Pair]:
     return frozenset(_load(str(path_of(home, common)))[1])
 
 
-def to_text(trusted: Iterable[Pair], suspects: Iterable[Pair]) -> str:
+def to_text(trusted: Iterable[Pair], suspects: Iterable[Pair], confined: Mapping[Pair, str]) -> str:
     """Return the content of the file."""
-    return json.dumps({"trusted": sorted(trusted), "suspects": sorted(suspects)}, indent=1) + "\n"
+    body = {"trusted": sorted(trusted), "suspects": sorted(suspects),
+            "confined": [[*pair, command] for pair, command in sorted(confined.items())]}
+    return json.dumps(body, indent=1) + "\n"
 
 
-def _load(path: str) -> tuple[list[Pair], list[Pair]]:
-    """Return what is trusted and suspected; nothing for a damaged file, which is no reason to run a program."""
+def _load(path: str) -> tuple[list[Pair], list[Pair], dict[Pair, str]]:
+    """Return the lists of the file; nothing for a damaged one, which is no reason to run a program."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
             body = json.load(file)
-        return [(key, value) for key, value in body["trusted"]], [(key, value) for key, value in body["suspects"]]
+        confined = {(key, value): command for key, value, command in body.get("confined", [])}
+        return ([(key, value) for key, value in body["trusted"]], [(key, value) for key, value in body["suspects"]],
+                confined)
     except (OSError, ValueError, KeyError, TypeError):
-        return [], []
+        return [], [], {}

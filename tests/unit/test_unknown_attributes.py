@@ -84,7 +84,7 @@ def test_what_is_free(body: str) -> None:
     ("version=1.0", "garrison does not read version; name it x_version"),
     ("acpetace=x", "garrison does not read acpetace; name it x_acpetace"),
     ("a [acme.timer=1]", 'a: garrison does not read acme.timer; say namespaces="acme" in the graph'),
-    ("a [allowed_tools=Read]", "a: garrison does not read allowed_tools; write tools"),
+    ("a [agent_tool=claude]", "a: garrison does not read agent_tool; write agent"),
     ("a [colour=red]", "a: garrison does not read colour; did you mean color?"),
     ("model=small", "garrison does not read model; write llm_model"),
     ("a [type=deploy timout=5m]", "a: garrison does not read timout; did you mean timeout?"),

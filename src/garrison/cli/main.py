@@ -32,6 +32,7 @@ COMMANDS = {
     "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
     "ask": ("chat", "ask", "Ask the butler a question; specialists use garrison's own commands."),
     "chat": ("chat", "chat", "Chat with the butler."),
+    "tell": ("tell", "tell", "Tell a Claude session something at its next turn."),
     "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
     "login": ("login", "login", "Log in the home's Claude agents."),
     "cost": ("cost", "cost", "Show what calls of models have cost."),

@@ -11,6 +11,9 @@
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
 | `lifted.json` | a person's answer to a failure that only a person can resolve | orchestrator |
+| `permissions.json` | tool calls that a person has allowed or refused (`permissions`) | connection |
+| `messages.jsonl`, `delivered.json` | what a person told the session, and how much of it has arrived (`messages`) |
+  `garrison tell`; connection |
 | `phase` | the phase from `update_phase` | connection |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
@@ -62,6 +65,9 @@ class AttemptFiles:
         self.config = self.folder / "config"
         self.lock = self.folder / SESSION_LOCK
         self.trouble = self.folder / "trouble"
+        self.permissions = self.folder / "permissions.json"
+        self.messages = self.folder / "messages.jsonl"
+        self.delivered = self.folder / "delivered.json"
         self.conversation = self.folder / "conversation.txt"
         self.answers = self.folder / "answers.json"
         self.result = attempt / "result.json"

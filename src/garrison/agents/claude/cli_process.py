@@ -25,6 +25,8 @@ WRAPPER = Path(__file__).with_name("cli.sh")
 MEMORY_OFF = {"CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
 """Variable without which the CLI keeps notes of its own between sessions, and obeys them: one agent's injected text
 would reach every later one, and who judges it."""
+SERVERS_WAIT = {"CLAUDE_CODE_MCP_STARTUP_WAIT_MS": "60000", "MCP_TIMEOUT": "60000"}
+"""Variables with which the first request waits for MCP servers: the CLI would begin without the tools of a slow one."""
 _STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
 """Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 
@@ -48,7 +50,7 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
     config = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
     return {**config, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            **MEMORY_OFF, **settings.set}
+            **MEMORY_OFF, **(SERVERS_WAIT if settings.mcp_servers else {}), **settings.set}
 
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:

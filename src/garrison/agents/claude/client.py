@@ -16,11 +16,14 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
 from claude_agent_sdk import (
+    AgentDefinition,
     AssistantMessage,
     ClaudeAgentOptions,
     ClaudeSDKClient,
     ClaudeSDKError,
     HookMatcher,
+    PermissionResultAllow,
+    PermissionResultDeny,
     ProcessError,
     RateLimitEvent,
     ResultMessage,
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Function
 
 __all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "ProcessError", "Silence", "build_options",
-           "project_key_for_directory", "to_hooks"]
+           "project_key_for_directory", "to_hooks", "to_permission"]
 
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
@@ -71,33 +74,42 @@ class NoResult(Exception):
 
 def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[str], functions: Sequence[Function],
                   server: str, system_prompt: Any, model: str | None, max_turns: int | None = None,
-                  permission_mode: str = "dontAsk", **options: Any) -> ClaudeAgentOptions:
+                  permission_mode: str = "dontAsk", allowed: Sequence[str] | None = None,
+                  servers: Mapping[str, Any] | None = None, agents: Mapping[str, Any] | None = None,
+                  **options: Any) -> ClaudeAgentOptions:
     """Return the SDK's options.
 
     Args:
-        tools: the CLI's own tools that the model may use.
+        tools: the CLI's own tools that there are for the model.
+        allowed: patterns of what it may do without asking; None: use those tools.
+        servers: further MCP servers by name.
+        agents: subagents by name, as fields of the SDK's definition.
         functions: garrison's functions that the model may call, as tools of the MCP server named `server`.
         options: further options of the SDK, passed on unchanged.
     """
-    servers: dict[str, Any] = {}
+    all_servers = dict(servers or {})
     if functions:
-        servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(function) for function in functions])
+        all_servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(function) for function in functions])
     return ClaudeAgentOptions(
         cwd=cwd, env=dict(environment), cli_path=str(cli_process.WRAPPER), max_buffer_size=_MAX_LINE,
         setting_sources=[], strict_mcp_config=True, tools=list(tools),
-        allowed_tools=[*tools, *(f"mcp__{server}__{function.name}" for function in functions)],
-        mcp_servers=servers, system_prompt=system_prompt, model=model, max_turns=max_turns,
+        allowed_tools=[*(tools if allowed is None else allowed),
+                       *(f"mcp__{server}__{function.name}" for function in functions)],
+        agents={name: AgentDefinition(**agent) for name, agent in (agents or {}).items()} or None,
+        mcp_servers=all_servers, system_prompt=system_prompt, model=model, max_turns=max_turns,
         permission_mode=permission_mode,  # type: ignore[arg-type]  # checked where settings are read
         **options)
 
 
-def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callable[[str], str]) -> dict[str, Any]:
+def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callable[[str], str],
+             tell: Callable[[], str]) -> dict[str, Any]:
     """Return the SDK's hooks.
 
     Args:
         refuse: returns why a tool call is not made, '' if it is.
         end_after: returns why the turn ends after a call of this tool, '' if it continues. A turn that ends so makes no
             further request, once the tools of the response have run.
+        tell: returns what the model is told beside the result of a call, '' for nothing.
     """
     async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
@@ -106,11 +118,23 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
 
     async def after(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = end_after(str(call["tool_name"]))
-        return {"continue_": False, "stopReason": reason} if reason else {}
+        if reason:
+            return {"continue_": False, "stopReason": reason}
+        text = tell()
+        return {"hookSpecificOutput": {"hookEventName": "PostToolUse", "additionalContext": text}} if text else {}
 
     # A hook that fails lets the call run, unless told otherwise.
     return {"PreToolUse": [HookMatcher(hooks=[before], on_failure="block")],
             "PostToolUse": [HookMatcher(hooks=[after])]}
+
+
+def to_permission(refuse: Callable[[str, Mapping[str, Any]], str]) -> Callable[..., Any]:
+    """Return the SDK's callback for calls that are not allowed; `refuse` returns why one is not made, '' if it is."""
+    async def decide(tool: str, arguments: Mapping[str, Any], _context: Any) -> Any:
+        reason = refuse(tool, arguments)
+        return PermissionResultDeny(message=reason) if reason else PermissionResultAllow()
+
+    return decide
 
 
 class ClaudeClient:
@@ -290,7 +314,9 @@ class _MessageReader:
         data = message.data
         if message.subtype == "init":
             return [{"kind": "begin", "session": str(data.get("session_id") or ""), "model": data.get("model", ""),
-                     "resumed": False, "version": data.get("claude_code_version", "")}]
+                     "resumed": False, "version": data.get("claude_code_version", ""),
+                     "servers": {str(one.get("name")): str(one.get("status")) for one in data.get("mcp_servers") or []
+                                 if isinstance(one, dict)}}]
         if message.subtype == "api_retry":
             return [{"kind": "retry", "status": data.get("error_status"), "error": str(data.get("error") or ""),
                      "delay": float(data.get("retry_delay_ms") or 0) / 1000, "attempt": data.get("attempt")}]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import EXCHANGE, NOTES, WORKER
-from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, questions, tools, transcripts
+from garrison.agents.claude import cli_process, cli_sandbox, failures, messages, policy, questions, tools, transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.client import (
     ClaudeClient,
@@ -31,9 +31,13 @@ from garrison.agents.claude.client import (
     build_options,
     project_key_for_directory,
     to_hooks,
+    to_permission,
 )
+from garrison.agents.claude.extension_options import extension_options
 from garrison.agents.claude.loop_detector import LoopDetector
+from garrison.agents.claude.permissions import Permissions
 from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
 from garrison.agents.claude.turn_end import TurnEnd, plain_question
@@ -54,6 +58,8 @@ _MAX_RETRY_DELAY = 15.0
 _LOCK_TIMEOUT = 30.0
 """Seconds to wait for an earlier incarnation's connection to release the session."""
 _MAX_REASON = 2000
+_SERVER_FAILURES = frozenset(("failed", "needs-auth"))
+"""Statuses of an MCP server in which the agent lacks its tools."""
 _SHOWN_REPEATS = 4
 """Identical calls in a row from which on `status` shows them."""
 _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
@@ -168,9 +174,17 @@ class Connection:
                     cli_sandbox.copy_log_in(self._config, cli_process.config_folder(Path(self.job.home)))
 
     async def _turn(self, started: asyncio.Event) -> Ending:
+        """Run the turn, and another one for what a person has said meanwhile."""
+        said = messages.take(self.files)
+        ending = await self._run_turn(f"{self.job.prompt}\n\n{said}" if said else self.job.prompt, started)
+        while ending.kind == policy.SILENT and (said := messages.take(self.files)):
+            ending = await self._run_turn(said, started)
+        return ending
+
+    async def _run_turn(self, prompt: str, started: asyncio.Event) -> Ending:
         """Record the turn's events until its result, or an event after which it is not continued."""
         try:
-            async with aclosing(self._client.turn(self.job.prompt, self._stop)) as events:
+            async with aclosing(self._client.turn(prompt, self._stop)) as events:
                 async for event in events:
                     started.set()
                     ending = self._record(event)
@@ -214,6 +228,9 @@ class Connection:
 
     def _begin(self, event: Begin) -> None:
         self._write({**event, "session": event["session"] or self.job.session, "resumed": self.job.has_transcript})
+        for name, status in event["servers"].items():
+            if status in _SERVER_FAILURES:
+                self._note(f"the MCP server {name} cannot be used: {status}")
 
     def _usage(self, event: Usage) -> Ending | None:
         """Bill a response when it begins, and again when its tokens are known, before its tools run."""
@@ -250,14 +267,14 @@ class Connection:
         self._usage_log.record(event)
         if report := read_json(self.files.report):
             return self._reported(report)
+        if question := questions.unanswered(self.files):
+            return self._ending(policy.QUESTION, question)
         if event["subtype"] == "error_max_turns":
             return self._ending(failures.MAX_TURNS, f"after {event['turns']} turns")
         if event["error"]:
             kind = failures.REFUSED if event["refused"] else failures.classify(
                 event["status"], text, self._client.last_error)
             return self._ending(kind, text, resets_at=self._resets_at if kind == failures.RATE_LIMIT else None)
-        if question := questions.unanswered(self.files):
-            return self._ending(policy.QUESTION, question)
         if self.job.role == WORKER and (question := plain_question(text)):
             questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
@@ -329,13 +346,17 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
     """Return the SDK's options for a job; `turns` limits the connection's."""
     settings, turn_end = job.settings, TurnEnd(files)
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
+    asks = settings.permission_mode == ASK
     return build_options(
         cwd=job.worktree, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
-        tools=settings.tools,
-        functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES), server=tools.SERVER,
+        functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES, settings.output_schema),
+        server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,
         fallback_model=settings.fallback_model, max_turns=turns, effort=settings.effort,
-        permission_mode=settings.permission_mode, hooks=to_hooks(turn_end.refuse, turn_end.end_after),
+        permission_mode="default" if asks else settings.permission_mode,
+        can_use_tool=to_permission(Permissions(files).refuse) if asks else None,
+        hooks=to_hooks(turn_end.refuse, turn_end.end_after, lambda: messages.take(files)),
+        **extension_options(settings, job.config),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",

@@ -28,16 +28,18 @@ _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
 
 
-def ask(files: AttemptFiles, text: str, call: str = "") -> None:
+def ask(files: AttemptFiles, text: str, call: str = "", permission: Sequence[str] = ()) -> None:
     """Record a question of the agent; append a second one in the same turn to the first.
 
     Args:
         call: id of the tool call that waits for the answer; such a question is not combined with others.
+        permission: tool and digest of the call that the answer allows or refuses (`permissions`).
     """
     question = read_json(files.question)
     if question and not call and not is_answered(files):
         text = question["text"] if text in question["text"] else f"{question['text']}\n{text}"
-    write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text, **({"call": call} if call else {})})
+    write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text, **({"call": call} if call else {}),
+                                **({"permission": list(permission)} if permission else {})})
 
 
 def is_answered(files: AttemptFiles) -> bool:

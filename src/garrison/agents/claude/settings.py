@@ -10,13 +10,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from garrison.agents.claude import extensions
 from garrison.errors import UsageError
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
 READ_ONLY = ("Read", "Glob", "Grep")
 """Tools of a validator."""
-MODES = ("dontAsk", "acceptEdits", "plan", "default", "bypassPermissions", "auto")
+ASK = "ask"
+"""Permission mode in which the person is asked before a tool call that is not allowed."""
+MODES = ("dontAsk", ASK, "acceptEdits", "plan", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ENVIRONMENT = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
 """Variables of the person's environment that a session gets; it gets no others."""
@@ -29,6 +32,24 @@ class ClaudeSettings:
     model: str | None = None
     fallback_model: str | None = None
     tools: tuple[str, ...] = TOOLS
+    """Patterns of the tools that there are; the agent may use them without asking, unless `allowed_tools` says which.
+    """
+    allowed_tools: tuple[str, ...] = ()
+    disallowed_tools: tuple[str, ...] = ()
+    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    subagents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hooks: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    skills: tuple[str, ...] = ()
+    """Folders of skills."""
+    plugins: tuple[str, ...] = ()
+    """Folders of plugins."""
+    add_dirs: tuple[str, ...] = ()
+    betas: tuple[str, ...] = ()
+    thinking: str | int | None = None
+    output_schema: Mapping[str, Any] | None = None
+    """JSON schema of the output that a report must have."""
+    attribution: bool = True
+    """Whether the CLI signs commits."""
     permission_mode: str = "dontAsk"
     max_turns: int | None = 300
     """Responses of the model in one attempt."""
@@ -131,7 +152,7 @@ def read_amount(where: str, key: str, value: Any) -> float:
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    "model": _text, "fallback_model": _text, "tools": _names, "permission_mode": _one_of(*MODES),
+    **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _one_of(*MODES),
     "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "budget": _or_none(_amount),
     "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
     "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),
@@ -141,7 +162,9 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
               "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",),
-              "max_repeats": ("max_repeats",), "max_idle": ("max_idle",)}
+              "max_repeats": ("max_repeats",), "max_idle": ("max_idle",),
+              **{name: (name,) for name in ("allowed_tools", "disallowed_tools", "skills", "plugins", "add_dirs",
+                                            "betas", "thinking", "output_schema", "attribution")}}
 """Setting → node attributes that set it; the first one present wins."""
 
 
@@ -165,8 +188,9 @@ def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) 
 
 def read_only(profile: ClaudeSettings) -> ClaudeSettings:
     """Return the profile for a validator: no tool that writes, whatever the profile allows."""
-    tools = tuple(tool for tool in profile.tools if tool in READ_ONLY)
-    return replace(profile, tools=tools or READ_ONLY, permission_mode="dontAsk")
+    tools = tuple(tool for tool in profile.tools if extensions.tool_of(tool) in READ_ONLY)
+    return replace(profile, tools=tools or READ_ONLY, permission_mode="dontAsk", allowed_tools=(), mcp_servers={},
+                   subagents={}, output_schema=None)
 
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:
@@ -181,14 +205,19 @@ def _override(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -
             read[name] = READERS[name](value)
         except ValueError as error:
             raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
-    return replace(settings, **read)
+    made = replace(settings, **read)
+    named = (*made.tools, *made.allowed_tools, *made.disallowed_tools)
+    if made.cli is None and (wrong := extensions.unknown_tool(named, made.mcp_servers)):
+        raise UsageError(f"{where}: {wrong}")
+    return made
 
 
 def to_json(settings: ClaudeSettings) -> dict[str, Any]:
     """Return the settings for order.json."""
-    return {**vars(settings), "tools": list(settings.tools), "set": dict(settings.set)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(settings).items()}
 
 
 def from_json(values: Mapping[str, Any]) -> ClaudeSettings:
     """Invert `to_json`."""
-    return ClaudeSettings(**{**values, "tools": tuple(values["tools"])})
+    read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return ClaudeSettings(**read)

@@ -29,6 +29,8 @@ class Begin(TypedDict):
     model: str
     resumed: bool
     version: str
+    servers: Mapping[str, str]
+    """MCP server → its status."""
 
 
 class Text(TypedDict):

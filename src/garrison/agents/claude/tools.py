@@ -16,6 +16,7 @@ from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.agents.claude.attempt_files import AttemptFiles
@@ -33,18 +34,27 @@ _ACCEPTED = "Noted. End your turn now."
 _STRING = {"type": "string"}
 
 
-def tools_of(role: str, files: AttemptFiles, notes: Path) -> list[Function]:
-    """Return the tools of a worker or validator; `notes` is the file for a successor."""
+def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, Any] | None = None) -> list[Function]:
+    """Return the tools of a worker or validator.
+
+    Args:
+        notes: file for a successor.
+        output: JSON schema of the output that a successful report must have, if any.
+    """
     if role == VALIDATOR:
         return [report_verdict(files)]
-    return [report_result(files), update_phase(files), save_notes(notes), ask_guardian(files)]
+    return [report_result(files, output), update_phase(files), save_notes(notes), ask_guardian(files)]
 
 
-def report_result(files: AttemptFiles) -> Function:
-    """Return the tool with which a worker reports how its task ended."""
+def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) -> Function:
+    """Return the tool with which a worker reports how its task ended; `output` is the schema of what it delivers."""
     def call(**arguments: Any) -> str:
         _require_unreported(files)
-        write_json(files.report, check_report(arguments))
+        report = check_report(arguments)
+        if output is not None and report["status"] in STATUSES[:2]:
+            report["output"] = _check_output(arguments.get("output"), output)
+            report["context_updates"] = {"output": report["output"], **report.get("context_updates", {})}
+        write_json(files.report, report)
         return _ACCEPTED
 
     return Function(
@@ -61,7 +71,9 @@ def report_result(files: AttemptFiles) -> Function:
                 "suggested_next_ids": {"type": "array", "items": _STRING, "description": "Nodes to go to, best first, "
                                        "where no label decides."},
                 "context_updates": {"type": "object", "description": "Values that later steps of the pipeline read, by "
-                                    "key, such as {\"tests.failed\": 3}."}}}, call)
+                                    "key, such as {\"tests.failed\": 3}."},
+                **({"output": {**output, "description": "What the task is to deliver; needed for a success."}}
+                   if output is not None else {})}}, call)
 
 
 def update_phase(files: AttemptFiles) -> Function:
@@ -131,6 +143,17 @@ def report_verdict(files: AttemptFiles) -> Function:
                 "verdict": {"type": "string", "enum": ["pass", "fail"]},
                 "reason": {**_STRING, "description": "For the next attempt: what is wrong, and where."},
                 "criteria": {"type": "array", "items": criterion}}}, call)
+
+
+def _check_output(given: Any, schema: Mapping[str, Any]) -> Any:
+    """Return the output if it has the schema; UsageError, with the first thing that is wrong, if not."""
+    import jsonschema  # type: ignore[import-untyped]  # comes with the SDK, and few sessions need it
+
+    try:
+        jsonschema.validate(given, schema)
+    except jsonschema.ValidationError as error:
+        raise UsageError(f"output{error.json_path[1:]}: {error.message}; say it again") from error
+    return given
 
 
 def _require_unreported(files: AttemptFiles) -> None:

@@ -87,6 +87,8 @@ NODE_TYPES: Mapping[str, Reader] = {
              "manager.actions", "manager.stop_condition"),
     # models, Claude agents and sessions
     **_texts(*PROPERTIES, "model", "fallback_model", "effort", "tools", "permission_mode", "max_turns", "budget",
+             "max_repeats", "max_idle", "allowed_tools", "disallowed_tools", "skills", "plugins", "add_dirs", "betas",
+             "thinking", "output_schema", "attribution",
              "system_prompt", "session", "tier", "turn_graph", "heartbeat_graph", "initiative"),
     # steps of a session's graph
     **_texts("action", "use_tools", "param.mode", "mode", "kind", "source_key", "output_key", "data_key", "expression"),
@@ -119,7 +121,7 @@ OTHER_ENGINES: Mapping[Level, Mapping[str, str]] = {
         "context_thread_default": "default_thread", "outputs": "", "tool_hooks.pre": "", "tool_hooks.post": "",
     },
     Level.NODE: {
-        "node_type": "type", "allowed_tools": "tools", "agent_tool": "agent", "provider": "llm_provider",
+        "node_type": "type", "agent_tool": "agent", "provider": "llm_provider",
         "graph_file": "graph_ref", "question": "human.prompt", "llm_prompt": "prompt", "max_agent_turns": "max_turns",
         "loop_max": "max_visits", "agent_mode": "", "collect_browser_artifacts": "", "context_keys": "",
         "data_class": "", "fan_out": "", "is_codergen": "", "loop_id": "", "loop_until_file_contains": "",

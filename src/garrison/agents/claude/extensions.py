@@ -1,0 +1,186 @@
+"""Extensions of a Claude session: readers of the settings that give it tools, knowledge and rules beyond its own.
+
+Tool patterns are the CLI's: `Bash`, `Bash(git status:*)`, `mcp__server__tool`. A tool that does not exist is refused
+before the run begins: the CLI ignores it without a word, and the agent lacks it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from garrison.spelling import nearest
+
+TOOLS = frozenset((
+    "Agent", "AskUserQuestion", "Bash", "BashOutput", "Edit", "EnterPlanMode", "ExitPlanMode", "Glob", "Grep",
+    "KillShell", "ListMcpResourcesTool", "LSP", "MultiEdit", "NotebookEdit", "NotebookRead", "Read",
+    "ReadMcpResourceTool", "Skill", "SlashCommand", "StructuredOutput", "Task", "TaskOutput", "TaskStop", "TodoWrite",
+    "ToolSearch", "WebFetch", "WebSearch", "Write"))
+"""Tools of the CLI."""
+EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "Stop", "SubagentStart",
+          "SubagentStop", "PreCompact", "Notification", "SessionStart", "SessionEnd")
+"""Events of the CLI's hooks."""
+_SERVER_KEYS = frozenset(("type", "command", "args", "env", "url", "headers"))
+_SUBAGENT_KEYS = frozenset(("description", "prompt", "tools", "model"))
+_HOOK_KEYS = frozenset(("matcher", "command", "timeout"))
+_BETWEEN = re.compile(r"[,\s]+(?![^(]*\))")
+"""Separator of patterns: not within parentheses, which belong to one of them."""
+_PATTERN = re.compile(r"([A-Za-z_][\w-]*)(\(.*\))?", re.DOTALL)
+
+
+# ---- tools
+
+
+def patterns(value: Any) -> tuple[str, ...]:
+    """Read tool patterns: a list, or a text in which commas or blanks separate them outside of parentheses."""
+    words = [word for word in _BETWEEN.split(value) if word] if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError("a list of names")
+    for word in words:
+        if not _PATTERN.fullmatch(word.strip()):
+            raise ValueError(f"tools such as Bash or Bash(git status:*), not {word!r}")
+    return tuple(word.strip() for word in words)
+
+
+def tool_of(pattern: str) -> str:
+    """Return the tool of a pattern. Pure."""
+    return pattern.partition("(")[0]
+
+
+def unknown_tool(found: Collection[str], servers: Collection[str]) -> str:
+    """Return what is wrong with the first pattern whose tool does not exist; '' if all do. Pure.
+
+    Args:
+        found: the patterns.
+        servers: names of the MCP servers, whose tools are not known before they run.
+    """
+    for pattern in found:
+        tool = tool_of(pattern)
+        if tool.startswith("mcp__"):
+            server = tool.removeprefix("mcp__").partition("__")[0]
+            if server not in (*servers, "garrison"):
+                return f"there is no MCP server {server} for {tool}; there are {', '.join(sorted(servers)) or 'none'}"
+        elif tool not in TOOLS:
+            near = nearest(tool, TOOLS)
+            return f"there is no tool {tool}; " + (f"did you mean {near}?" if near else
+                                                   f"there are {', '.join(sorted(TOOLS))}")
+    return ""
+
+
+# ---- tables
+
+
+def mcp_servers(value: Any) -> dict[str, dict[str, Any]]:
+    """Read MCP servers by name: a command with its arguments, or a url."""
+    servers = _tables(value, "mcp_servers", _SERVER_KEYS)
+    for name, server in servers.items():
+        if bool(server.get("command")) == bool(server.get("url")):
+            raise ValueError(f"for each server either a command or a url; {name} has not")
+        if server.get("url"):
+            server.setdefault("type", "http")
+    return servers
+
+
+def subagents(value: Any) -> dict[str, dict[str, Any]]:
+    """Read subagents by name: what each is for, its prompt, tools and model."""
+    found = _tables(value, "subagents", _SUBAGENT_KEYS)
+    for name, one in found.items():
+        if not all(isinstance(one.get(key), str) and one[key].strip() for key in ("description", "prompt")):
+            raise ValueError(f"for each subagent a description and a prompt, and {name} lacks one")
+        if "tools" in one:
+            one["tools"] = list(patterns(one["tools"]))
+    return found
+
+
+def hooks(value: Any) -> dict[str, list[dict[str, Any]]]:
+    """Read hooks by event: commands, each with a matcher."""
+    for event, entries in value.items() if isinstance(value, dict) else [(value, None)]:
+        if event not in EVENTS:
+            raise ValueError(f"events among {', '.join(EVENTS)}, not {event}")
+        if not isinstance(entries, list) or not all(
+                isinstance(entry, dict) and isinstance(entry.get("command"), str) and not set(entry) - _HOOK_KEYS
+                for entry in entries):
+            raise ValueError(f"for {event} a list of tables with command and, if wanted, matcher and timeout")
+    return {event: [dict(entry) for entry in entries] for event, entries in value.items()}
+
+
+def _tables(value: Any, what: str, known: Collection[str]) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ValueError(f"a table of tables, [… .{what}.NAME]")
+    for name, table in value.items():
+        if unknown := sorted(set(table) - set(known)):
+            raise ValueError(f"{name} with the keys {', '.join(sorted(known))}, not {unknown[0]}")
+    return {str(name): dict(table) for name, table in value.items()}
+
+
+# ---- other values
+
+
+def paths(value: Any) -> tuple[str, ...]:
+    """Read absolute paths that exist; `~` is the person's home."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError("a list of paths")
+    found = [Path(word.strip()).expanduser() for word in words]
+    for path in found:
+        if not path.is_absolute() or not path.exists():
+            raise ValueError(f"absolute paths that exist, not {path}")
+    return tuple(map(str, found))
+
+
+def thinking(value: Any) -> str | int:
+    """Read how the model thinks: `adaptive`, `disabled`, or a number of tokens."""
+    if value in ("adaptive", "disabled"):
+        return str(value)
+    if str(value).isdigit() and int(value) >= 1024:
+        return int(value)
+    raise ValueError("adaptive, disabled or a number of tokens from 1024")
+
+
+def schema(value: Any) -> dict[str, Any]:
+    """Read a JSON schema of an object: a table, a JSON text, or the absolute path of a JSON file."""
+    if isinstance(value, str):
+        try:
+            text = value if value.lstrip().startswith("{") else Path(value).expanduser().read_text()
+            value = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"a JSON schema, or a file with one ({error})") from None
+    if not isinstance(value, dict) or value.get("type") != "object":
+        raise ValueError("a JSON schema of type object")
+    return value
+
+
+def flag(value: Any) -> bool:
+    """Read true or false."""
+    words: Mapping[str, bool] = {"true": True, "false": False}
+    if str(value).strip().lower() not in words:
+        raise ValueError("true or false")
+    return words[str(value).strip().lower()]
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "tools": patterns, "allowed_tools": patterns, "disallowed_tools": patterns, "mcp_servers": mcp_servers,
+    "subagents": subagents, "hooks": hooks, "skills": paths, "plugins": paths, "add_dirs": paths, "thinking": thinking,
+    "output_schema": schema, "attribution": flag}
+"""Setting → reader of its value; a ValueError says what is expected."""
+
+
+# ---- for the CLI
+
+
+def cli_settings(wanted: Mapping[str, list[dict[str, Any]]], *, attribution: bool) -> dict[str, Any]:
+    """Return the CLI's own settings for hooks, and for the lines with which it signs commits. Pure."""
+    settings: dict[str, Any] = {}
+    if wanted:
+        settings["hooks"] = {event: [_matcher(entry) for entry in entries] for event, entries in wanted.items()}
+    if not attribution:
+        settings |= {"includeCoAuthoredBy": False, "attribution": {"commit": "", "pr": ""}}
+    return settings
+
+
+def _matcher(entry: Mapping[str, Any]) -> dict[str, Any]:
+    command = {"type": "command", **{key: entry[key] for key in ("command", "timeout") if key in entry}}
+    return {**({"matcher": entry["matcher"]} if "matcher" in entry else {}), "hooks": [command]}

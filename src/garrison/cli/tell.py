@@ -1,0 +1,55 @@
+"""`garrison tell`: say something to a node's Claude session while it works."""
+
+from __future__ import annotations
+
+import click
+
+from garrison.agents import registry
+from garrison.agents.claude import messages
+from garrison.agents.claude import takeover as session
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, run_option
+from garrison.cli.output import print_message
+from garrison.config import find_home
+from garrison.errors import NotFound, Refused
+from garrison.processes.run_state import replay_run
+from garrison.processes.runtime import Runtime
+from garrison.records import journal
+from garrison.records import run as run_records
+from garrison.records.names import Key
+from garrison.records.run import RunFiles, Task
+
+
+@click.command(cls=Command, examples=(
+    ('garrison tell add_tests "Leave the old API alone."', "its session reads it with the next tool result"),
+))
+@click.argument("node", shell_complete=completion.nodes)
+@click.argument("text")
+@run_option
+@home_option
+def tell(node: str, text: str, run: str | None, home: str | None) -> None:
+    """Tell NODE's Claude session TEXT at its next turn, without interrupting it.
+
+    `garrison answer` answers a question; `garrison takeover` puts you in the session's place.
+    """
+    if not text.strip():
+        raise Refused(f"there is nothing to tell {node}; pass a text")
+    runtime = Runtime.real(find_home(home))
+    chosen = resolve.run_of_node(runtime.store, node, run)
+    state = replay_run(journal.read_all(RunFiles(runtime.home, chosen).journal))
+    attempt = state.nodes[node].attempt if node in state.nodes else 1
+    folder = runtime.files(chosen).attempt(node, attempt)
+    task = run_records.load(Task, folder / "task.json")
+    if task is None:
+        raise NotFound(f"{node} has not begun; `garrison status {chosen}` shows what it waits for")
+    if registry.claude_settings_of(task.agent, runtime.home) is None:
+        raise Refused(f"{node} is done by {task.agent}, which cannot be told anything while it works; only a Claude "
+                      "session can")
+    files = AttemptFiles(folder)
+    session.session_of(node, files)
+    messages.post(files, text.strip(), runtime.clock.utc())
+    living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
+    print_message(f"{node} is told at its next turn" + (
+        "" if living else f", when its run is resumed: `garrison launch --resume {chosen}`"))

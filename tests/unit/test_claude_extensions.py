@@ -1,0 +1,90 @@
+"""Extensions of a Claude session: patterns are one value each, and what cannot be meant is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents.claude import settings
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.extensions import cli_settings, patterns
+from garrison.agents.claude.messages import post, take
+from garrison.agents.claude.permissions import Permissions
+from garrison.agents.claude.questions import read_json, save_answer
+from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.claude.tools import report_result
+from garrison.errors import UsageError
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("Read, Bash(git status:*) Edit", ("Read", "Bash(git status:*)", "Edit")),
+    ("Bash(npm run a, b),Read", ("Bash(npm run a, b)", "Read")), ("mcp__notes__recall", ("mcp__notes__recall",))])
+def test_a_pattern_with_blanks_is_one_value(text: str, found: tuple[str, ...]) -> None:
+    assert patterns(text) == found
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"tools": ["Bahs"]}, "there is no tool Bahs; did you mean Bash?"),
+    ({"allowed_tools": "mcp__notes__recall"}, "there is no MCP server notes"),
+    ({"disallowed_tools": ["Bash(rm"]}, "tools such as Bash"),
+    ({"mcp_servers": {"a": {}}}, "either a command or a url"),
+    ({"mcp_servers": {"a": {"comand": "x"}}}, "not comand"), ({"subagents": {"a": {"prompt": "x"}}}, "a description"),
+    ({"hooks": {"PreTool": []}}, "not PreTool"), ({"hooks": {"Stop": [{"run": "x"}]}}, "with command"),
+    ({"skills": ["not/there"]}, "absolute paths that exist"), ({"thinking": "much"}, "a number of tokens"),
+    ({"output_schema": "{"}, "a JSON schema"), ({"attribution": "maybe"}, "true or false"),
+    ({"hooks": 3}, "events among")])
+def test_invalid_extensions_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_profile("config.toml, [agents.x]", values)
+    assert str(caught.value).startswith("config.toml, [agents.x]: ")
+    assert words in str(caught.value)
+
+
+def test_extensions_survive_the_job_and_leave_a_validator() -> None:
+    server = {"command": "notes"}
+    made = from_profile("here", {"mcp_servers": {"notes": server}, "allowed_tools": ["Read", "mcp__notes"],
+                                 "hooks": {"Stop": [{"command": "true"}]}, "thinking": 2000})
+    made = for_node(made, "n", {"disallowed_tools": "Bash(git push:*)", "attribution": "false"})
+    assert settings.from_json(settings.to_json(made)) == made
+    assert (made.disallowed_tools, made.attribution) == (("Bash(git push:*)",), False)
+    assert read_only(made).mcp_servers == {}
+    assert cli_settings(made.hooks, attribution=False)["hooks"] == {
+        "Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}
+    assert cli_settings(ClaudeSettings().hooks, attribution=True) == {}
+
+
+@pytest.mark.parametrize(("answer", "first", "second"), [
+    ("yes", "", "is asked"), ("Always.", "", ""), ("not in this house", "refused it: not in this house", "is asked")])
+def test_permissions_are_asked_for_once(tmp_path: Path, answer: str, first: str, second: str) -> None:
+    files = AttemptFiles(tmp_path)
+    files.make()
+    permissions = Permissions(files)
+    assert "is asked" in permissions.refuse("Bash", {"command": "rm a"})
+    asked = read_json(files.question)
+    assert asked["text"] == "May it use Bash rm a? (yes, always, or why not)"
+    save_answer(files, asked["id"], answer)
+    for command, words in (("rm a", first), ("rm b", second)):
+        found = Permissions(files).refuse("Bash", {"command": command})
+        assert words in found if words else found == ""
+
+
+def test_messages_are_delivered_once(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path)
+    files.make()
+    assert take(files) == ""
+    post(files, "Be quick.", "now")
+    post(files, "Be careful.", "now")
+    assert take(files).endswith("\n\nBe quick.\n\nBe careful.")
+    assert take(files) == ""
+
+
+def test_a_successful_report_must_have_its_output(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path)
+    files.make()
+    report = report_result(files, {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
+    with pytest.raises(UsageError, match=r"output.n: 'x' is not of type 'integer'; say it again"):
+        report.call(status="success", summary="done", output={"n": "x"})
+    report.call(status="success", summary="done", output={"n": 3})
+    assert read_json(files.report)["context_updates"] == {"output": {"n": 3}}

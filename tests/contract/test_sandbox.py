@@ -85,7 +85,7 @@ ESCAPES = {
     "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
 }
 BY_LANDLOCK = {"write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
-               "mount"}
+               "mount", "read the user's home", "read the shadow file"}
 
 
 @pytest.mark.parametrize("mode", HELD)

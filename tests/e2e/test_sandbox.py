@@ -77,3 +77,52 @@ def test_a_mode_that_cannot_be_held_refuses_the_launch_in_one_line(place: Place)
     [line] = [line for line in (place.root / "out").read_text().splitlines() if "no sandbox" in line]
     assert "agent command: no sandbox: bubblewrap is not installed; install it with `" in line
     assert line.endswith('or set mode = "none" in [sandbox] of config.toml')
+
+
+def test_a_resumed_run_names_the_sandbox_that_it_has_from_then_on(place: Place) -> None:
+    confine(place)
+    command = "test -e going || { touch going; sleep 600; }; echo x > one.txt; git add -A; git commit -qm one"
+    place.launch(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;'), "r1",
+                 gate="true", GARRISON_SANDBOX="none")
+    wait_for("the agent works", lambda: next(place.trees.glob("*/r1/one/going"), None))
+    assert place.command("stop", "r1").returncode == 0
+    wait_for("the run has stopped", lambda: place.identity("launch").get("status") == "terminated")
+    assert "sandbox: none" in place.command("status", "r1").stdout
+    (place.root / "out").write_text("")
+    assert place.finish(place.resume(GARRISON_SANDBOX="bubblewrap")) == 0, place.logs()
+    assert "sandbox: bubblewrap" in (place.root / "out").read_text()
+    assert "sandbox: bubblewrap" in place.command("status", "r1").stdout
+
+
+def test_a_run_whose_sandbox_cannot_be_held_any_more_is_not_resumed(place: Place) -> None:
+    confine(place)
+    child = place.launch(graph(place.root, 'one [shape=box, command="sleep 600"]; start -> one -> exit;'), gate="true")
+    wait_for("the agent works", lambda: place.identity("orchestrator-one").get("status") == "active")
+    assert place.command("stop", "r1").returncode == 0
+    place.finish(child)
+    (place.root / "bin").mkdir()
+    (place.root / "bin/git").symlink_to("/usr/bin/git")
+    done = place.command("launch", "--resume", "r1", PATH=str(place.root / "bin"))
+    assert done.returncode == 1
+    assert "agent command: no sandbox: bubblewrap is not installed" in done.stderr
+
+
+def test_pipeline_run_tells_its_sandbox_and_what_a_tool_missed(place: Place) -> None:
+    confine(place)
+    outside = place.root / "outside.txt"
+    outside.write_text("x")
+    (place.root / "tools.dot").write_text("digraph tools { start [shape=Mdiamond]; exit [shape=Msquare]; "
+                                          f'look [shape=parallelogram, tool_command="cat {outside}"]; '
+                                          "start -> look -> exit; }")
+    done = place.command("pipeline", "run", "tools.dot", "--workdir", place.repo)
+    assert done.returncode == 1
+    assert "sandbox: bubblewrap\n" in done.stderr
+    assert "add the path to read = [...] in [sandbox.tool] of config.toml" in done.stderr
+
+
+def test_a_gate_that_was_refused_a_host_says_so(place: Place) -> None:
+    confine(place, '[sandbox.gate]\nnetwork = "allow"\n')
+    gate = "python3 -c 'import urllib.request as u; u.urlopen(\"http://mirror.example/\")'"
+    child = place.launch(graph(place.root, 'one [shape=box, command="true"]; start -> one -> exit;'), gate=gate)
+    assert place.finish(child) == 1
+    assert "mirror.example:80 was refused: not among the allowed hosts" in (place.root / "out").read_text()

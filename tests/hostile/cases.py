@@ -38,11 +38,9 @@ class Group(StrEnum):
 class Gap(StrEnum):
     """What Landlock does not hold; `garrison.sandbox.landlock.GAPS` tells it to users."""
 
-    READ = "files that the user may read can be read"
     REPOSITORY = "the repository's git directory can be written"
     SHOWN = "processes outside and shared memory can be seen"
     SOCKETS = "servers behind Unix sockets can be reached"
-    DEVICES = "root may read devices"
     TRACE = "limits of processes outside can be changed"
 
 
@@ -454,13 +452,6 @@ _MACHINE = (
 )
 
 LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
-    Gap.READ: (
-        "reads ~/.ssh/id_ed25519", "reads ~/.aws/credentials", "reads ~/.netrc", "reads ~/.git-credentials",
-        "reads ~/.config/gh/hosts.yml", "reads ~/.claude/.credentials.json", "reads ~/.docker/config.json",
-        "reads ~/.gnupg/private-keys-v1.d/key", "reads ~/.bash_history", "reads ~/.local/share/keyrings/login.keyring",
-        "reads ~/projects/other/notes.txt", "reads a secret through a symbolic link in its tree", "reads /etc/shadow",
-        "reads ssh host keys and sudoers", "reads another program's temporary file", "reads a sibling's output",
-        "reads the web page's tokens", "walks through its parents' roots"),
     Gap.REPOSITORY: (
         "moves main with update-ref", "moves main by writing its file", "moves a branch in packed-refs",
         "moves a sibling's branch", "makes its branch a symbolic ref to another", "replaces a commit",
@@ -474,7 +465,6 @@ LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
     Gap.SOCKETS: (
         "connects to the docker socket", "connects to D-Bus", "connects to the ssh agent",
         "takes the ssh agent from its environment"),
-    Gap.DEVICES: ("opens a disk, the kernel's log or memory",),
 }
 """What Landlock does not hold: seen to succeed there."""
 _GAP_OF = {name: gap for gap, names in LANDLOCK_GAPS.items() for name in names}

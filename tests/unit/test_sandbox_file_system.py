@@ -10,12 +10,21 @@ import pytest
 
 from garrison.errors import Refused
 from garrison.sandbox import bubblewrap, landlock
-from garrison.sandbox.file_system import AGENT_HOME, FileSystemStep, Step, Surroundings, build, home_inside, is_within
+from garrison.sandbox.file_system import (
+    AGENT_HOME,
+    FileSystemStep,
+    Step,
+    Surroundings,
+    build,
+    home_inside,
+    is_within,
+    readable,
+)
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import FULLY_HELD, choose_mode
-from garrison.sandbox.summary import describe_modes, explain_missing_file, summarize_sandbox
+from garrison.sandbox.summary import describe_modes, explain_missing_file, missing_path_notes, summarize_sandbox
 
 HOME = Path("/home/ada")
 PLACE = Place(Role.AGENT, Rights(mode=Mode.BUBBLEWRAP), Path("/trees/node"), Path("/trees/.node.sandbox"))
@@ -179,15 +188,28 @@ def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> No
     rights = Rights(Mode.LANDLOCK, Network.NONE, write=(Path("/cache"),))
     place = Place(Role.AGENT, rights, PLACE.worktree, PLACE.private,
                   (Mount(Path("/x"), Path("/x"), writable=True), Mount(Path("/y"), Path("/y"))))
-    words = landlock.command_line(["true"], place)
+    words = landlock.command_line(["true"], place, [Path("/usr")])
     written = [words[at + 1] for at, word in enumerate(words) if word == "--write"]
     assert written[:4] == ["/trees/.node.sandbox", "/trees/node", "/cache", "/x"]
     assert "/y" not in words
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--read"] == ["/usr", "/proc"]
     assert words[words.index("--ports") + 1] == ""
-    assert "--ports" not in landlock.command_line(["true"], replace(place, rights=Rights(network=Network.OPEN)))
+    assert "--ports" not in landlock.command_line(["true"], replace(place, rights=Rights(network=Network.OPEN)), ())
     own = replace(PLACE, rights=Rights(network=Network.ALLOW), entry=("nsenter",), ports=(61280,))
-    assert "--ports" not in landlock.command_line(["true"], own), "a server of its own harms nobody"
-    assert landlock.command_line(["true"], replace(own, entry=())).count("61280") == 1
+    assert "--ports" not in landlock.command_line(["true"], own, ()), "a server of its own harms nobody"
+    assert landlock.command_line(["true"], replace(own, entry=()), ()).count("61280") == 1
+
+
+def test_landlock_may_read_what_bubblewrap_shows_and_nothing_that_it_hides() -> None:
+    machine = Paths(["/usr", "/etc", "/etc/ssl", "/etc/ssl/certs", "/etc/ssl/private", "/home/ada", "/home/ada/.ssh",
+                     "/home/ada/.nvm", "/tools"], ["/etc/shadow", "/etc/passwd"], {"/bin": "usr/bin"})
+    machine.own_entries = lambda folder: sorted(  # type: ignore[method-assign]
+        Path(name).name for name in (*machine.folders, *machine.files) if Path(name).parent == folder)
+    place = replace(PLACE, rights=Rights(Mode.LANDLOCK, read=(Path("/tools"),)),
+                    mounts=(Mount(Path("/repo/.git"), Path("/repo/.git")),))
+    assert [str(path) for path in readable(place, Surroundings(HOME, ()), machine)] == [
+        "/usr", "/etc/passwd", "/etc/ssl/certs", "/trees/.node.sandbox/tmp", "/trees/.node.sandbox/home",
+        "/home/ada/.nvm", "/tools", "/trees/node", "/repo/.git"]
 
 
 @pytest.mark.parametrize(("abi", "text"), [
@@ -226,8 +248,11 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
     assert describe_modes({"agent a": Mode.NONE, "agent b": Mode.BUBBLEWRAP, "the gate": Mode.BUBBLEWRAP}, BOTH) == (
         "sandbox: bubblewrap; agent a: none (it can do whatever you can)")
     assert describe_modes({"agent a": Mode.NONE}, None) == "sandbox: none (it can do whatever you can)"
-    assert describe_modes({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK).startswith(
-        "sandbox: landlock 4; not held: any file that this user may read can be read, ")
+    line = describe_modes({"agent a": Mode.LANDLOCK}, ONLY_LANDLOCK)
+    assert line.startswith("sandbox: landlock 4, which leaves gaps (`garrison doctor --sandbox` lists them); "
+                           "bubblewrap is not installed: install it with `")
+    assert len(line) < 200
+    assert "not installed" not in describe_modes({"agent a": Mode.LANDLOCK}, BOTH)
     shared = Machine("bwrap", "", False, False)
     assert "/proc is shared" in describe_modes({"agent a": Mode.BUBBLEWRAP}, shared)
 
@@ -243,3 +268,11 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
 def test_the_line_needs_no_look_at_the_machine_where_nothing_is_confined(tmp_path: Path) -> None:
     line = summarize_sandbox(tmp_path, {"command"}, {"GARRISON_SANDBOX": "none"})
     assert line == "sandbox: none (it can do whatever you can)"
+
+
+def test_a_path_that_does_not_exist_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[sandbox]\nmode = "auto"\nread = ["/usr", "/misspelt"]\n'
+                                          '[sandbox.tool]\nmode = "none"\nwrite = ["/ignored"]\n')
+    assert list(missing_path_notes(tmp_path, {"a"}, {})) == [
+        "read = [...] of agent a, set-up, acceptance, the gate names /misspelt, which does not exist: it is missing in "
+        "the sandbox; create it, or correct config.toml"]

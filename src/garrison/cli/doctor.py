@@ -16,6 +16,7 @@ from garrison.doctor.confinement import prove
 from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine
 from garrison.doctor.findings import Finding
 from garrison.processes.runtime import Runtime
+from garrison.sandbox.landlock import gaps
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import describe_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -62,6 +63,9 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
     else:
         print_table(("ESCAPE", "RESULT"), [(escape.text, verdict) for escape, verdict in proof.verdicts])
         print_message(describe_mode(proof.mode, machine()))
+        if proof.mode is Mode.LANDLOCK:
+            for gap in gaps(machine().landlock):
+                print_message(f"not held: {gap}")
     if proof.escaped:
         print_message(f"{len(proof.escaped)} escapes succeeded that the mode {proof.mode} promises to refuse")
     return 1 if proof.escaped or proof.mode is Mode.NONE else 0

@@ -123,6 +123,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
             raise UsageError("--resume RUN takes no PIPELINE and no --target-dir: the run keeps its own")
         resumed = preflight.check_resume(runtime, resume, accept_rewritten_target=accept_rewritten_target,
                                          retry_failed=retry_failed)
+        if resumed.sandbox:
+            print_message(resumed.sandbox)
         if not original_graph:
             preflight.check_graph_unchanged(runtime, resumed)
         _print_foreign_entries(runtime, resumed)

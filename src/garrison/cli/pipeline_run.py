@@ -102,6 +102,8 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
                  "labels": prepared} if simulate else {}
     workers = _workers(graph, state, agent or "command", simulated, prepared, auto_approve=auto_approve,
                        as_json=as_json)
+    if not simulate:
+        _print_sandbox(graph, state, agent or "command", quiet=quiet)
     result = _run_interruptibly(directory, run_async(
         file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
         on_event=None if quiet or as_json else _print_event, stay=stay, tree=workdir, **workers,
@@ -136,6 +138,8 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     _check_gates(graph, prepared)
     workers = _workers(graph, find_home(home), agent or start.agent or "command", start.simulated,
                        {**start.simulated.get("labels", {}), **prepared}, auto_approve=auto_approve, as_json=as_json)
+    if not start.simulated:
+        _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet)
     result = _run_interruptibly(folder.root, run_async(
         text, run_dir=folder.root, max_steps=max_steps, resume=True, again=retry_failed, changed_graph=changed_graph,
         on_event=None if quiet or as_json else _print_event, stay=stay, own_loop=True, **workers))
@@ -229,6 +233,24 @@ def _workers(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], an
         workers["agent"] = HomeAgent(agent, home)
         workers["agent"].check(graph)
     return workers
+
+
+def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None:
+    """Print which sandbox holds the graph's agents and tools; Refused if it cannot be held."""
+    from garrison.cli.pipeline_agent import agent_of
+    from garrison.sandbox.place import Role
+    from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
+
+    has_more = bool(graph.nodes_of("subgraph", "stack.manager_loop"))  # whose nodes are not known here
+    agents = {agent_of(node.attrs, agent) for node in graph.nodes_of("codergen")} | ({agent} if has_more else set())
+    roles = [Role.TOOL] if has_more or graph.nodes_of("tool") else []
+    if not (agents or roles):
+        return
+    line = summarize_sandbox(home, agents, os.environ, roles)
+    if not quiet:
+        print_message(line)
+        for note in missing_path_notes(home, agents, os.environ, roles):
+            print_message(f"note: {note}")
 
 
 def _check_gates(graph: Graph, answers: dict[str, str]) -> None:

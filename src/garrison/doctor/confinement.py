@@ -1,4 +1,4 @@
-"""Proof of the sandbox on this machine: try each escape inside a real one, as an agent would."""
+"""Sandbox of this machine: which one holds, and the proof, which tries each escape inside it, as an agent would."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from garrison.errors import GarrisonError
+from garrison.config import read_config
+from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.errors import GarrisonError, Refused
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import processes
 
 ATTEMPTS = Path(escape_attempts.__file__)
@@ -87,6 +90,21 @@ def _pipe(stack: ExitStack) -> int:
     stack.callback(os.close, theirs)
     stack.callback(os.close, ours)
     return theirs
+
+
+def examine_sandbox(scope: Scope) -> Iterator[Finding]:
+    """Find which sandbox holds for what this home configures, and why it is not a better one."""
+    runtime = scope.runtime
+    profiles = read_config(runtime.home).tables.get("agents", {})
+    agents = list(profiles) if isinstance(profiles, dict) else []
+    try:
+        line = summarize_sandbox(runtime.home, agents or ["command"], runtime.environ)
+    except Refused as error:
+        yield Finding("sandbox", Severity.ERROR, str(error))
+        return
+    yield Finding("sandbox", Severity.NOTE, line.removeprefix("sandbox: "))
+    for note in missing_path_notes(runtime.home, agents, runtime.environ):
+        yield Finding("sandbox", Severity.NOTE, note)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.doctor import files, machine, processes, repositories, worktrees
+from garrison.doctor import confinement, files, machine, processes, repositories, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
     CloseSession,
@@ -63,6 +63,7 @@ CHECKS = (
     Check("inotify", machine.examine_machine),
     Check("user manager", machine.examine_machine),
     Check("pidfd", machine.examine_machine),
+    Check("sandbox", confinement.examine_sandbox),
 )
 """Every check with its fixes, in the order in which findings are printed and fixed."""
 

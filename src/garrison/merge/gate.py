@@ -35,6 +35,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.refused_hosts import refused_in_attempt
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
@@ -297,12 +298,17 @@ class GateRun:
         tail = read_tail(log, TAIL_LINES)
         rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=self.environment)
         hint += explain_missing_file(rights, f"sandbox.{stage}", code, tail)
+        hint += self._describe_refused_hosts() if code else ""
         result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
         restored = self._describe_restored()
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, restored])), tail, log)
+
+    def _describe_refused_hosts(self) -> str:
+        """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
+        return "".join(f"; {host.describe()}" for host in refused_in_attempt(self.folder)[:MAX_NAMED])
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
         """Return whether the run says nothing about the tree: it vanished, a signal ended it, or it had no room."""

@@ -37,10 +37,10 @@ from garrison.processes.run_status import read_run_state
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import INTEGRATION, check_name, check_run, launcher_key, quote, to_name
-from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch
+from garrison.records.names import INTEGRATION, Key, check_name, check_run, launcher_key, quote, to_name
+from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.sandbox.place import MODE_VARIABLE
-from garrison.sandbox.summary import summarize_sandbox
+from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
@@ -148,6 +148,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     for line in describe_limits(((name, task.agent or request.agent, task.attrs) for name, task in plan.tasks.items()
                                  if task.command is None), runtime.home):
         report(line)
+    for note in missing_path_notes(runtime.home, agents, runtime.environ):
+        report(f"note: {note}")
     launch = _with_gate(runtime, launch, git, request, plan, report)
     return PreparedLaunch(launch, text, plan)
 
@@ -397,7 +399,25 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     if unset := unset_variables(runtime, launch.env):
         log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and its "
                  "gate continue without them, unless you stop it, export them and resume again")
-    return launch
+    return _with_sandbox(runtime, launch)
+
+
+def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
+    """Return the launch with the sandbox that its processes have from now on, and record that; Refused if this machine
+    cannot hold it.
+
+    A guardian that lives goes on with what it was started with.
+    """
+    guardian = runtime.store.read(Identity, Key("guardian", launch.pipeline_id, launch.run_id))
+    if guardian is not None and runtime.observer.judge(guardian).living:
+        return launch
+    environ = runtime.environment(launch, {})
+    agents = used_agents(read_plan(runtime.files(launch.run_id), launch), launch.agent)
+    line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
+    changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
+    if changed != launch:
+        run_records.save(runtime.files(launch.run_id).sandbox, RunSandbox(changed.sandbox, changed.sandbox_mode))
+    return changed
 
 
 def _last_of_branch(runtime: Runtime, launch: Launch) -> str:

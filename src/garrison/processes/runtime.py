@@ -59,7 +59,7 @@ class Runtime:
     def launch(self, run: str) -> Launch:
         """Return what a run was launched with; NotFound if there is no such run, RecordCorrupt if it has lost that."""
         files = self.files(run)
-        launch = run_records.load(Launch, files.launch)
+        launch = run_records.load_launch(files)
         if launch is None and files.journal.exists():
             raise RecordCorrupt(files.launch, "it is gone, though the run has begun")
         if launch is None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import NewerSchema, RecordCorrupt
@@ -89,6 +90,15 @@ class Launch:
     def onto(self) -> str:
         """Return the branch that nodes begin at and land on: `base`, or the run's own."""
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
+
+
+@dataclass(frozen=True)
+class RunSandbox:
+    """Sandbox of a run since it was last resumed, where that is not the one it was launched with."""
+
+    sandbox: str
+    """As in `Launch`."""
+    sandbox_mode: str
 
 
 LOST = "lost"
@@ -221,6 +231,11 @@ class RunFiles:
         return self.root / "launch.json"
 
     @property
+    def sandbox(self) -> Path:
+        """Return the path of the record of the sandbox since a resume."""
+        return self.root / "sandbox.json"
+
+    @property
     def graph(self) -> Path:
         """Return the path of the pipeline's text as the run keeps it."""
         return self.root / "graph.dot"
@@ -277,6 +292,17 @@ def save(path: Path, value: Any) -> None:
     """Write a run's record durably."""
     atomic.make_directory(path.parent)
     atomic.write(path, record.encode(value))
+
+
+def load_launch(files: RunFiles) -> Launch | None:
+    """Read what a run was launched with, and the sandbox that it has since it was resumed; None if absent."""
+    launch = load(Launch, files.launch)
+    resumed = None
+    with suppress(RecordCorrupt):  # a damaged one shall not stop the run, which knows its first sandbox
+        resumed = load(RunSandbox, files.sandbox)
+    if launch is None or resumed is None:
+        return launch
+    return replace(launch, sandbox=resumed.sandbox, sandbox_mode=resumed.sandbox_mode)
 
 
 def load(kind: type[T], path: Path) -> T | None:

@@ -222,7 +222,8 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
         collect(view)
         view.remove()
         written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]
-        return tuple(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree)))
+        return (Mount(git.common, git.common),
+                *(Mount(path, path, writable=True) for path in (*written, find_git_dir(git, worktree))))
     return enter(view, owner, push=rights.push) if role is Role.AGENT else view.prepare()
 
 

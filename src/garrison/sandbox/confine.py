@@ -50,7 +50,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.private / "home"), "TMPDIR": str(place.private / "tmp")}
-        return Confined((*place.entry, *landlock.command_line(argv, place)), _environment(env, own), mode)
+        readable = file_system.readable(place, around, RealPaths())
+        return Confined((*place.entry, *landlock.command_line(argv, place, readable)), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
     _clear_mount_points(steps)
     makes_network = place.rights.network is not Network.OPEN and not place.entry

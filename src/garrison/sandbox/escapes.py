@@ -38,14 +38,14 @@ class Escape:
 SEE_PROCESS = "see_process"
 ESCAPES = (
     Escape("write_sibling", "write into another worktree"),
-    Escape("read_sibling", "read another worktree", _ONLY_BUBBLEWRAP),
+    Escape("read_sibling", "read another worktree"),
     Escape("write_home", "write into garrison's home"),
-    Escape("read_home", "read garrison's home", _ONLY_BUBBLEWRAP),
+    Escape("read_home", "read garrison's home"),
     Escape("write_user", "write into the user's home"),
-    Escape("read_user", "read the user's home", _ONLY_BUBBLEWRAP),
+    Escape("read_user", "read the user's home"),
     Escape("link_out", "write through a symbolic link that leads out"),
     Escape("write_system", "write into a system folder"),
-    Escape("read_shadow", "read the passwords' file", _ONLY_BUBBLEWRAP),
+    Escape("read_shadow", "read the passwords' file"),
     Escape(SEE_PROCESS, "see a process outside", _ONLY_BUBBLEWRAP),
     Escape("signal_process", "signal a process outside"),
     Escape("read_environment", "read the environment of a process outside", _ONLY_BUBBLEWRAP),
@@ -60,7 +60,7 @@ ESCAPES = (
     Escape("new_privileges", "gain privileges by a setuid program"),
     Escape("kernel_setting", "change a setting of the kernel"),
     Escape("cgroup", "move into another control group"),
-    Escape("device", "open a disk or the kernel's memory", _ONLY_BUBBLEWRAP),
+    Escape("device", "open a disk or the kernel's memory"),
     Escape("terminal", "type into a terminal (TIOCSTI)"),
     Escape("daemon", "leave a process running", _ONLY_BUBBLEWRAP),
 )

@@ -128,6 +128,32 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     return steps
 
 
+def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[Path]:
+    """Return what may be read where nothing can be mounted: all that `build` shows, but what it hides therein.
+
+    A folder in which something is hidden is given by what else is in it, and cannot be listed.
+    """
+    steps = build(place, around, machine)
+    found: list[Path] = []
+    for number, step in enumerate(steps):
+        if step.step in (Step.READ, Step.WRITE):
+            hidden = [later.target for later in steps[number + 1:] if later.step in _HIDING]
+            found += _without(Path(step.source), hidden, machine)
+    return list(dict.fromkeys(found))
+
+
+_HIDING = (Step.EMPTY, Step.HIDE_FOLDER, Step.HIDE_FILE)
+
+
+def _without(path: Path, hidden: Iterable[Path], machine: MachinePaths) -> Iterator[Path]:
+    within = [each for each in hidden if is_within(each, path)]
+    if not within:
+        yield path
+    elif path not in within:
+        for name in machine.own_entries(path):
+            yield from _without(path / name, within, machine)
+
+
 def is_within(path: Path, folder: Path) -> bool:
     """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
     return path == folder or str(path).startswith(f"{folder}/" if folder.name else "/")

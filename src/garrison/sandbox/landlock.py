@@ -1,4 +1,4 @@
-"""Landlock: the fallback that needs no namespaces. It restricts writes, ports and signals, and hides nothing.
+"""Landlock: the fallback that needs no namespaces. It restricts reads, writes, ports and signals, and hides no names.
 
 What it does not hold is data, so that launch, status and doctor can tell it.
 """
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from garrison.sandbox.place import Place
 
 LAUNCHER = Path(__file__).with_name("landlock_launcher.py")
+KERNEL = Path("/proc")
+"""What programs read of the kernel, besides the parts of /sys that are shown by bubblewrap, too."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
            "/dev/shm")
 """Devices that stay writable."""
 GAPS = (
-    "any file that this user may read can be read, credentials and other worktrees too",
+    "names, sizes and times of all files can be seen, not what is in them",
     "processes outside, their command lines and the machine's shared memory can be seen",
     "objects and branches of the repository can be written and removed, those of other nodes too",
     "programs that an agent leaves running are only found by their marks",
-    "root may read devices, and anybody may make user namespaces",
+    "servers behind Unix sockets can be reached, and user namespaces made",
 )
 """What Landlock does not hold, whatever its ABI."""
 _GAPS_OF_ABI = {
@@ -44,11 +46,17 @@ def gaps(abi: int) -> list[str]:
             *([UDP_GAP] if abi >= PORTS_ABI else [])]
 
 
-def command_line(argv: Iterable[str], place: Place) -> list[str]:
-    """Return the command line that runs `argv` in a place."""
+def command_line(argv: Iterable[str], place: Place, readable: Iterable[Path]) -> list[str]:
+    """Return the command line that runs `argv` in a place.
+
+    Args:
+        readable: what bubblewrap would show of the file system (`file_system.readable`).
+    """
     writable = [place.private, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
                 *(mount.source for mount in place.mounts if mount.writable)]
-    words = [sys.executable, "-I", "-S", str(LAUNCHER), *(word for path in writable for word in ("--write", str(path)))]
+    words = [sys.executable, "-I", "-S", str(LAUNCHER)]
+    words += [word for path in (*readable, KERNEL) for word in ("--read", str(path))]
+    words += [word for path in writable for word in ("--write", str(path))]
     words += [word for path in DEVICES for word in ("--write", path)]
     # In a namespace of its own all ports are its own, and Landlock keeps it from the namespaces of other processes.
     if place.rights.network is not Network.OPEN and not place.entry:

@@ -20,7 +20,6 @@ from garrison.config import homes_list
 from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
-from garrison.sandbox.landlock import gaps
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode
 from garrison.system import landlock, processes
@@ -75,7 +74,8 @@ def describe_mode(mode: Mode, able: Machine | None) -> str:
     if mode is Mode.NONE or able is None:
         return "sandbox: none (it can do whatever you can)"
     if mode is Mode.LANDLOCK:
-        return f"sandbox: landlock {able.landlock}; not held: {'; '.join(gaps(able.landlock))}"
+        why = f"; {able.refusal}: {remedy(able)}" if able.refusal else ""
+        return f"sandbox: landlock {able.landlock}, which leaves gaps (`garrison doctor --sandbox` lists them){why}"
     return FULLY_HELD + ("" if able.has_own_proc else "; not held: the names and command lines of processes "
                                                                  "outside can be seen (/proc is shared)")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
@@ -18,16 +19,41 @@ if TYPE_CHECKING:
 
 MISSING = "No such file or directory"
 NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the gate", Role.TOOL: "tools"}
+_LISTS = ("read", "write", "hide")
 
 
-def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str]) -> str:
-    """Return in one line which modes hold for these agents and for gates, and what is not held; Refused if one of them
-    cannot be held on this machine."""
-    wanted = {**{f"agent {agent}": read_rights(home, Role.AGENT, agent, environ).mode for agent in sorted(agents)},
-              **{name: read_rights(home, role, "", environ).mode for role, name in NAMES.items()}}
+def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+                      roles: Iterable[Role] = NAMES) -> str:
+    """Return in one line which modes hold for these agents and roles, and that something is not held; Refused if one of
+    them cannot be held on this machine."""
+    wanted = {who: rights.mode for who, rights in _rights(home, agents, environ, roles)}
     able = None if set(wanted.values()) == {Mode.NONE} else machine()
     held = {who: mode if able is None else _choose(who, mode, able) for who, mode in wanted.items()}
     return describe_modes(held, able)
+
+
+def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+                       roles: Iterable[Role] = NAMES) -> Iterator[str]:
+    """Yield a line for each path that the rights of these agents and roles name and that does not exist."""
+    missing: dict[tuple[str, Path], list[str]] = {}
+    for who, rights in _rights(home, agents, environ, roles):
+        for key, paths in zip(_LISTS, (rights.read, rights.write, rights.hide), strict=True):
+            for path in paths if rights.mode is not Mode.NONE else ():
+                if not os.path.lexists(path):
+                    missing.setdefault((key, path), []).append(who)
+    for (key, path), users in missing.items():
+        yield (f"{key} = [...] of {', '.join(users)} names {path}, which does not exist: "
+               + ("what would be hidden is misspelt or not there yet" if key == "hide" else
+                  "it is missing in the sandbox; create it, or correct config.toml"))
+
+
+def _rights(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+            roles: Iterable[Role]) -> Iterator[tuple[str, Rights]]:
+    """Yield who has which rights."""
+    for agent in sorted(agents):
+        yield f"agent {agent}", read_rights(home, Role.AGENT, agent, environ)
+    for role in roles:
+        yield NAMES[role], read_rights(home, role, "", environ)
 
 
 def explain_missing_file(rights: Rights, table: str, code: int, tail: str) -> str:

@@ -1,7 +1,7 @@
 """Landlock: restrict this thread and all that it starts later, without privilege and for good (Linux 5.13 and later).
 
-The kernel's ABI number says what it can restrict: 1 writes, 2 moves between folders, 3 truncation, 4 TCP ports, 5
-device ioctls, 6 signals and abstract sockets.
+The kernel's ABI number says what it can restrict: 1 reads and writes, 2 moves between folders, 3 truncation, 4 TCP
+ports, 5 device ioctls, 6 signals and abstract sockets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _ONLY_VERSION, _PATH_BENEATH, _NET_PORT, _NO_NEW_PRIVILEGES = 1, 1, 2, 38
 _DROP_FROM_BOUNDING_SET = 24
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPES = 3  # abstract Unix sockets, signals
-_WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
-_OF_FILES = _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE, _IOCTL_DEVICE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_READS = _EXECUTE | _READ_FILE | _READ_FOLDER
+_OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
 """Rights that a rule may grant on a file; the others are on folders."""
 _WRITES = {1: _WRITE_FILE | 0x1FF0, 2: 1 << 13, 3: _TRUNCATE, 5: _IOCTL_DEVICE}
-"""ABI → rights to write, make and remove files that it adds. Reading and executing stay unrestricted."""
+"""ABI → rights to write, make and remove files that it adds."""
 
 
 def abi() -> int:
@@ -38,26 +39,31 @@ def ephemeral_ports() -> range:
     return range(int(first), int(last) + 1)
 
 
-def restrict(*, writable: Iterable[str | Path] | None = None, connect: Iterable[int] | None = None,
-             bind: Collection[int] | None = None, scoped: bool = False) -> None:
+def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable[str | Path] | None = None,
+             connect: Iterable[int] | None = None, bind: Collection[int] | None = None, scoped: bool = False) -> None:
     """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
 
     Args:
-        writable: files and folders that stay writable; missing ones are ignored. None: no restriction.
+        readable: files and folders that stay readable and executable, besides those that stay writable; missing ones
+            are ignored. None: no restriction. Names, sizes and links can be seen everywhere.
+        writable: files and folders that stay writable, in the same way.
         connect: TCP ports that may be connected to; None: all.
         bind: TCP ports that may be listened on; None: all.
         scoped: no signals to, and no abstract sockets of, processes outside.
     """
     version = abi()
     writes = sum(bits for since, bits in _WRITES.items() if since <= version) if writable is not None else 0
+    reads = _READS if readable is not None else 0
     ports = 0 if version < PORTS_ABI else _given(connect, _CONNECT_TCP) | _given(bind, _BIND_TCP)
     scopes = _SCOPES if scoped and version >= SCOPES_ABI else 0
-    body = (ctypes.c_uint64 * 3)(writes, ports, scopes)
+    body = (ctypes.c_uint64 * 3)(reads | writes, ports, scopes)
     size = 24 if version >= SCOPES_ABI else 16 if version >= PORTS_ABI else 8
     rules = _call_checked(_CREATE, body, size, 0)
     try:
+        for path in (readable or ()) if reads else ():
+            _allow(rules, path, reads)
         for path in writable or ():
-            _allow_writes(rules, path, writes)
+            _allow(rules, path, reads | writes)
         for right, allowed in ((_CONNECT_TCP, connect), (_BIND_TCP, bind)) if ports else ():
             for port in allowed or ():
                 _call_checked(_ADD, rules, _NET_PORT, (ctypes.c_uint64 * 2)(right, port), 0)
@@ -86,7 +92,7 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-def _allow_writes(rules: int, path: str | Path, rights: int) -> None:
+def _allow(rules: int, path: str | Path, rights: int) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

@@ -34,7 +34,7 @@ from garrison.records.events import ForeignMove, Warned
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
-from garrison.records.run import LAND_NODE, Launch, RunFiles
+from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
 from garrison.system.shortage import find_shortage
 from garrison.views.event_log import EventLog
@@ -222,6 +222,7 @@ class RunReader:
         files = RunFiles(self.home, run)
         saved = records.load(files.launch, lambda: run_records.load(Launch, files.launch))
         launch = saved or Launch(run, "", "", "", "", "")
+        resumed = records.load(files.sandbox, lambda: run_records.load(RunSandbox, files.sandbox))
         followed = self._follow(launch)
         followed.refresh(guardian_only=not details and not launch.adhoc)
         model = followed.model
@@ -253,7 +254,7 @@ class RunReader:
             hint=_hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status),
             processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
-            sandbox=launch.sandbox,
+            sandbox=(resumed or launch).sandbox,
             details=self._details(nodes, launch) if details else None, problems=records.problems)
 
     def _follow(self, launch: Launch) -> _FollowedRun:

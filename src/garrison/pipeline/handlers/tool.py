@@ -28,6 +28,8 @@ from garrison.sandbox.checkout import checkout_network, checkout_place, private_
 from garrison.sandbox.confine import confine
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
+from garrison.sandbox.rights import read_rights
+from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes
 from garrison.system.exit_info import describe_exit
@@ -189,7 +191,10 @@ def _outcome(call: Call, result: JobResult, folder: Path) -> Outcome:
         last = read_tail(folder / "stderr.log", 3) or read_tail(folder / "output.log", 3)
         how = describe_exit(result.exit_code) or f"exit {result.exit_code}"
         kind = DETERMINISTIC if result.exit_code in _NO_COMMAND else "exit"
-        outcome = Outcome(FAIL, failure_reason=f"{how}: {last}" if last else how, failure_class=kind)
+        home = find_home(environ=call.run.environ)
+        hint = explain_missing_file(read_rights(home, Role.TOOL, environ=call.run.environ), "sandbox.tool",
+                                    result.exit_code, last)
+        outcome = Outcome(FAIL, failure_reason=(f"{how}: {last}" if last else how) + hint, failure_class=kind)
     else:
         outcome = Outcome(SUCCESS, notes=output[-200:])
     if reported is not None:

@@ -38,6 +38,8 @@ from garrison.records.signals import InputResponse, NeedsInput, Signal, find_obj
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
+from garrison.sandbox.rights import read_rights
+from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.death_classes import MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper, shortage, untrusted
@@ -418,6 +420,9 @@ class Orchestrator:
 
     def _write_result(self, outcome: Outcome) -> None:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, outcome.exit_code)
+        if outcome.exit_code:
+            rights = read_rights(self.runtime.home, Role.AGENT, self.task.agent, self.runtime.environ)
+            hint += explain_missing_file(rights, "sandbox", outcome.exit_code, read_tail(self.assignment.output, 12))
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),

@@ -24,6 +24,8 @@ from garrison.processes.worktree import remove_validator_worktree, validator_wor
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Role
+from garrison.sandbox.rights import read_rights
+from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import disk_space, shortage
 from garrison.system.environment import explain_missing_command
@@ -179,7 +181,10 @@ class RunnerJobs:
     def _describe_failure(self, name: str, result: JobResult) -> str:
         what = self._describe(name)
         hint = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
-        return describe_failure(what, result.exit_code, read_tail(self._log(name), 12) + hint,
+        tail, role = read_tail(self._log(name), 12), _ROLES[name]
+        rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
+        hint += explain_missing_file(rights, f"sandbox.{role}", result.exit_code, tail)
+        return describe_failure(what, result.exit_code, tail + hint,
                                 seconds=result.seconds if result.timed_out else None)
 
     def _log(self, name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -63,10 +64,10 @@ def user(tmp_path: Path) -> NetworkUser:
 
 
 @contextlib.contextmanager
-def prepared(user: NetworkUser, api: Web, mode: Mode = Mode.BUBBLEWRAP, rights: Rights = ALLOW,
-             ) -> Iterator[tuple[NetworkPlace, dict[str, str]]]:
+def prepared(user: NetworkUser, api: Web, mode: Mode = Mode.BUBBLEWRAP, rights: Rights = ALLOW, *,
+             is_lazy: bool = False) -> Iterator[tuple[NetworkPlace, dict[str, str]]]:
     env = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": api.url}
-    place = network.prepare(rights, mode, env, user)
+    place = network.prepare(rights, mode, env, user, is_lazy=is_lazy)
     try:
         yield place, place.apply(env)
     finally:
@@ -162,7 +163,7 @@ from garrison.sandbox import network
 from garrison.sandbox.place import Mode, Network, Rights
 env = {{"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
 user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
-place = network.prepare(Rights(network=Network.ALLOW), Mode.BUBBLEWRAP, env, user)
+place = network.prepare(Rights(network=Network.ALLOW), Mode.BUBBLEWRAP, env, user, is_lazy=False)
 assert any("--user" in word for word in place.entry), place.entry
 print(subprocess.run([*place.entry, sys.executable, "-c", {CALL!r}], env=place.apply(env), text=True))
 place.close()
@@ -205,6 +206,20 @@ def test_a_request_that_finds_no_proxy_waits_for_the_next(api: Web, user: Networ
             assert child.wait(20) == 0
 
 
+@needs_namespaces
+def test_it_is_started_by_the_first_connection(api: Web, user: NetworkUser) -> None:
+    with prepared(user, api, is_lazy=True) as (place, env):
+        assert not place.keep()
+        assert (place.process, list(user.run_folder.glob("proxy.*"))) == (None, [])
+        assert place.unserved is not None
+        with subprocess.Popen([*place.entry, sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) as child:
+            assert select.select([place.unserved], [], [], 20)[0]
+            assert place.keep()
+            assert child.wait(20) == 0
+        assert is_running(place.process)
+        assert place.unserved is None
+
+
 def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
     with prepared(user, api, Mode.NONE) as (place, _):
         process = place.process
@@ -226,7 +241,7 @@ from garrison.sandbox.place import Mode, Network, Rights
 from garrison.system.processes import ProcessId
 user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
 env = {{"ANTHROPIC_API_KEY": "sk-real", "ANTHROPIC_BASE_URL": "{api.url}"}}
-place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, env, user)
+place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, env, user, is_lazy=False)
 place.serve_until_end_of(ProcessId({found.pid}, {found.ticks}))
 print(json.dumps([place.process.pid, place.process.ticks, place.apply(env)]), flush=True)
 os._exit(9)
@@ -246,7 +261,7 @@ from pathlib import Path
 from garrison.sandbox import network
 from garrison.sandbox.place import Mode, Network, Rights
 user = network.NetworkUser(Path("{user.home}"), "r1", "a", 1, Path("{user.folder}"))
-place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, {{}}, user)
+place = network.prepare(Rights(network=Network.ALLOW), Mode.NONE, {{}}, user, is_lazy=False)
 print(place.process.pid, place.process.ticks, flush=True)
 time.sleep(100)
 """
@@ -279,7 +294,7 @@ def test_a_proxy_that_cannot_start_is_refused_in_one_line(
     assert START_DEADLINE > 5
     (user.run_folder / "proxy.lock").mkdir()
     with pytest.raises(Refused, match="the proxy of run r1 does not start"):
-        network.prepare(ALLOW, Mode.NONE, {}, user)
+        network.prepare(ALLOW, Mode.NONE, {}, user, is_lazy=False)
 
 
 def test_nothing_is_started_where_nothing_is_needed(user: NetworkUser) -> None:

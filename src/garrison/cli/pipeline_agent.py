@@ -148,7 +148,7 @@ async def _wait(work: Work, call: Call | None = None, network: NetworkPlace | No
             await asyncio.sleep(min(limit, 0.05))
             continue
         try:
-            await wait_readable(descriptor, limit)
+            await wait_readable(limit, descriptor, None if network is None else network.unserved)
         finally:
             os.close(descriptor)
     return outcome

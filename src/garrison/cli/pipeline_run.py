@@ -103,7 +103,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
     workers = _workers(graph, state, agent or "command", simulated, prepared, auto_approve=auto_approve,
                        as_json=as_json)
     if not simulate:
-        _print_sandbox(graph, state, agent or "command", quiet=quiet)
+        _print_sandbox(graph, state, agent or "command", quiet=quiet or as_json)
     result = _run_interruptibly(directory, run_async(
         file, initial=parse_context(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
         on_event=None if quiet or as_json else _print_event, stay=stay, tree=workdir, **workers,
@@ -139,7 +139,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     workers = _workers(graph, find_home(home), agent or start.agent or "command", start.simulated,
                        {**start.simulated.get("labels", {}), **prepared}, auto_approve=auto_approve, as_json=as_json)
     if not start.simulated:
-        _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet)
+        _print_sandbox(graph, find_home(home), agent or start.agent or "command", quiet=quiet or as_json)
     result = _run_interruptibly(folder.root, run_async(
         text, run_dir=folder.root, max_steps=max_steps, resume=True, again=retry_failed, changed_graph=changed_graph,
         on_event=None if quiet or as_json else _print_event, stay=stay, own_loop=True, **workers))

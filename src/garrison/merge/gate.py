@@ -193,7 +193,7 @@ class GateRun:
         mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
-        return network.prepare(rights, mode, env, user)
+        return network.prepare(rights, mode, env, user, is_lazy=False)  # a gate outlives its processor
 
     def _place(self, stage: str, command: str, env: Mapping[str, str]) -> Place | None:
         """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that

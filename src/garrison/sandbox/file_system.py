@@ -129,10 +129,7 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
 
 
 def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[Path]:
-    """Return what may be read where nothing can be mounted: all that `build` shows, but what it hides therein.
-
-    A folder in which something is hidden is given by what else is in it, and cannot be listed.
-    """
+    """Return what may be read where nothing can be mounted: all that `build` shows, but what it hides therein."""
     steps = build(place, around, machine)
     found: list[Path] = []
     for number, step in enumerate(steps):

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
 from garrison.records.costs import NO_LIMITS, Limits
@@ -25,7 +26,10 @@ from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
 from garrison.sandbox.proxy.client import ProxyClient
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
-from garrison.system.processes import ProcessId
+
+if TYPE_CHECKING:
+    from garrison.system.event_loop import EventLoop
+    from garrison.system.processes import ProcessId
 
 FOLDER = "network"
 """Folder of an attempt for the proxy's records."""
@@ -92,11 +96,27 @@ class NetworkPlace:
 
     @property
     def process(self) -> ProcessId | None:
-        """Return the proxy process, whose end should wake the loop."""
+        """Return the proxy process; None before it is started."""
         return self.client.proxy if self.client is not None else None
 
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake at the proxy's end; without one, at a connection that waits for it."""
+        if self.client is None:
+            return
+        if self.client.awaits_connection:
+            event_loop.watch_descriptor(self.client.listener.fileno())
+            return
+        event_loop.forget_descriptor(self.client.listener.fileno())  # the proxy's connections are no business of ours
+        if self.process is not None:
+            event_loop.watch_process(self.process.pid, self.process.ticks)
+
+    @property
+    def unserved(self) -> int | None:
+        """Return the descriptor on which a connection shows that waits for a proxy; None if none should wake us."""
+        return self.client.listener.fileno() if self.client is not None and self.client.awaits_connection else None
+
     def keep(self) -> bool:
-        """Have the proxy replaced if it has died; return whether that was needed."""
+        """Have a proxy serve a connection that waits; return whether that was needed."""
         return self.client is not None and self.client.keep()
 
     def serve_until_end_of(self, process: ProcessId) -> None:
@@ -121,12 +141,15 @@ def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str]) -> bool:
     return rights.network is Network.OPEN and mode is not Mode.NONE and bool(find_keys(env))
 
 
-def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUser) -> NetworkPlace:
+def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUser, *,
+            is_lazy: bool = True) -> NetworkPlace:
     """Prepare the network of one confined tree; Refused or UsageError with one line if that is impossible.
 
     Args:
         mode: what holds the tree: bubblewrap, Landlock or none.
         env: the variables that the tree would have without a sandbox.
+        is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
+            once.
     """
     if not needs_proxy(rights, mode, env):
         if rights.network is not Network.NONE or mode is Mode.NONE:
@@ -150,6 +173,8 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     place = NetworkPlace(environment_of(given, env, port), withheld_of(env),
                          namespace.entry() if namespace is not None else (),
                          ProxyClient(user.home, user.run_folder, given, listener), namespace)
+    if is_lazy:
+        return place
     try:
         assert place.client is not None
         place.client.connect()

@@ -136,9 +136,9 @@ class EventLoop:
 
     def watch_descriptor(self, descriptor: int) -> None:
         """Wake while a descriptor of the caller's is readable. Idempotent; forget it before it is closed."""
-        if descriptor not in self._descriptors:
+        with suppress(FileExistsError):  # not asked first: the number may be another file's by now
             self._epoll.register(descriptor, select.EPOLLIN)
-            self._descriptors.add(descriptor)
+        self._descriptors.add(descriptor)
 
     def forget_descriptor(self, descriptor: int) -> None:
         """Stop watching that descriptor, if it is watched."""

@@ -150,22 +150,24 @@ async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> JobResult |
             hung = f"it hung and was ended: {hang.why}"
             job.kill(now)
         wake = min(now + 1.0, watch.due, *([] if job.wake_at is None else [job.wake_at]))
-        await wait_readable(job.pidfd, max(0.01, wake - now))
+        await wait_readable(max(0.01, wake - now), job.pidfd, network.unserved)
     return hung or result
 
 
-async def wait_readable(descriptor: int, limit: float) -> None:
-    """Wait until the process of a pidfd has ended, at most `limit` seconds."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    copy = os.dup(descriptor)
-    loop.add_reader(copy, ended.set)
+async def wait_readable(limit: float, *descriptors: int | None) -> None:
+    """Wait until one of these descriptors is readable, as a pidfd is at its process's end, at most `limit` seconds."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    copies = [os.dup(descriptor) for descriptor in descriptors if descriptor is not None]
+    for copy in copies:
+        loop.add_reader(copy, ready.set)
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await ended.wait()
+                await ready.wait()
     finally:
-        loop.remove_reader(copy)
-        os.close(copy)
+        for copy in copies:
+            loop.remove_reader(copy)
+            os.close(copy)
 
 
 def environment(call: Call, folder: Path) -> dict[str, str]:

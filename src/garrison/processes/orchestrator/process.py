@@ -157,8 +157,8 @@ class Orchestrator:
             event_loop.watch_process(*process)
         if self.channel is not None:
             event_loop.watch_descriptor(self.channel.fileno())
-        if self.network is not None and (proxy := self.network.process) is not None:
-            event_loop.watch_process(proxy.pid, proxy.ticks)
+        if self.network is not None:
+            self.network.watch(event_loop)
         for folder in (self.assignment.folder, self.assignment.exchange):
             if folder.is_dir():
                 event_loop.watch_directory(folder)

@@ -199,8 +199,8 @@ class RunnerJobs:
         """Wake when the job ends; a validation that waits has no process."""
         if self._job is not None and self._job.pid:
             event_loop.watch_process(self._job.pid, self._job.ticks)
-        if self._network is not None and (proxy := self._network.process) is not None:
-            event_loop.watch_process(proxy.pid, proxy.ticks)
+        if self._network is not None:
+            self._network.watch(event_loop)
 
     @property
     def wake_at(self) -> float | None:

@@ -1,7 +1,7 @@
 """Client of the proxy: keep one listener served, by whichever proxy process the run has.
 
-The listener belongs to its user. If the proxy dies, connections wait in the listener's backlog until the next one
-serves it.
+The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog: most
+trees never make one. If the proxy dies, connections wait until the next one serves the listener.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from garrison.system.environment import child_environment
 
 START_DEADLINE = 10.0
 """Seconds for a proxy to start and to serve a listener."""
+RETRY_PAUSE = 10.0
+"""Seconds after which a proxy that did not start is started again."""
 MARKER = "proxy"
 """Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
 
@@ -39,6 +41,7 @@ class ProxyClient:
     """The process that serves the listener."""
     _control: socket.socket | None = field(default=None)
     _user: processes.ProcessId | None = field(default=None)
+    _retry_at: float = 0.0
 
     def connect(self) -> None:
         """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
@@ -58,13 +61,27 @@ class ProxyClient:
             time.sleep(0.01)
 
     def keep(self) -> bool:
-        """Register again if the proxy has died; return whether that was needed. Call it often."""
-        if self._control is not None and not _is_over(self._control):
+        """Have the listener served once a first connection waits, and again if the proxy has died; return whether that
+        was needed. Call it often."""
+        if self._control is not None and not _is_readable(self._control):
+            return False  # its end would show: the proxy sends nothing after its first answer
+        if self.proxy is None and not _is_readable(self.listener):
             return False
         self._disconnect()
-        with contextlib.suppress(GarrisonError):  # tried again at the next call
+        if time.monotonic() < self._retry_at:
+            return False
+        try:
             self.connect()
+        except GarrisonError as error:  # the caller has other work than to wait for it at each call
+            self._retry_at = time.monotonic() + RETRY_PAUSE
+            print(f"network: {error}", file=sys.stderr, flush=True)
         return True
+
+    @property
+    def awaits_connection(self) -> bool:
+        """Return whether the next connection should wake the user; one that waits for a new try must not, all the time.
+        """
+        return self._control is None and time.monotonic() >= self._retry_at
 
     def outlive(self, user: processes.ProcessId) -> None:
         """Have the listener served while that process lives, also if this one dies."""
@@ -117,8 +134,7 @@ def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.
     return child
 
 
-def _is_over(control: socket.socket) -> bool:
-    """Return whether the proxy has closed its end; it sends nothing after its first answer."""
+def _is_readable(end: socket.socket) -> bool:
     poller = select.poll()
-    poller.register(control, select.POLLIN)
+    poller.register(end, select.POLLIN)
     return bool(poller.poll(0))

@@ -15,7 +15,7 @@ from garrison.agents import AgentGraph
 from garrison.agents.graph import AgentFailure
 from garrison.testing.model_server import ModelServer, Record
 from garrison.testing.request import Request
-from garrison.testing.turn import ALWAYS, Fault, say
+from garrison.testing.turn import ALWAYS, Fault, say, use
 from support import processes, wait_for
 
 
@@ -35,6 +35,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
         for name in ("lead", "analyst"):
             await graph.add_node(name, f"You are {name}.", "claude-sonnet-4-5", cwd=tmp_path, env=env)
         await graph.add_node("clerk", "You are clerk.", cwd=tmp_path, env={**env, "CLAUDE_CODE_MAX_RETRIES": "9"})
+        await graph.add_node("busy", "You are busy.", cwd=tmp_path, env=env, tools=["Bash"], max_turns=1)
         await graph.add_node("mute", "You are mute.", cwd=tmp_path, env=env, stale=4)
         await graph.add_edge("lead", "analyst", control_type="reviewer")
         pieces: list[str] = []
@@ -48,7 +49,9 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
         third = await graph.send_message("lead", "analyst", "Go on.")
         waited = list(slept)
         await graph.send_message("lead", "mute", "Be silent.")
-        found = {"analyst": graph.get_agent_status("analyst"), "dead": dead}
+        with pytest.raises(AgentFailure, match="maximum number of turns"):
+            await graph.send_message("lead", "busy", "Look around.")
+        found = {"busy": graph.get_agent_status("busy"), "analyst": graph.get_agent_status("analyst"), "dead": dead}
         with pytest.raises(AgentFailure, match="garrison login"):
             await graph.send_message("lead", "clerk", "refused")
         return {**found, "said": [str(first), str(second), str(third)], "slept": waited, "pieces": pieces,
@@ -72,6 +75,8 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
         if "Be silent." in asked.prompt:
             silent.append(asked.number)
             return say("yes", faults=(Fault("hang", "stream", seconds=60),) if len(silent) == 1 else ())
+        if "Look around." in asked.prompt:
+            return say(use("Bash", command="true"))
         if "refused" in asked.prompt:
             return say("never", faults=(Fault("status", 401, times=ALWAYS),))
         return say("one, ", "two") if "Count" in asked.prompt else "three"
@@ -97,6 +102,7 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
     assert third.asked.prompt.endswith("Go on.")
     assert (told["analyst"]["status"], told["analyst"]["is_running"], told["analyst"]["last_error"]) == (
         "active", True, None)
+    assert told["busy"]["attempts"] == 1, "a limit is not tried again"
     assert (told["clerk"]["status"], told["clerk"]["attempts"]) == ("error", 1)
     assert "refused" in refused.asked.prompt, "one call, and no other with a key that is refused"
     assert "garrison login" in told["clerk's"]

@@ -55,8 +55,9 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
 
 def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:
     """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in."""
-    metadata: dict[str, Any] = {"env": cli_environment(settings, home), "cwd": str(cwd), "stale": settings.stale}
-    return {**metadata, "cli": settings.cli} if settings.cli else metadata
+    return {"env": cli_environment(settings, home), "cwd": str(cwd), "stale": settings.stale,
+            **({"cli": settings.cli} if settings.cli else {}),
+            **({"max_turns": settings.max_turns} if settings.max_turns else {})}
 
 
 def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:

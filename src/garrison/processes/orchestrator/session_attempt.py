@@ -18,9 +18,11 @@ tiers (`session/trust.toml`); a tool that a session's tier does not allow does n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import uuid
@@ -48,7 +50,7 @@ from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.memory import Memory
 from garrison.session.scripted import Script
 from garrison.session.trust import Tier, read_tiers, require_working_tier
-from garrison.system.processes import die_with_parent
+from garrison.system.processes import child_pids, die_with_parent
 from garrison.system.terminal_text import clean_lines
 from garrison.workflow.builtin_tools import Toolbox
 
@@ -260,9 +262,12 @@ def _exit_at_once() -> None:
     """Exit as if killed.
 
     A client that is closed gracefully would report its call to the model as failed, and the model's next response would
-    be paid for and lost; so the client dies with this process.
+    be paid for and lost. So the CLI is killed first: it has no tools of its own, and the session has the conversation.
     """
     sys.stdout.flush()
+    for pid in child_pids(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     os._exit(0)
 
 

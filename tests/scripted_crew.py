@@ -29,7 +29,7 @@ class ScriptedSession:
 
     async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
         self.crew.prompts.append((self.spec.node_id, content))
-        answer = self.crew.scripts[self.spec.node_id.partition("'")[0]](content)  # the classifier is the butler
+        answer = self.crew.scripts[self.spec.node_id](content)
         await asyncio.sleep(0)
         if isinstance(answer, Exception):
             raise answer

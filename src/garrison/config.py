@@ -180,13 +180,15 @@ class NotifyConfig:
 
 @dataclass(frozen=True)
 class ChatConfig:
-    """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day."""
+    """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day; None: no
+    limit.
+    """
 
-    budget: float = 1.0
+    budget: float | None = 1.0
     """US dollars of a message."""
-    budget_day: float = 10.0
+    budget_day: float | None = 10.0
     """US dollars of all messages of the home, a calendar day in UTC."""
-    max_turns: int = 40
+    max_turns: int | None = 40
     """Model turns of one agent for one message."""
 
 
@@ -302,14 +304,14 @@ def parse_chat(where: str, table: Any) -> ChatConfig:
     """Parse a table `[chat]`; UsageError names what is wrong."""
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with {', '.join(CHAT_KEYS)}")
-    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    values = {key: None if value == "none" else value for key, value in table.items() if not key.startswith("x_")}
     for key, value in values.items():
         if key not in CHAT_KEYS:
             raise UsageError(f"{where}: {key} is not known; there are {', '.join(CHAT_KEYS)}")
         kinds = (int,) if key == "max_turns" else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1e9:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1e9):
             raise UsageError(f"{where}: {key}={value!r} should be a {'whole ' if key == 'max_turns' else ''}number "
-                             "above 0")
+                             "above 0, or \"none\"")
     return ChatConfig(**values)
 
 

@@ -78,6 +78,6 @@ def test_the_limits_of_the_butler_are_checked(tmp_path: Path, line: str, why: st
     (tmp_path / "config.toml").write_text(f"[chat]\n{line}\n")
     with pytest.raises(UsageError, match=why):
         check_configuration(tmp_path, print)
-    (tmp_path / "config.toml").write_text("[chat]\nbudget = 2\nmax_turns = 9\nx_why = 1\n")
+    (tmp_path / "config.toml").write_text("[chat]\nbudget = 'none'\nmax_turns = 9\nx_why = 1\n")
     check_configuration(tmp_path, print)
-    assert read_config(tmp_path).chat() == ChatConfig(2, 10.0, 9)
+    assert read_config(tmp_path).chat() == ChatConfig(None, 10.0, 9)

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 S = AgentState
-CLASSIFIER = "butler's classifier"
-"""Node of the butler's session for classifications; no specialist's name can be one, and no event shows it."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[Event], None]
@@ -68,6 +66,8 @@ class AgentOrchestrator:
         self.conversation = conversation if conversation is not None else Conversation()
         self.states: dict[str, AgentState] = dict.fromkeys(crew.names, S.IDLE)
         self.graph = AgentGraph("crew", connect=connect, sleep=sleep)
+        self._classification = AgentGraph("classification", connect=connect, sleep=sleep)
+        """The butler again, in a session whose answers must follow a schema."""
         self._tools, self._preferences, self._known = tools, preferences, known
         self._metadata, self._model, self._clock = metadata or {}, model, clock
         self._confirm, self._on_message = confirm, on_message
@@ -80,12 +80,14 @@ class AgentOrchestrator:
 
     async def __aenter__(self) -> Self:
         await self.graph.__aenter__()
+        await self._classification.__aenter__()
         await self._build_graph()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        await self.graph.__aexit__(kind, error, trace)
+        await asyncio.gather(self.graph.__aexit__(kind, error, trace),
+                             self._classification.__aexit__(kind, error, trace))
 
     async def _build_graph(self) -> None:
         if self._is_built:
@@ -95,8 +97,8 @@ class AgentOrchestrator:
             metadata = {**self._metadata, "functions": list(self._tools(agent))}
             await self.graph.add_node(agent.name, agent.prompt, agent.model or self._model, **metadata)
         butler = self.crew.butler
-        await self.graph.add_node(CLASSIFIER, butler.prompt, butler.model or self._model, **self._metadata,
-                                  output_schema=prompts.classification_schema(self.crew))
+        await self._classification.add_node(BUTLER, butler.prompt, butler.model or self._model, **self._metadata,
+                                            output_schema=prompts.classification_schema(self.crew))
         for name in self.crew.specialists:
             await self.graph.add_edge(BUTLER, name, control_type="delegates to you")
 
@@ -175,7 +177,7 @@ class AgentOrchestrator:
 
     async def _end_cancelled(self, emit: Callable[..., None]) -> None:
         """End a cancelled message: its sessions, states and events, and its entry in the conversation."""
-        await self.graph.stop_all()
+        await asyncio.gather(self.graph.stop_all(), self._classification.stop_all())
         for name, state in self.states.items():
             if state is not S.IDLE:
                 self._move(name, S.ERROR)
@@ -231,7 +233,7 @@ class AgentOrchestrator:
         prompt = prompts.classification_prompt(self.crew, message, turns)
         for _ in range(2):
             try:
-                answer = await self._ask(CLASSIFIER, prompt)
+                answer = await self._classification.sessions.ask(self._classification.get_node(BUTLER), prompt)
                 return prompts.parse_classification(answer, self.crew), ""
             except prompts.Unreadable as error:
                 prompt, problem = prompts.retry_prompt(str(error)), f"the classification could not be read: {error}"

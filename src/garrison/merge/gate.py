@@ -149,6 +149,7 @@ class GateRun:
         if key:
             atomic.make_directory(self.folder)
             atomic.write(self.folder / "setup_key", key.encode(), durable=False)
+            self.slot.begin_setup()
             self._start_stage("setup", self.config.setup or "", self.setup_log)
         else:
             self._start_stage("gate", self.config.gate or "", self.log)

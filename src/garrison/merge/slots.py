@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
+from garrison.merge import setup_output
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
@@ -48,6 +49,10 @@ class SlotMemory:
     """Folder of the last job that was started in it."""
     clean: str = CLEANING[0]
     """Cleaning in effect when `kept` was recorded."""
+    before: tuple[str, ...] | None = None
+    """Untracked paths, ignored ones too, when the set-up began that has not passed; None: it has."""
+    made: tuple[str, ...] = ()
+    """Paths that set-up made."""
 
 
 class Slot:
@@ -56,6 +61,7 @@ class Slot:
     def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
         self.git, self.path, self.number, self._lock = git, path, number, lock
         self._memory_path = path.with_name(path.name + ".json")
+        self._made_path = path.with_name(path.name + ".made.json")
         self.sandbox = sandbox_folder(path)
         """Folder of what its processes have of their own."""
         self.memory = _read_memory(self._memory_path)
@@ -73,6 +79,7 @@ class Slot:
         with suppress(OSError):
             untrusted.remove_tree(self.sandbox)
         self._memory_path.unlink(missing_ok=True)
+        self._made_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 
     def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
@@ -101,6 +108,8 @@ class Slot:
         before, self.memory.tree = self.memory.tree, ""
         self._save()
         if self.memory.clean != "none":
+            if before != self.git.tree_of(commit):
+                self._restore_setup_output()
             keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
@@ -152,9 +161,37 @@ class Slot:
         """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
         return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
+    def _restore_setup_output(self) -> None:
+        """Undo what the last gate, or a set-up that failed, did to what set-up makes."""
+        try:
+            if self.memory.before is not None:
+                setup_output.remove(self.path, self._list_made())
+                self.memory.setup_key, self.memory.before = "", None
+            elif self.memory.made and not setup_output.restore(self._made_path, self.path, self.memory.made):
+                self.memory.setup_key = ""
+        except (OSError, untrusted.UnsafeFile) as error:
+            raise GitError(("clean",), 1, f"fatal: {error}") from error
+
+    def _list_made(self) -> tuple[str, ...]:
+        return setup_output.find_made(self.memory.before or (), self._list_untracked(), self.memory.made)
+
+    def begin_setup(self) -> None:
+        """Remove what the set-up of another state of the lock files made, and record what is there before it runs."""
+        if self.memory.clean != "none":
+            setup_output.remove(self.path, self.memory.made)
+        self.memory.before = self._list_untracked()
+        self._save()
+
+    def _list_untracked(self) -> tuple[str, ...]:
+        listed = self.git.run("ls-files", "--others", "--directory", "-z", cwd=self.path, exact=True).out
+        return tuple(name for name in listed.split("\0") if name)
+
     def record_setup(self, key: str) -> None:
-        """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on."""
+        """Record that set-up passed: files that it left, and that cleaning would remove, are kept from now on; what it
+        made is put back before another branch is tested."""
         self._restore_link()
+        self.memory.made, self.memory.before = self._list_made(), None
+        setup_output.record(self._made_path, self.path, self.memory.made)
         exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
         untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out
         self.memory.setup_key = key
@@ -233,7 +270,8 @@ def _read_memory(path: Path) -> SlotMemory:
     try:
         body = json.loads(path.read_bytes())
         return SlotMemory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"],
-                          body.get("clean", CLEANING[0]))
+                          body.get("clean", CLEANING[0]), None if body.get("before") is None else tuple(body["before"]),
+                          tuple(body.get("made", ())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return SlotMemory()  # a cache: without it set-up runs again
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -223,13 +222,12 @@ class Channel:
 
     def _flush(self, connection: _Connection) -> None:
         """Send what the client takes now; close the connection when it has all."""
-        with suppress(BlockingIOError):
-            try:
-                connection.to_send = connection.to_send[connection.socket.send(connection.to_send):]
-            except BlockingIOError:
-                raise
-            except OSError:
-                connection.to_send = b""
+        try:
+            connection.to_send = connection.to_send[connection.socket.send(connection.to_send):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.to_send = b""
         if connection.to_send:
             self._arm_unless_paused()
         else:

@@ -25,6 +25,13 @@ _SO_PEERPIDFD = 77
 """Option of <asm-generic/socket.h> that Python's socket does not name."""
 
 
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """Return pid and user id of the peer, as they were when it connected; pid 0 if it is outside this pid namespace."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
 def find_objection(connection: socket.socket, uid: int, roots: Collection[ProcessId]) -> str | None:
     """Return why the peer of an accepted connection must not be heard; None if it is a process of `uid` below one of
     `roots`.
@@ -33,10 +40,9 @@ def find_objection(connection: socket.socket, uid: int, roots: Collection[Proces
     orphan to the nearest subreaper above it.
     """
     try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, peer_uid = credentials(connection)
     except OSError as error:
         return f"its process is unknown ({error.strerror})"
-    pid, peer_uid, _ = _CREDENTIALS.unpack(raw)
     if peer_uid != uid:
         return f"process {pid} is user {peer_uid}'s"
     if pid <= 0:

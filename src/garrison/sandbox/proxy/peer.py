@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from garrison.records.json_io import read_json
-from garrison.system import processes
+from garrison.system import peer, processes
 
 
 def may_register(connection: socket.socket, home: Path, run: str) -> bool:
     """Return whether the process at the other end may register: one of the run's own, or one outside of them all."""
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid = peer.credentials(connection)
     if uid != os.getuid() or pid <= 0:
         return False
     return is_trusted(pid, processes.ancestors(pid), recorded_processes(home, run), _ticks)

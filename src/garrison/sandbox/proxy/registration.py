@@ -8,7 +8,6 @@ proxy's environment.
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.system.unix_socket import short_path
 
 MAX_MESSAGE = 128 << 10
 SOCKET, LOCK = "proxy.sock", "proxy.lock"
@@ -74,8 +74,8 @@ def connect(folder: Path) -> socket.socket:
     """Connect to the control socket in a run's folder; OSError if no proxy listens."""
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with _SocketAddress(folder / SOCKET) as address:
-            control.connect(address)
+        with short_path(folder / SOCKET) as name:
+            control.connect(name)
     except BaseException:
         control.close()
         raise
@@ -87,22 +87,8 @@ def bind(folder: Path) -> socket.socket:
     path = folder / SOCKET
     path.unlink(missing_ok=True)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with _SocketAddress(path) as address:
-        control.bind(address)
+    with short_path(path) as name:
+        control.bind(name)
     path.chmod(0o600)
     control.listen(64)
     return control
-
-
-class _SocketAddress:
-    """Address of a socket file in at most 108 bytes, however long its path is."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> str:
-        self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._folder}/{self._path.name}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._folder)

@@ -88,9 +88,9 @@ def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
 
 
 def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:
-    machine = Paths(["/work/repo", "/work/repo/bin", "/work", "/work/bin", "/work/lib", "/work/garrison/bin"])
-    around = Surroundings(HOME, (Path("/work/repo"), Path("/work/bin")), secret=(Path("/work/repo"),))
-    assert targets(build(PLACE, around, machine), Step.READ) == ["/work/bin"]
+    machine = Paths(["/srv/repo", "/srv/repo/bin", "/srv", "/srv/bin", "/srv/lib", "/srv/garrison/bin"])
+    around = Surroundings(HOME, (Path("/srv/repo"), Path("/srv/bin")), secret=(Path("/srv/repo"),))
+    assert targets(build(PLACE, around, machine), Step.READ) == ["/srv/bin"]
 
 
 def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_worktree_is_shown() -> None:

@@ -182,7 +182,7 @@ class Verifier:
     def check(self, now: float) -> None:
         """Read the journal again if it has changed since; RecordCorrupt for damage. `now` is monotonic."""
         try:
-            stat = os.stat(self.path)  # noqa: PTH116
+            stat = self.path.stat()
         except OSError:
             return
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)

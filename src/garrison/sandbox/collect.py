@@ -473,12 +473,12 @@ def collect_lfs(view: GitView) -> None:
     for first in untrusted.list_names(view.common, "lfs/objects"):
         for second in untrusted.list_names(view.common, f"lfs/objects/{first}") if _FOLDER.fullmatch(first) else ():
             with untrusted.open_directory(view.common, f"lfs/objects/{first}/{second}") as directory:
-                names = untrusted.list_names(view.common, f"lfs/objects/{first}/{second}", _FILES_LIMIT)
-                for name in names if directory is not None else ():
+                if directory is None:
+                    continue
+                for name in untrusted.list_names(view.common, f"lfs/objects/{first}/{second}", _FILES_LIMIT):
                     target = store / name[:2] / name[2:4] / name
-                    if directory is None or not _LFS.fullmatch(name) or target.exists():
-                        continue
-                    room -= _take_lfs(directory, name, view.folder / f"lfs-{os.getpid()}", target, room)
+                    if _LFS.fullmatch(name) and not target.exists():
+                        room -= _take_lfs(directory, name, view.folder / f"lfs-{os.getpid()}", target, room)
 
 
 def _take_lfs(directory: int, name: str, link: Path, target: Path, room: int) -> int:
@@ -597,8 +597,10 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path) -> None
             for loose in wanted:
                 room -= max(0, untrusted.link_regular(directory, loose, folder / "objects" / name / loose, room))
     with untrusted.open_directory(common, f"{private}/pack") as directory:
-        for name in untrusted.list_names(common, f"{private}/pack") if directory is not None else ():
-            if directory is not None and _PACK.fullmatch(name) and not (store / "pack" / name).exists():
+        if directory is None:
+            return
+        for name in untrusted.list_names(common, f"{private}/pack"):
+            if _PACK.fullmatch(name) and not (store / "pack" / name).exists():
                 target = folder / "objects" / "pack" / name
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:

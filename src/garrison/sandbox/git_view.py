@@ -179,6 +179,7 @@ class GitView:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
         listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
         entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
+        # that of Path fails where there is no such user
         paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
                   *self._copy_patterns(common, paths), *self._copy_hooks(common, paths.get("core.hookspath", "")),
@@ -191,7 +192,7 @@ class GitView:
             (target / "config.worktree").write_bytes(git_config.render(
                 entry for entry in own if not entry.key.endswith(".pushurl")))
         head = (self.git.common / "HEAD").read_text()
-        if "refs/heads/.invalid" in head:  # what stands there where refs are kept in tables
+        if "refs/heads/.invalid" in head:  # of a repository that keeps its refs in tables
             head = "ref: refs/heads/main\n"
         (common / "HEAD").write_text(head)
         _write_refs(self.git, common)
@@ -213,7 +214,7 @@ class GitView:
 
     def _copy_hooks(self, common: Path, path: str) -> list[git_config.Entry]:
         """Copy the user's hooks; return the setting that names a folder of hooks in the worktree itself."""
-        if path and not os.path.isabs(path):  # noqa: PTH117
+        if path and not Path(path).is_absolute():
             return [git_config.Entry("local", "core.hookspath", path)]
         source = Path(path) if path else self.git.common / "hooks"
         for count, file in enumerate(_files_below(source)):
@@ -232,22 +233,13 @@ class ObjectStores:
 
     def add(self, objects: Path) -> None:
         """Add an object directory and, after it, the alternates that it names."""
-        waiting = [objects]
-        while waiting:
-            real = waiting.pop(0).resolve()
-            if real in self._places or not real.is_dir():
-                continue
-            self._places[real] = len(self._places)
-            waiting += _read_alternates(real)
+        for real in _closure(objects):
+            self._places.setdefault(real, len(self._places))
 
     def alternates(self, objects: Path) -> str:
-        """Return the content of `info/alternates` for a private store in place of `objects`."""
-        before = len(self._places)
+        """Return the content of `info/alternates` for a private store in place of `objects`, which are added."""
         self.add(objects)
-        first = self._places.get(objects.resolve(), before)
-        closure = _closure(objects)
-        ordered = [first, *(self._places[path] for path in closure if path in self._places)]
-        return "".join(f"{STORES}/{number}/objects\n" for number in dict.fromkeys(ordered))
+        return "".join(f"{STORES}/{self._places[real]}/objects\n" for real in _closure(objects))
 
     @property
     def paths(self) -> list[Path]:
@@ -297,14 +289,13 @@ def find_git_dir(git: Git, worktree: Path) -> Path:
     """
     real = worktree.parent.resolve() / worktree.name / ".git"
     folder = git.common / "worktrees"
-    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():  # noqa: PTH208
+    for git_dir in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
-            recorded = Path((folder / name / "gitdir").read_text(errors="surrogateescape").strip())
+            recorded = git_dir / (git_dir / "gitdir").read_text(errors="surrogateescape").strip()
         except OSError:
             continue
-        recorded = recorded if recorded.is_absolute() else folder / name / recorded
         if recorded.parent.parent.resolve() / recorded.parent.name / ".git" == real:
-            return folder / name
+            return git_dir
     raise GarrisonError(f"{worktree} is no worktree of {git.root}: its registration is gone")
 
 
@@ -397,7 +388,6 @@ def _copy_worktree_part(git: Git, git_dir: Path, target: Path, stores: ObjectSto
             continue
         name = str(source.relative_to(git_dir / "modules"))
         copy = target / "modules" / name
-        stores.add(source / "objects")
         _make_git_directory(copy, stores.alternates(source / "objects"))
         _copy_state(source, copy)
         listing = git.run("config", "--list", "-z", "--show-scope", "-f", str(source / "config"), check=False).out
@@ -410,7 +400,7 @@ def _copy_state(source: Path, target: Path) -> None:
     left_out = {"objects", "modules", "hooks", "lfs", "config", "config.worktree", "worktrees", "info", "garrison"}
 
     def ignored(folder: str, names: list[str]) -> Iterable[str]:
-        top = os.path.samefile(folder, source)  # noqa: PTH121
+        top = Path(folder).samefile(source)
         return [name for name in names if name.endswith(".lock") or name.startswith("garrison-snapshot-")
                 or (top and (name in left_out or name == "locked"))]
 

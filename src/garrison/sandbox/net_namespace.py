@@ -16,6 +16,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from garrison.errors import Refused
 
@@ -97,8 +98,7 @@ def _make(unshare: Callable[[int], int]) -> list[int]:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
-                file.write(text)
+            Path(f"/proc/self/{name}").write_text(text)
     listener = socket.socket()
     fcntl.ioctl(listener, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     listener.bind(("127.0.0.1", PORT))

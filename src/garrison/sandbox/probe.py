@@ -133,6 +133,6 @@ def _path(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _key(program: str | None) -> list[str]:
-    namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("user", "mnt", "pid", "net")]  # noqa: PTH115
+    namespaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid", "net")]
     changed = "" if program is None else str(Path(program).stat().st_mtime_ns)
     return [processes.boot_id(), str(os.geteuid()), program or "", changed, *namespaces]

@@ -6,7 +6,6 @@ in which the owner itself was suspended does not count.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -66,5 +65,5 @@ class JobWatch:
         size = 0
         for log in self.logs:
             with suppress(OSError):
-                size += os.stat(log).st_size  # noqa: PTH116
+                size += log.stat().st_size
         return size

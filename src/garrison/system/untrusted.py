@@ -13,13 +13,13 @@ import os
 import shutil
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TEXT_LIMIT = 1 << 20
 """Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
@@ -199,7 +199,7 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder)
     except PermissionError:
         for path, folders, _ in os.walk(folder, onerror=None):
-            for name in folders:
-                if not os.path.islink(f"{path}/{name}"):  # noqa: PTH114
-                    os.chmod(f"{path}/{name}", 0o700)  # noqa: PTH101  # before the walk opens it
+            for inner in (Path(path, name) for name in folders):
+                if not inner.is_symlink():
+                    inner.chmod(0o700)  # before the walk opens it
         shutil.rmtree(folder)

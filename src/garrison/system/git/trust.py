@@ -36,7 +36,7 @@ def read(home: Path, common: Path) -> Trusted | None:
     """Return what is trusted in a repository, None if no launch has recorded it."""
     path = str(path_of(home, common))
     try:
-        found = os.stat(path)  # noqa: PTH116
+        found = os.stat(path)  # noqa: PTH116  # at every call of git
     except OSError:
         return None
     stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -61,7 +61,7 @@ def to_text(trusted: Iterable[Pair], suspects: Iterable[Pair], confined: Mapping
 def _load(path: str) -> tuple[list[Pair], list[Pair], dict[Pair, str]]:
     """Return the lists of the file; nothing for a damaged one, which is no reason to run a program."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123  # a text, as above
             body = json.load(file)
         confined = {(key, value): command for key, value, command in body.get("confined", [])}
         return ([(key, value) for key, value in body["trusted"]], [(key, value) for key, value in body["suspects"]],

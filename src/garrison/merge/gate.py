@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import select
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +32,8 @@ from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
-from garrison.sandbox.place import Mode, Place, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.place import Mode, Place, Rights, Role
+from garrison.sandbox.probe import held_mode
 from garrison.sandbox.refused_hosts import refused_in_attempt
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
@@ -190,23 +189,24 @@ class GateRun:
         self.network.serve_until_end_of(self.child.id)
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
-        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
-        mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
-        return network.prepare(rights, mode, env, user, is_lazy=False)  # a gate outlives its processor
+        # not lazy: a gate outlives its processor
+        return network.prepare(self._rights(stage, env), held_mode(place), env, user, is_lazy=False)
+
+    def _rights(self, stage: str, env: Mapping[str, str]) -> Rights:
+        """Return the rights of a stage; the stages are called as their roles."""
+        return read_rights(self.home, Role(stage), environ=env)
 
     def _place(self, stage: str, command: str, env: Mapping[str, str]) -> Place | None:
         """Return what set-up or gate is given; None where nothing is confined. Each starts with a fresh home, so that
         no earlier candidate has touched it; the gate sees what the set-up left in its own."""
-        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=env)
+        role, rights = Role(stage), self._rights(stage, env)
         if rights.mode is Mode.NONE:
             return None
         rights = show_named_programs(rights, command)
         private = self.slot.sandbox / stage
-        with suppress(FileNotFoundError):
-            untrusted.remove_tree(private)
-        role = Role.SETUP if stage == "setup" else Role.GATE
+        untrusted.remove(self.slot.sandbox, stage)
         return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role),
                      setup_home=self.slot.sandbox / "setup/home" if role is Role.GATE else None)
 
@@ -297,8 +297,7 @@ class GateRun:
         log = self.setup_log if stage == "setup" else self.log
         hint = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
-        rights = read_rights(self.home, Role.SETUP if stage == "setup" else Role.GATE, environ=self.environment)
-        hint += explain_missing_file(rights, f"sandbox.{stage}", code, tail)
+        hint += explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail)
         hint += self._describe_refused_hosts() if code else ""
         result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)

@@ -9,7 +9,7 @@ from garrison.agents import registry
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Network, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.probe import held_mode
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.rights import read_rights
 
@@ -40,8 +40,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
-    mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
-    return network.prepare(rights, mode, env, user)
+    return network.prepare(rights, held_mode(place), env, user)
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:

@@ -6,7 +6,6 @@ is shown to the others, read-only.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,5 +63,5 @@ def git_variables(runtime: Runtime, launch: Launch, agent: str) -> dict[str, str
 
 def remove_sandbox_folder(worktree: Path) -> None:
     """Remove what a worktree's processes had of their own; nothing in it is followed."""
-    with suppress(FileNotFoundError):
-        untrusted.remove_tree(sandbox_folder(worktree))
+    folder = sandbox_folder(worktree)
+    untrusted.remove(folder.parent, folder.name)

@@ -12,7 +12,7 @@ from garrison.errors import GarrisonError
 from garrison.sandbox import network
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.probe import held_mode
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git
 
@@ -47,8 +47,7 @@ def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ
                      agent: str = "") -> NetworkPlace:
     """Prepare the network of a command in a checkout; `environ` are its variables without a sandbox."""
     rights = place.rights if place is not None else read_rights(user.home, role, agent, environ)
-    mode = choose_mode(place.rights.mode, machine()) if place is not None else Mode.NONE
-    return network.prepare(rights, mode, environ, user)
+    return network.prepare(rights, held_mode(place), environ, user)
 
 
 def _git_mounts(tree: Path) -> list[Mount]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.config import homes_list
 from garrison.errors import Refused
@@ -23,6 +24,9 @@ from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode
 from garrison.system import landlock, processes
+
+if TYPE_CHECKING:
+    from garrison.sandbox.place import Place
 
 INSTALLERS = {"apt-get": "apt-get install -y bubblewrap", "dnf": "dnf install -y bubblewrap",
               "pacman": "pacman -S --noconfirm bubblewrap", "apk": "apk add bubblewrap",
@@ -67,6 +71,11 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
     if wanted is Mode.AUTO:
         lack = f"{able.refusal}, and {lack}"
     raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set mode = \"none\" in [sandbox] of config.toml")
+
+
+def held_mode(place: Place | None) -> Mode:
+    """Return the mode that holds what runs in a place, `none` without one; Refused if this machine cannot."""
+    return Mode.NONE if place is None else choose_mode(place.rights.mode, machine())
 
 
 def describe_mode(mode: Mode, able: Machine | None) -> str:

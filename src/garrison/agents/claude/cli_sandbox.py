@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import transcripts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
+from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.json_io import read_json
+from garrison.sandbox import untrusted
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount
 from garrison.system import processes
@@ -57,7 +59,7 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
         if not has_key and (home / LOG_IN).exists():
             (files.config / LOG_IN).symlink_to(home / LOG_IN)  # once one agent renews it, copies are refused
         return {}, str(files.config)
-    shutil.rmtree(place.private / "claude", ignore_errors=True)
+    untrusted.remove(place.private, "claude")
     config = atomic.make_directory(place.private / "claude")
     if not has_key:
         copy_log_in(home, config)
@@ -95,11 +97,9 @@ def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv:
 
 def copy_log_in(source: Path, target: Path) -> None:
     """Copy the CLI's log-in from one configuration folder to another, if there is one and it is one."""
-    with suppress(OSError, ValueError):
-        descriptor = os.open(source / LOG_IN, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123  # a descriptor
-            data = file.read(_MAX_LOG_IN + 1)
-        if len(data) <= _MAX_LOG_IN and isinstance(json.loads(data), dict) and data != _read(target / LOG_IN):
+    with suppress(OSError, ValueError, GarrisonError):
+        data = untrusted.read(source, LOG_IN, _MAX_LOG_IN)
+        if data is not None and isinstance(json.loads(data), dict) and data != atomic.read(target / LOG_IN):
             atomic.write(target / LOG_IN, data)
 
 
@@ -124,10 +124,3 @@ def _program_files(cli: str) -> list[Path]:
     """Return the CLI's own file and what it links to, wherever they are."""
     program = shutil.which(cli)
     return [] if program is None else list(dict.fromkeys([Path(program), Path(program).resolve()]))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

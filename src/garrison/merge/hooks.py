@@ -43,11 +43,10 @@ def digest(git: Git) -> str:
 
 def record(git: Git) -> str:
     """Return the hash of the hook that a person asks for; Refused if there is none."""
-    return digest(git) or _refuse_absent(git)
-
-
-def _refuse_absent(git: Git) -> str:
-    raise Refused(f"--with-hooks: {git.root} has no executable {NAME} hook; leave the option out")
+    found = digest(git)
+    if not found:
+        raise Refused(f"--with-hooks: {git.root} has no executable {NAME} hook; leave the option out")
+    return found
 
 
 def explain_change(git: Git, recorded: str) -> str:

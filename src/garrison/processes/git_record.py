@@ -21,7 +21,7 @@ from garrison.records import atomic
 from garrison.records.events import Warned
 from garrison.sandbox.git_programs import confine_programs
 from garrison.system.git import trust
-from garrison.system.git.configuration import find_git_dirs, read
+from garrison.system.git.configuration import find_git_dirs, read, stamp_of
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ class GitWatch:
         """Return a change since the launch that was not told yet, with the nodes `at_work`; None for none."""
         if self._saved is None:
             return None
-        fingerprint = [*map(_stat, (self.git.common / "config", self.git.common / "config.worktree")),
-                       *((path, _stat(path)) for path in _find_files(self.git.common))]
+        fingerprint = [*map(stamp_of, (self.git.common / "config", self.git.common / "config.worktree")),
+                       *((path, stamp_of(path)) for path in _find_files(self.git.common))]
         if fingerprint == self._fingerprint:
             return None
         try:
@@ -212,14 +212,6 @@ class GitWatch:
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",
                       list(at_work), now.digest, asdict(changes))
-
-
-def _stat(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 # ----------------------------------------------------------------------------------------------------------- afterwards

@@ -133,7 +133,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
         max_steps=request.max_steps, land=_land(request, plan, report), node_gate=plan.node_gate,
         approve=request.approve)
-    for note in network_notes(runtime, used_agents(plan, request.agent)):
+    agents = used_agents(plan, request.agent)
+    for note in network_notes(runtime, agents):
         report(f"note: {note}")
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
@@ -141,7 +142,6 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     if request.run and launch.onto != launch.base and git.branch_exists(launch.onto):
         raise Refused(f"{repo} has the branch {launch.onto} of an earlier run, whose work would land with this one; "
                       f"choose another id with --run, or rename it: `git branch -m {launch.onto} NAME`")
-    agents = used_agents(plan, request.agent)
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)

@@ -205,15 +205,15 @@ class UsageLog:
 
     def __init__(self, path: Path, session: str) -> None:
         self._path, self._session = path, session
-        self._connection = _now()
+        self._connection = now()
 
     def record(self, event: Mapping[str, Any]) -> None:
         """Append a `usage` or `result` event; other events are ignored."""
         if event["kind"] == "usage":
-            append_usage(self._path, call_record(self._session, _now(), event["message"], event["model"],
+            append_usage(self._path, call_record(self._session, now(), event["message"], event["model"],
                                                  event["usage"], self._connection))
         elif event["kind"] == "result" and event.get("usd"):
-            append_usage(self._path, UsageRecord("result", self._session, _now(), event["usd"],
+            append_usage(self._path, UsageRecord("result", self._session, now(), event["usd"],
                                                  connection=self._connection))
 
 
@@ -256,7 +256,7 @@ class Meter:
 
     def spent(self, day: str = "") -> tuple[float, float, float]:
         """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
-        today = day or _now()[:10]
+        today = day or now()[:10]
         attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
         for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
             attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
@@ -303,7 +303,7 @@ class Purse:
 
     def exceeded(self) -> str:
         """Return in words which limit is reached; '' if none is."""
-        limits, today = self.allowance, _now()[:10]
+        limits, today = self.allowance, now()[:10]
         if limits.task is not None and (used := self._spent() - self._before) >= limits.task:
             return f"${used:.2f} of the ${limits.task:.2f} for one message are spent"
         for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
@@ -330,5 +330,6 @@ def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], f
     return amount(by_proxy) + max(amount(by_program), amount(seen))
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the present time as usage records have it."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

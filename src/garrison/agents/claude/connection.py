@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,7 +281,7 @@ class Connection:
 
     def _write(self, event: Mapping[str, Any]) -> None:
         """Append an event to the stream, and show it in the output."""
-        append_line(self.files.stream, {"at": _now(), "life": self.job.incarnation, **event})
+        append_line(self.files.stream, {"at": costs.now(), "life": self.job.incarnation, **event})
         text = render(event)
         if text:
             print(_clean(text), flush=True)
@@ -372,10 +371,6 @@ def _start_failure(text: str) -> tuple[str, str]:
 def _clean(text: str) -> str:
     """Remove escape sequences and control characters: a model's text must not steer the terminal."""
     return "\n".join(clean_lines(text))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -240,7 +240,7 @@ class ValidatorJob:
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
-        environment |= git_variables(runtime, launch, agent or "")
+        environment |= git_variables(runtime, launch, agent)
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
                                 controllers=((incarnation.key.full, "judges by your verdict"),))
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())

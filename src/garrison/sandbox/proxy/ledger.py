@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from garrison.records import costs
@@ -34,7 +33,7 @@ class Ledger:
 
     home: Path
     registration: Registration
-    now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    now: Callable[[], str] = costs.now
     _refused: dict[str, RefusedHost] = field(default_factory=dict)
     _running: dict[int, float] = field(default_factory=dict)
     """Estimated cost of the calls in progress."""

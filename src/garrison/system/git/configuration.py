@@ -103,7 +103,7 @@ def read(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
 def _fingerprint(dirs: GitDirs, files: Sequence[Path], environ: Mapping[str, str]) -> object:
     own = (f"{dirs.common}/config", f"{dirs.common}/config.worktree", f"{dirs.own}/config.worktree")
     users = _user_files(environ.get("HOME", ""), environ.get("XDG_CONFIG_HOME", ""))
-    return [*map(_stat, (*own, *users)), *map(_stat, files)]
+    return [*map(stamp_of, (*own, *users)), *map(stamp_of, files)]
 
 
 @cache
@@ -111,7 +111,8 @@ def _user_files(home: str, config_home: str) -> tuple[str, ...]:
     return (f"{home}/.gitconfig", f"{config_home or home + '/.config'}/git/config", "/etc/gitconfig")
 
 
-def _stat(path: str | Path) -> tuple[int, ...]:
+def stamp_of(path: str | Path) -> tuple[int, ...]:
+    """Return a stamp that changes with a file's content, () if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116  # a Path would cost more than the call
     except OSError:

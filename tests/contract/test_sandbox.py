@@ -84,12 +84,14 @@ ESCAPES = {
     "make a user namespace": "unshare -r true",
     "set up the kernel": "test -w /proc/sys/kernel/core_pattern",
 }
-BY_LANDLOCK = {"write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
-               "mount", "read the user's home", "read the shadow file"}
+BY_LANDLOCK = ("write a sibling's worktree", "change the user's home", "kill a process outside", "write to the system",
+               "mount", "read the user's home", "read the shadow file")
+"""Those that Landlock holds; it says that it does not hold the others."""
 
 
-@pytest.mark.parametrize("mode", HELD)
-@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize(("name", "mode"), [
+    *(pytest.param(name, Mode.BUBBLEWRAP, marks=needs_bubblewrap) for name in ESCAPES),
+    *(pytest.param(name, Mode.LANDLOCK, marks=needs_landlock) for name in BY_LANDLOCK)])
 def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
         name: str, mode: Mode, place: Place, tmp_path: Path) -> None:
     home = tmp_path / "user"
@@ -103,8 +105,6 @@ def test_an_escape_succeeds_without_a_sandbox_and_is_refused_inside(
         code, output = run(place, ESCAPES[name], **variables)
         if code:
             pytest.skip(f"this user cannot do it anyway: {output.strip()}")
-        if mode is Mode.LANDLOCK and name not in BY_LANDLOCK:
-            pytest.skip("Landlock does not hold it, and says so")
         (home / "secret").write_text("key\n")
         assert run(with_mode(place, mode), ESCAPES[name], **variables)[0] != 0
     finally:

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.system.unix_socket import short_path
@@ -33,7 +33,15 @@ def find_socket(environ: Mapping[str, str]) -> str:
     return path
 
 
-def send(path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+class ReplyBody(TypedDict, total=False):
+    """A reply as it comes (`requests.Reply`)."""
+
+    ok: bool
+    error: str
+    answer: str
+
+
+def send(path: str, request: Mapping[str, object]) -> ReplyBody:
     """Send a request and return the reply, however long it takes; GarrisonError if it is refused or there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
@@ -44,12 +52,12 @@ def send(path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
                                 "the agent again") from error
         received = _exchange(connection, json.dumps(request).encode() + b"\n")
     try:
-        reply = json.loads(received)
+        reply = cast("ReplyBody", json.loads(received))
     except ValueError:
         raise GarrisonError("the orchestrator ended before it replied; its successor starts the agent again") from None
     if not reply.get("ok"):
         raise Refused(str(reply.get("error") or "refused"))
-    return dict(reply)
+    return reply
 
 
 def _exchange(connection: socket.socket, line: bytes) -> bytes:

@@ -69,7 +69,7 @@ class Reply:
 
     def encode(self) -> bytes:
         """Return the reply as a line of JSON."""
-        body: dict[str, Any] = {"ok": not self.error}
+        body: dict[str, bool | str] = {"ok": not self.error}
         if self.error:
             body["error"] = self.error
         if self.answer is not None:

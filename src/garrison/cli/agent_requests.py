@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from garrison.agents import channel_client
+from garrison.agents.channel_client import ReplyBody
 from garrison.cli.commands import Command
 
 
-def _send(**request: Any) -> dict[str, Any]:
-    return dict(channel_client.send(channel_client.find_socket(os.environ), request))
+def _send(**request: object) -> ReplyBody:
+    return channel_client.send(channel_client.find_socket(os.environ), request)
 
 
 @click.command(cls=Command, examples=(

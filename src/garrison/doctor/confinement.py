@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from garrison.config import read_config
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError, Refused
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.confine import confine
+from garrison.sandbox.escape_attempts import Facts
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
@@ -75,8 +75,9 @@ def _try_all(rights: Rights, environ: Mapping[str, str]) -> dict[str, bool]:
             raise GarrisonError(f"the sandbox could not be tried: exit {done.returncode}: {done.stderr.strip()[-300:]}")
         # What it wrote may lie in its own copy of a folder: outside counts.
         succeeded: dict[str, bool] = json.loads(done.stdout)
-        for key, name in (("write_sibling", "sibling"), ("write_home", "home"), ("write_user", "user")):
-            succeeded[key] = (Path(facts[name]) / "escaped").exists()
+        for key, folder in (("write_sibling", facts["sibling"]), ("write_home", facts["home"]),
+                            ("write_user", facts["user"])):
+            succeeded[key] = Path(folder, "escaped").exists()
         succeeded["daemon"] = _is_left(facts["daemon"])
         return succeeded
 
@@ -108,14 +109,12 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
 
 
 @contextmanager
-def _targets(root: Path) -> Iterator[dict[str, Any]]:
+def _targets(root: Path) -> Iterator[Facts]:
     """Make what the attempts try to reach: folders with a secret, a process, and servers."""
-    facts: dict[str, Any] = {"mark": _MARK, "daemon": f"garrison-doctor-daemon-{os.getpid()}"}
-    for name in ("sibling", "home", "user"):
-        folder = root / ("trees/sibling" if name == "sibling" else name)
+    sibling, home, user = folders = root / "trees/sibling", root / "home", root / "user"
+    for folder in folders:
         folder.mkdir(parents=True)
         (folder / "secret").write_text("secret")
-        facts[name] = str(folder)
     with ExitStack() as stack:
         for family, address in ((socket.AF_UNIX, str(root / "socket")), (socket.AF_UNIX, f"\0{root}"),
                                 (socket.AF_INET, ("127.0.0.1", 0))):
@@ -126,7 +125,8 @@ def _targets(root: Path) -> Iterator[dict[str, Any]]:
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(outside.wait)
         stack.callback(outside.kill)
-        yield {**facts, "pid": outside.pid, "unix": str(root / "socket"), "abstract": str(root),
+        yield {"sibling": str(sibling), "home": str(home), "user": str(user), "pid": outside.pid, "mark": _MARK,
+               "daemon": f"garrison-doctor-daemon-{os.getpid()}", "unix": str(root / "socket"), "abstract": str(root),
                "port": server.getsockname()[1]}
 
 

@@ -11,6 +11,8 @@ from garrison.merge.entry import STRATEGIES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from garrison.records.run import Launch
+
 DEFAULT_TIMEOUT = 1800.0
 """Seconds a gate or set-up may take."""
 CLEANING = ("untracked", "none", "ignored")
@@ -44,6 +46,12 @@ class QueueConfig:
     """Hash of the user's reference-transaction hook that is asked before a landing; '' if none was asked for."""
     gate_from_target: tuple[str, ...] = ()
     """Patterns of files that the gate sees as the target has them, whatever the tested branch did to them."""
+
+    @classmethod
+    def from_launch(cls, launch: Launch, timeout: float = DEFAULT_TIMEOUT) -> QueueConfig:
+        """Return the configuration with which a launch tests what lands on its target."""
+        return cls(launch.gate, launch.setup, launch.no_gate, timeout, tuple(launch.lock_files), hooks=launch.hooks,
+                   gate_from_target=tuple(launch.gate_from_target))
 
     @property
     def is_ready(self) -> bool:

@@ -11,9 +11,9 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge.guard import is_ours, our_hooks
@@ -25,8 +25,9 @@ from garrison.system.git.configuration import find_git_dirs, read, stamp_of
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from garrison.records.events import GitChanges
     from garrison.system.git import Git
     from garrison.system.git.neutral import Setting
 
@@ -51,12 +52,16 @@ class GitState:
     @property
     def digest(self) -> str:
         """Return a hash of it."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> GitState:
+    def from_data(cls, data: GitChanges) -> GitState:
         """Read it from JSON."""
         return cls({file: dict(keys) for file, keys in data.get("settings", {}).items()}, dict(data.get("files", {})))
+
+    def to_data(self) -> GitChanges:
+        """Return it for JSON."""
+        return {"settings": self.settings, "files": self.files}
 
 
 # -------------------------------------------------------------------------------------------------- observe and compare
@@ -157,7 +162,7 @@ def save(folder: Path, git: Git) -> None:
     """Save the present state, and copies of its files, below a run's folder."""
     state = observe(git)
     atomic.make_directory(folder)
-    atomic.write(folder / "state.json", json.dumps(asdict(state), indent=1).encode())
+    atomic.write(folder / "state.json", json.dumps(state.to_data(), indent=1).encode())
     for name in state.files:
         source = git.common / name
         copy = folder / "files" / name
@@ -211,7 +216,7 @@ class GitWatch:
         suspect(self.home, self.git, changes)
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",
-                      list(at_work), now.digest, asdict(changes))
+                      list(at_work), now.digest, changes.to_data())
 
 
 # ----------------------------------------------------------------------------------------------------------- afterwards

@@ -78,8 +78,7 @@ def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None
     if queue.target != launch.base:
         configure(queue, launch, gate_timeout)
     elif launch.gate or launch.no_gate:
-        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, gate_timeout, tuple(launch.lock_files),
-                                    hooks=launch.hooks, gate_from_target=tuple(launch.gate_from_target)))
+        queue.configure(QueueConfig.from_launch(launch, gate_timeout))
 
 
 def restore_gate_of_runs(runtime: Runtime, queue: MergeQueue) -> None:

@@ -216,6 +216,11 @@ class RunState:
         return sum(node.is_unchanged for node in self.nodes.values())
 
     @property
+    def told(self) -> list[ForeignMove | Warned]:
+        """Return everything that a person is warned of: moves of the target, then the other changes."""
+        return [*self.foreign_moves, *self.warnings]
+
+    @property
     def statuses(self) -> dict[str, str]:
         """Return node → status."""
         return {name: node.status for name, node in self.nodes.items()}

@@ -20,7 +20,7 @@ a class each. A signal's id and its effect are one record, so that no crash can 
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -295,12 +295,21 @@ class ForeignMove:
                 f"{self.old[:10]} → {self.new[:10]}{nodes}{subject}")
 
 
+class GitChanges(TypedDict, total=False):
+    """What changed in git's configuration and hooks (`processes.git_record.GitState`)."""
+
+    settings: dict[str, dict[str, str]]
+    """File → key → its values, a line each; '' if it is gone."""
+    files: dict[str, str]
+    """Path in the git directory → hash; '' if it is gone."""
+
+
 @dataclass(frozen=True)
 class Warned:
-    """Something that a person should know happened to what the run depends on; `at_work` are the nodes at work then.
+    """A change of what the run depends on, of which a person is warned; `at_work` are the nodes at work then.
 
-    `about` is `git` (its configuration or hooks) or `gate` (the queue's settings), `state` what it became, so that it
-    is told once, `changes` what to restore.
+    `about` is `git` (its configuration or hooks) or `gate` (the queue's settings). `state` is what it became, so that
+    each change is reported once; `changes` is what to restore.
     """
 
     kind: ClassVar[str] = "warning"
@@ -308,7 +317,7 @@ class Warned:
     text: str
     at_work: list[str] = sparse([])
     state: str = sparse("")
-    changes: dict[str, Any] = sparse({})
+    changes: GitChanges = sparse({})
 
     def describe(self) -> str:
         """Return the warning."""

@@ -16,10 +16,26 @@ import termios
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 _PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS, _CLONE_NEWUSER = 0x4206, 39, 0x10000000
-Facts = Mapping[str, Any]
+
+
+class Facts(TypedDict):
+    """Targets of the attempts outside."""
+
+    sibling: str
+    """Folder of another worktree; it, garrison's home and the user's have a file `secret`."""
+    home: str
+    user: str
+    pid: int
+    """A process outside, whose command line has the word `mark`."""
+    mark: str
+    daemon: str
+    """Word for the command line of a process that is left running."""
+    unix: str
+    abstract: str
+    port: int
 
 
 def write(path: str) -> bool:

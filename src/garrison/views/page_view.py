@@ -20,13 +20,11 @@ from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import (
-    ForeignMove,
     GateChanged,
     GuardianSignal,
     NodeChanged,
     ProbeHealthy,
     RunChanged,
-    Warned,
     WorkSaved,
 )
 from garrison.records.names import Key
@@ -225,11 +223,10 @@ class PageModel:
     def problems(self) -> list[str]:
         """Records of the run that cannot be read or shown."""
         observed = self.observation.view.problems if self.observation else []
-        told: list[ForeignMove | Warned] = [*self.model.state.foreign_moves, *self.model.state.warnings]
-        moves = [f"warning: {warning.describe()}" for warning in told[-PROBLEMS:]]
+        told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
         view = self.observation.view if self.observation else None
         refused = refused_hosts(view.details.nodes) if view is not None and view.details else []
-        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *moves, *refused, *observed]))
+        return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *told, *refused, *observed]))
 
     @property
     def order(self) -> list[str]:

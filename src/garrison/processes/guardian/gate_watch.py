@@ -32,9 +32,7 @@ class GateWatch:
     """Watches the configuration of the target's queue; `told` is what was last told, '' for the launch's own."""
 
     def __init__(self, queue: MergeQueue, launch: Launch, told: str) -> None:
-        launched = QueueConfig(launch.gate, launch.setup, launch.no_gate, hooks=launch.hooks,
-                               gate_from_target=tuple(launch.gate_from_target))
-        self.queue, self._known = queue, told or describe_gate(launched)
+        self.queue, self._known = queue, told or describe_gate(QueueConfig.from_launch(launch))
         self._is_on = launch.land != LAND_NONE and not launch.adhoc and (launch.no_gate or bool(launch.gate))
 
     def poll(self, at_work: Sequence[str]) -> Warned | None:

@@ -96,8 +96,7 @@ class Progress:
         why = f"; {clean(reason)}" if reason else ""
         more = f"; more: garrison status {self._run}" if status == "failed" else ""
         self._print(f"run {status}: {landed}{why}{more}")
-        warnings: list[ForeignMove | Warned] = [*state.foreign_moves, *state.warnings]
-        for warning in warnings:
+        for warning in state.told:
             self._print(f"warning: {clean(warning.describe())}")
 
     def _print(self, line: str) -> None:

@@ -152,8 +152,9 @@ def test_a_tool_in_a_persons_checkout_cannot_plant_what_git_obeys(mode: str, tmp
 
 @pytest.mark.parametrize("mode", HELD)
 def test_an_agent_writes_its_worktree_home_and_temporary_folder(mode: Mode, place: Place) -> None:
-    script = "echo a > file && echo b > ~/kept && t=$(mktemp) && echo c > $t && python3 -c '' && git --version"
-    code, output = run(with_mode(place, mode), script)
+    script = ("echo a > file && echo b > ~/kept && t=$(mktemp) && echo c > $t && python3 -c '' && git --version && "
+              "! touch $PRIVATE/planted")  # what garrison starts outside of the sandbox may lie there
+    code, output = run(with_mode(place, mode), script, PRIVATE=str(place.private))
     assert (code, (place.worktree / "file").read_text()) == (0, "a\n"), output
     assert (place.private / "home/kept").read_text() == "b\n"
 

@@ -190,7 +190,7 @@ def test_landlock_gets_the_writable_paths_and_no_ports_without_a_network() -> No
                   (Mount(Path("/x"), Path("/x"), writable=True), Mount(Path("/y"), Path("/y"))))
     words = landlock.command_line(["true"], place, [Path("/usr")])
     written = [words[at + 1] for at, word in enumerate(words) if word == "--write"]
-    assert written[:4] == ["/trees/.node.sandbox", "/trees/node", "/cache", "/x"]
+    assert written[:5] == ["/trees/.node.sandbox/home", "/trees/.node.sandbox/tmp", "/trees/node", "/cache", "/x"]
     assert "/y" not in words
     assert [words[at + 1] for at, word in enumerate(words) if word == "--read"] == ["/usr", "/proc"]
     assert words[words.index("--ports") + 1] == ""

@@ -19,7 +19,6 @@ from garrison.sandbox.user_git_config import copy_settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of the package `garrison`."""
-_SUBFOLDERS = ("tmp", "home")
 _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
 """Variables that name folders which do not exist inside."""
 
@@ -49,7 +48,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     copy_settings(env, around.user_home, place.private / "home")
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
-        own = {"HOME": str(place.private / "home"), "TMPDIR": str(place.private / "tmp")}
+        own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}
         readable = file_system.readable(place, around, RealPaths())
         return Confined((*place.entry, *landlock.command_line(argv, place, readable)), _environment(env, own), mode)
     steps = file_system.build(place, around, RealPaths())
@@ -86,8 +85,8 @@ def _inside(env: Mapping[str, str], mounts: Sequence[Mount]) -> Mapping[str, str
 
 
 def _make_folders(place: Place) -> None:
-    for name in _SUBFOLDERS:
-        (place.private / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (place.home, place.tmp):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _clear_mount_points(steps: Sequence[FileSystemStep]) -> None:
@@ -121,7 +120,7 @@ def _clear_path(folder: Path, parts: Sequence[str]) -> None:
 def _link_toolchains(place: Place, around: Surroundings) -> None:
     """Link the user's toolchains into the home inside, where they are looked for."""
     for name in file_system.TOOLCHAINS:
-        source, link = around.user_home / name, place.private / "home" / name
+        source, link = around.user_home / name, place.home / name
         if source.is_dir() and not os.path.lexists(link):  # the home is the agent's: nothing of its is followed
             with suppress(OSError):
                 link.parent.mkdir(parents=True, exist_ok=True)

@@ -112,8 +112,8 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     steps += [FileSystemStep(Step.EMPTY, path) for path in around.secret if _is_system(path) and machine.exists(path)]
     steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
               FileSystemStep(Step.LINK, Path("/var/tmp"), "/tmp"), FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
-              FileSystemStep(Step.WRITE, Path("/tmp"), str(place.private / "tmp")),
-              FileSystemStep(Step.WRITE, home, str(place.private / "home"))]
+              FileSystemStep(Step.WRITE, Path("/tmp"), str(place.tmp)),
+              FileSystemStep(Step.WRITE, home, str(place.home))]
     toolchains = list(_read_only([*_toolchains(around, machine), *around.python], machine))
     steps += toolchains
     steps += _left_by_setup(place.setup_home, home, [step.target for step in toolchains], machine)

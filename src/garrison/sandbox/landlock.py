@@ -52,7 +52,7 @@ def command_line(argv: Iterable[str], place: Place, readable: Iterable[Path]) ->
     Args:
         readable: what bubblewrap would show of the file system (`file_system.readable`).
     """
-    writable = [place.private, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
+    writable = [place.home, place.tmp, *([place.worktree] if place.worktree_writable else []), *place.rights.write,
                 *(mount.source for mount in place.mounts if mount.writable)]
     words = [sys.executable, "-I", "-S", str(LAUNCHER)]
     words += [word for path in (*readable, KERNEL) for word in ("--read", str(path))]

@@ -85,7 +85,7 @@ class Place:
     rights: Rights
     worktree: Path
     private: Path
-    """garrison's folder for this tree; it holds the tree's `tmp/` and `home/`."""
+    """garrison's folder for this tree. The tree may write its `tmp` and `home` there, and nothing else."""
     mounts: tuple[Mount, ...] = field(default=())
     """Git view, exchange folder, agent socket and so on; a later mount lies over an earlier one."""
     worktree_writable: bool = True
@@ -95,3 +95,13 @@ class Place:
     """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
     ports: tuple[int, ...] = ()
     """TCP ports of the machine that it may connect to where it has no network namespace."""
+
+    @property
+    def home(self) -> Path:
+        """Return the folder that is the tree's HOME."""
+        return self.private / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """Return the folder of its temporary files."""
+        return self.private / "tmp"

@@ -41,7 +41,8 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
 
 
 @pytest.mark.parametrize(("module", "unneeded"), [
-    ("garrison.processes.launcher.process", "garrison.merge.queue garrison.pipeline.flow garrison.pipeline.lint"),
+    ("garrison.processes.launcher.process", "garrison.merge garrison.system.git garrison.pipeline.flow "
+                                            "garrison.pipeline.lint"),
     ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
     ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
                                                 "garrison.agents.claude.policy garrison.agents.graph.model"),

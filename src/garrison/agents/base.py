@@ -35,6 +35,8 @@ class ReportedResult(Protocol):
 
 EXCHANGE, NOTES, RESULT, EXIT = "agent", "notes.txt", "agent-result.json", "exit"
 """Folder of an attempt that its agent may write, and the files there that garrison reads."""
+WAITING = "waiting"
+"""File, of an attempt and of its session, that says what its agent waits for."""
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
 WORKER, VALIDATOR = "worker", "validator"

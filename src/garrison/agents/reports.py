@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import Question
+from garrison.agents.base import WAITING, Question
 from garrison.agents.requests import MAX_TEXT, NoteRequest, PhaseRequest, QuestionRequest, Reply, ReportRequest
 from garrison.records import atomic
 from garrison.records.json_io import read_json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import AgentReport
     from garrison.agents.requests import Request
 
-NOTES, ANSWERS, RESULT, WAITING = "socket-notes.txt", "socket-answers.json", "socket-result.json", "waiting"
+NOTES, ANSWERS, RESULT = "socket-notes.txt", "socket-answers.json", "socket-result.json"
 """Files in the attempt's folder."""
 MAX_QUESTIONS = 8
 """Questions that an agent may have open at once."""

@@ -10,9 +10,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import EXCHANGE, NOTES
+from garrison.agents.base import EXCHANGE, NOTES, WAITING
 from garrison.agents.claude.stream import tool_in_flight
-from garrison.agents.reports import WAITING
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.system import untrusted
 from garrison.system.newest_entry import newest_entry

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
-from garrison.merge import slots
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -26,7 +25,6 @@ from garrison.supervise.incarnation import (
     start_incarnation,
 )
 from garrison.system import disk_space, shortage
-from garrison.system.git import Git, repository_key
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
 
@@ -83,6 +81,8 @@ def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
 
 def worktree_path(launch: Launch, node: str) -> Path:
     """Return the path of a node's worktree, outside every checkout."""
+    from garrison.system.git import repository_key  # a launcher spawns, too, and needs no git
+
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 
 
@@ -145,6 +145,9 @@ def _record_session(runtime: Runtime, leased: Identity, session: Session) -> Non
 
 def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path, marker: str) -> dict[str, str]:
     """Return the environment that set-up, acceptance and agents of a node share."""
+    from garrison.merge import slots
+    from garrison.system.git import Git
+
     number = slots.claim_number(Git(Path(launch.repo), home=runtime.home), worktree.parent.parent, worktree)
     return runtime.environment(launch, {
         "GARRISON_SLOT": str(number), "GARRISON_LIFE": marker, "GARRISON_TREE": str(worktree),

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -165,7 +165,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     parse_rules(hosts)
     namespace = _namespace(mode) if rights.network is Network.ALLOW else None
     listener = namespace.listener if namespace is not None else _listen()
-    secret = "" if namespace is not None else secrets.token_hex(16)
+    secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
     given = Registration(user.run, user.node, user.attempt, str(user.folder / FOLDER), hosts,
                          tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)), user.limits,

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.base import WORKER
+from garrison.agents.base import WAITING, WORKER
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
@@ -60,7 +60,7 @@ class AttemptFiles:
         self.answer = self.folder / "answer.json"
         self.lifted = self.folder / "lifted.json"
         self.phase = self.folder / "phase"
-        self.waiting = self.folder / "waiting"
+        self.waiting = self.folder / WAITING
         self.transcripts = self.folder / "transcripts"
         self.config = self.folder / "config"
         self.lock = self.folder / SESSION_LOCK

@@ -40,8 +40,8 @@ class Route:
     """Calls that are admitted."""
 
     methods: frozenset[str]
-    path: re.Pattern[str]
-    """Of the path below the API's base URL."""
+    path: str
+    """Pattern of the path below the API's base URL, compiled in the proxy alone: every orchestrator has this table."""
     costs: bool
     """True if the answer reports tokens that are paid for."""
 
@@ -65,7 +65,8 @@ class Api:
 
     def find_route(self, method: str, path: str) -> Route | None:
         """Return the route that admits a call; None if none does."""
-        return next((route for route in self.routes if method in route.methods and route.path.fullmatch(path)), None)
+        return next((route for route in self.routes
+                     if method in route.methods and re.fullmatch(route.path, path)), None)
 
     def error_body(self, status: int, message: str) -> bytes:
         """Return the body of a refusal, as the API's clients expect it."""
@@ -99,27 +100,26 @@ APIS: Mapping[ApiName, Api] = {
         ApiName.ANTHROPIC, "the Anthropic API", "/anthropic", "https://api.anthropic.com", ("ANTHROPIC_BASE_URL",),
         (KeyVariable("ANTHROPIC_API_KEY", "x-api-key", dummy="sk-ant-api03-garrison-"),
          KeyVariable("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-garrison-")),
-        (Route(_POST, re.compile(r"/v1/messages"), True),
-         Route(_POST, re.compile(r"/v1/messages/count_tokens"), False),
-         Route(_GET, re.compile(rf"/v1/models(/{_ID})?|/?"), False)),
+        (Route(_POST, r"/v1/messages", True),
+         Route(_POST, r"/v1/messages/count_tokens", False),
+         Route(_GET, rf"/v1/models(/{_ID})?|/?", False)),
         _anthropic_error),
     ApiName.OPENAI: Api(
         ApiName.OPENAI, "the OpenAI API", "/openai/v1", "https://api.openai.com/v1",
         ("OPENAI_BASE_URL", "OPENAI_API_BASE"), (KeyVariable("OPENAI_API_KEY", "authorization", "Bearer "),),
-        (Route(_POST, re.compile(r"/(chat/completions|completions|responses|embeddings)"), True),
-         Route(_GET, re.compile(rf"/responses/{_ID}"), True),
-         Route(_POST, re.compile(rf"/responses/{_ID}/cancel"), True),
-         Route(_GET, re.compile(rf"/models(/[A-Za-z0-9_.:/-]{{1,128}})?|/responses/{_ID}/input_items"), False)),
+        (Route(_POST, r"/(chat/completions|completions|responses|embeddings)", True),
+         Route(_GET, rf"/responses/{_ID}", True),
+         Route(_POST, rf"/responses/{_ID}/cancel", True),
+         Route(_GET, rf"/models(/[A-Za-z0-9_.:/-]{{1,128}})?|/responses/{_ID}/input_items", False)),
         _openai_error),
     ApiName.GOOGLE: Api(
         ApiName.GOOGLE, "the Gemini API", "/google", "https://generativelanguage.googleapis.com",
         ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
         (KeyVariable("GEMINI_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison"),
          KeyVariable("GOOGLE_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison")),
-        (Route(_POST, re.compile(rf"/v1(beta|alpha)?/models/{_ID}:(generateContent|streamGenerateContent)"), True),
-         Route(_POST, re.compile(rf"/v1(beta|alpha)?/models/{_ID}:(countTokens|embedContent|batchEmbedContents)"),
-               False),
-         Route(_GET, re.compile(rf"/v1(beta|alpha)?/models(/{_ID})?"), False)),
+        (Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:(generateContent|streamGenerateContent)", True),
+         Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:(countTokens|embedContent|batchEmbedContents)", False),
+         Route(_GET, rf"/v1(beta|alpha)?/models(/{_ID})?", False)),
         _google_error),
 }
 KEY_HEADERS = frozenset({key.header for api in APIS.values() for key in api.keys} | {"cookie"})

@@ -270,4 +270,4 @@ def test_a_failed_entry_is_not_retried_in_place_of_the_attempt_that_the_stopped_
     assert place.finish(place.resume()) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "2"
     assert (retried.returncode, retried.stderr.count("\n")) == (1, 1)
-    assert "run r1 goes on with attempt 2 of one; `garrison launch --resume r1`" in retried.stderr, retried.stderr
+    assert "run r1 continues with attempt 2 of one; `garrison launch --resume r1`" in retried.stderr, retried.stderr

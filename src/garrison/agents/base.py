@@ -62,7 +62,7 @@ class Assignment:
     network_variables: frozenset[str] = frozenset()
     """Names of variables that its network decides, whatever a profile sets."""
     place: Place | None = None
-    """What its processes are given in the sandbox; None: they are not confined."""
+    """Place of its processes in the sandbox; None: they are not confined."""
     reports: ReportedResult | None = None
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 
@@ -154,7 +154,7 @@ class Outcome:
     """A signal ended it, from its own crash or from outside. This is no verdict on the work: a successor continues it.
     """
     failure_kind: str = ""
-    """What failed, if that decides what follows; see `records.run.LOST`."""
+    """Kind of a failure that decides what follows; see `records.run.LOST`."""
     report: AgentReport = field(default_factory=AgentReport)
     """Report by the agent itself for the pipeline; empty if there is none."""
 

@@ -37,7 +37,7 @@ _NO_RESULT = "this agent reports its result in another way; notes, phases and qu
 
 
 class AgentReports:
-    """What the agent of one incarnation has reported; `folder` is the attempt's.
+    """Reports of the agent of one incarnation; `folder` is the attempt's.
 
     Args:
         can_ask: somebody can be asked; not in an ad-hoc run, which has no guardian.

@@ -80,7 +80,7 @@ def phase(phase: str) -> None:
 def ask_person(text: str) -> None:
     """Ask a person and print the answer, however long it takes.
 
-    The node's timeout goes on. An agent that is started again and asks the same question gets the answer that came
-    meanwhile.
+    The node's timeout continues to run. An agent that is started again and asks the same question gets the answer that
+    came meanwhile.
     """
     click.echo(_send(type="question", text=text).get("answer", ""))

@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class Authority(Enum):
-    """Whose a command is."""
+    """Owner of a command."""
 
     OWN = auto()
     """The caller's own affair: it touches no run of the home."""

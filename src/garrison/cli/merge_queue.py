@@ -245,7 +245,7 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
                       f"`garrison why {node} --run {run}` explains what it does")
     if merge_entry.recipient and (attempt := _next_attempt(home, merge_entry)):
         node, run = merge_entry.node, merge_entry.run
-        raise Refused(f"run {run} goes on with attempt {attempt} of {node}; `garrison launch --resume {run}` resumes "
+        raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison launch --resume {run}` resumes "
                       f"it, `garrison merge-queue enqueue {node} {merge_entry.branch}` lands the branch without it")
     retried = commands.retry(queue, merge_entry.id)
     tip = queue.git.branch_tip(merge_entry.branch)

@@ -33,7 +33,7 @@ _DEADLINE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the attempts showed."""
+    """Verdicts of all attempts."""
 
     mode: Mode
     verdicts: tuple[tuple[Escape, Verdict], ...]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def examine_repositories(scope: Scope) -> Iterator[Finding]:
-    """Find changes that a run's guardian told and that nobody has undone."""
+    """Find changes that a run's guardian reported and that were not undone."""
     for run, status in scope.runs.items():
         if status.launch is None or status.launch.adhoc:
             continue

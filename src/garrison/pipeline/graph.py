@@ -199,7 +199,7 @@ def is_known_handler(name: str) -> bool:
 
 MAX_SECONDS = 300 * 365 * 86400.0
 """Longest duration, 300 years: more cannot be added to a time. A new run with a longer one is refused (`out_of_range`);
-one that began under an earlier version goes on with this limit."""
+one that began under an earlier version continues with this limit."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)

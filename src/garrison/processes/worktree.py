@@ -363,8 +363,7 @@ def undo_foreign_move(git: Git, task: Task, worktree: Path, branch: str) -> str:
     """Move a branch that somebody else moved back to the last commit of its worktree; return why, '' if nobody did.
 
     Commits of a worktree are in the log of its own HEAD, one after another; a move of the branch from elsewhere is not.
-    What was collected from a git view is the agent's own in any case.
-    What the branch had is saved under a rescue ref.
+    What was collected from a git view is the agent's own in any case. What the branch had is saved under a rescue ref.
     """
     own, tip = git.last_own_commit(worktree, branch), git.branch_tip(branch)
     collected = view.tip if (view := GitView(git, worktree).read_state()) is not None else ""

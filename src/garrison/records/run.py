@@ -82,7 +82,7 @@ class Launch:
     def stated_sandbox_mode(self) -> str:
         """Return the mode of the sandbox that this run keeps, '' for the configured one.
 
-        Runs that older editions began know no sandbox and go on without one.
+        Runs that older editions began have no sandbox and continue without one.
         """
         return self.sandbox_mode or ("" if self.sandbox or self.adhoc else "none")
 

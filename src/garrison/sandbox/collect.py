@@ -75,7 +75,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class PrivateState:
-    """What a view has checked out; every value is a well-formed object name, but nothing more is known of it."""
+    """Checkout of a view; every value is a well-formed object name, but nothing more is known of it."""
 
     head: str
     """Commit of HEAD, '' for none."""
@@ -200,7 +200,7 @@ def collect(view: GitView) -> Collected:
 def enter(view: GitView, owner: str, *, push: bool = False) -> tuple[Mount, ...]:
     """Return what to bind inside for the agent `owner`: a predecessor's view, if the repository is as that left it.
 
-    What a view has is collected first; else it is made anew. `push`: as in `GitView.prepare`.
+    What a view has is collected first; otherwise the view is made again. `push`: as in `GitView.prepare`.
     """
     if view.exists:
         with suppress(untrusted.UnsafeFile):
@@ -214,8 +214,9 @@ def enter(view: GitView, owner: str, *, push: bool = False) -> tuple[Mount, ...]
 def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str = "") -> tuple[Mount, ...]:
     """Return what a process in a worktree sees of its repository: a git view where mounts are possible.
 
-    An agent's view is kept for its successors (`enter`); that of any other role is made anew and never collected. By
-    Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is writable.
+    An agent's view is kept for its successors (`enter`); that of any other role is made again each time and never
+    collected. By Landlock nothing can be mounted: of the repository's own git directory, what a commit writes is
+    writable.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
     if choose_mode(rights.mode, machine()) is not Mode.BUBBLEWRAP:

@@ -74,7 +74,7 @@ def _python() -> tuple[Path, ...]:
 
 def _environment(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in env.items() if name not in _NOT_INSIDE}
-    # Other sandboxes inside ours would fail, and this one stands already.
+    # A sandbox inside ours would fail, and is not needed.
     return {**kept, "IS_SANDBOX": "1", **own}
 
 

@@ -32,7 +32,7 @@ class Escape:
     text: str
     refused_by: frozenset[Mode] = _BOTH
     is_network: bool = False
-    """Whether an open network allows it."""
+    """True if an open network allows it."""
 
 
 SEE_PROCESS = "see_process"

@@ -38,7 +38,7 @@ _PREFIX_SIGNS = ("lib", "libexec")
 
 
 class MachinePaths(Protocol):
-    """What the file system outside tells about a path."""
+    """File system outside, as far as `build` asks for it."""
 
     def exists(self, path: Path) -> bool:
         """Return whether there is something, links followed."""
@@ -88,7 +88,7 @@ class FileSystemStep:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the user's environment tells about toolchains, and what must not be shown by chance."""
+    """Toolchains that the user's environment names, and folders that must not be shown by chance."""
 
     user_home: Path
     search_path: tuple[Path, ...]

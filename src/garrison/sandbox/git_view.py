@@ -50,7 +50,7 @@ _VERSION = 1
 
 @dataclass
 class ViewState:
-    """What garrison remembers of a view, out of the agent's reach."""
+    """Garrison's own record of a view, out of the agent's reach."""
 
     branch: str
     """Branch of the worktree, '' if it was detached."""
@@ -59,7 +59,7 @@ class ViewState:
     tip: str
     """Value of the branch in the repository at the last collection, '' if it had none."""
     owner: str = ""
-    """For whom it was made: the attempt of an agent."""
+    """Attempt of the agent that it was made for."""
     pending: str = ""
     """Value that a collection under way gives the branch."""
     indexed: str = ""
@@ -141,7 +141,7 @@ class GitView:
 
         Args:
             push: keep the addresses to push to.
-            owner: for whom it is made, as `enter` compares it.
+            owner: attempt of the agent that it is made for, as `enter` compares it.
         """
         git_dir = restore_link(self.git, self.worktree)
         new = self.folder.with_name(f"{self.folder.name}.new-{os.getpid()}")

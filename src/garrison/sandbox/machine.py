@@ -1,4 +1,4 @@
-"""Machine: what this machine can hold, as the probe found it. Pure data."""
+"""Machine: its abilities to confine processes, as the probe found them. Pure data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine can hold for this user."""
+    """Abilities of this machine to confine this user's processes."""
 
     bubblewrap: str = ""
     """Path of the program, '' if bubblewrap is missing or does not work."""
     refusal: str = ""
     """Why bubblewrap cannot be used."""
     has_own_proc: bool = True
-    """Whether a /proc of its own may be mounted; a container may refuse it."""
+    """True if a /proc of its own may be mounted; a container may refuse it."""
     can_forbid_namespaces: bool = True
     landlock: int = 0
     """Landlock's ABI, 0 without Landlock."""

@@ -66,7 +66,7 @@ def create() -> NetNamespace:
             _make_in_child(unshare, child)
         child.close()
         message, descriptors, _, _ = socket.recv_fds(parent, 256, 3, socket.MSG_CMSG_CLOEXEC)
-        with contextlib.suppress(ChildProcessError):  # collected by whoever collects all children
+        with contextlib.suppress(ChildProcessError):  # the process collects all children
             os.waitpid(pid, 0)
     if message != b"ready":
         for descriptor in descriptors:

@@ -2,9 +2,10 @@
 
 | network | sandbox | the tree gets |
 |---|---|---|
-| `none` | any | its own loopback device, nothing else |
-| `allow` | bubblewrap | its own loopback device, and on it the run's proxy, to allowed hosts and model APIs |
-| `allow` | Landlock, none | the machine's network; variables point to the proxy, but nothing forces a program to obey |
+| `none` | bubblewrap, Landlock | its own loopback device, nothing else; Landlock without namespaces holds TCP only |
+| `none` | none | the machine's network: nothing holds it |
+| `allow` | bubblewrap, Landlock | its own loopback device, and on it the run's proxy, to allowed hosts and model APIs |
+| `allow` | none | the machine's network; variables lead to the proxy, but nothing forces a program to obey |
 | `open` | any but none | the machine's network; model APIs through the proxy, so that keys stay outside |
 | `open` | none | the machine's network and the keys, as without a sandbox |
 """
@@ -41,7 +42,7 @@ _LOCAL = "localhost,127.0.0.1,::1"
 
 @dataclass(frozen=True, slots=True)
 class NetworkUser:
-    """Whose network it is: the node and attempt that its calls and refused hosts are counted for."""
+    """User of a network: the node and attempt that its calls and refused hosts are counted for."""
 
     home: Path
     run: str

@@ -64,7 +64,7 @@ def explain_missing_file(rights: Rights, table: str, code: int, tail: str) -> st
 
 
 def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
-    """Return the line for the modes that hold, by whom; the mode of most comes first. Pure."""
+    """Return the line for the modes that hold; `held` says which holds for what. The commonest comes first. Pure."""
     by_mode: dict[Mode, list[str]] = {}
     for who, mode in held.items():
         by_mode.setdefault(mode, []).append(who)

@@ -170,7 +170,7 @@ def add_up(parts: Iterable[costs.Spent]) -> costs.Spent:
     """Return the sum of some costs."""
     spent = list(parts)
     return costs.Spent(sum(part.usd for part in spent), sum(part.calls for part in spent),
-                        sum(part.input for part in spent), sum(part.output for part in spent))
+                       sum(part.input for part in spent), sum(part.output for part in spent))
 
 
 def rounded(usd: float | None) -> float | None:

@@ -1,7 +1,7 @@
 """Sandbox of the Claude CLI: only the CLI and its tools are inside; the connection, which records and pays, is outside.
 
 With or without a sandbox the CLI has a configuration folder of its own for the attempt: the home's holds settings that
-a person's CLI would obey, and what one agent left there would reach all others. It is made anew for each connection,
+a person's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
 with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
 followed. A log-in cannot be added from outside, so the CLI gets a copy of it, or a link to it without a sandbox; once
 it has renewed a copy, the home gets that back.

@@ -239,7 +239,7 @@ class Guardian:
         is_lost = is_waiting and not self.queue.git.branch_exists(branch)
         self._note("target", f"{repo} has no branch {branch} any more; restore it" if is_lost else "")
 
-    def _watch_target(self) -> None:
+    def _watch_repository(self) -> None:
         """Journal what somebody else did to what the run depends on: its target, git's configuration, its gate."""
         if self.stopping or not Path(self.launch.repo).is_dir():
             return
@@ -287,7 +287,7 @@ class Guardian:
         """Observe, decide, act; return whether another turn should follow at once."""
         self._check_repository()
         try:
-            self._watch_target()
+            self._watch_repository()
             self._verify_queues()
             self._view = self.observe()
         except RecordCorrupt as error:

@@ -532,8 +532,7 @@ def _commit_message(task: Task) -> str:
 
 
 def _content(worktree: Path, name: str) -> bytes:
-    """Return the content of a file that an agent may have replaced by anything; empty if that is no file of its size.
-    """
+    """Return the content of a file of a worktree; empty if an agent put something else, or too much, in its place."""
     try:
         return untrusted.read(worktree, name, _MAX_CONFLICT) or b""
     except untrusted.UnsafeFile:

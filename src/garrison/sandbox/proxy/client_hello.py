@@ -29,7 +29,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def block(self, size: int) -> _Reader:
-        """Return a reader of a block whose length stands before it in `size` bytes."""
+        """Return a reader of a block that begins with its length, in `size` bytes."""
         return _Reader(self.take(self.number(size)))
 
     def rest(self) -> bytes:

@@ -1,8 +1,8 @@
 """Ledger: what the calls of one listener have cost, whether another may start, and which hosts it was refused.
 
 Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
-too is marked, so that it is not counted twice, but it counts here against the budget: whoever says it reports might
-not.
+too is marked, so that it is not counted twice, but it counts here against the budget: a
+program that claims to report may not.
 """
 
 from __future__ import annotations

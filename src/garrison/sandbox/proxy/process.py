@@ -1,7 +1,8 @@
 """Proxy process: `python -P -m garrison.sandbox.proxy.process RUN_FOLDER HOME`, one per run.
 
 It has no state that matters: listeners, rights and keys come from its users, each over a connection to the control
-socket. Whoever uses it starts it, and starts it again and registers anew if it dies. It ends soon after its last user.
+socket. Its first user starts it. If it dies, a user starts another one and registers again. It ends soon after its last
+user.
 """
 
 from __future__ import annotations

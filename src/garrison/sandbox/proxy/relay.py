@@ -1,6 +1,6 @@
 """Relay: serve one connection of a confined client, request by request.
 
-h11 reads and writes both sides, so what is passed on is written anew from parsed parts: no byte of a client's framing
+h11 reads and writes both sides, so what is passed on is written from parsed parts: no byte of a client's framing
 reaches a server. Bodies pass as they come. Every wait has a limit, and a refusal is one line in the form that the
 client's program expects.
 """

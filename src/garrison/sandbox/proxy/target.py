@@ -38,7 +38,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for."""
+    """Destination of a request: a host and port, or a call of a model API."""
 
     form: Form
     host: str = ""

@@ -36,7 +36,7 @@ class CallCounts:
 
 @dataclass(slots=True)
 class _Found:
-    """What the parts of a response have reported so far; later counts replace earlier ones."""
+    """Reports of the parts of a response so far; later counts replace earlier ones."""
 
     model: str = ""
     message: str = ""

@@ -1,6 +1,6 @@
 """Repositories inside a worktree: which of them garrison's git may work in, and what is read of all others.
 
-Whoever works in the worktree chose where they lead and what their configuration names: a `.git` file, a link or a
+An agent in the worktree chooses where they lead and what their configuration names: a `.git` file, a link or a
 `commondir` that names the user's repository would have garrison move the user's branches, a link inside would have it
 write anywhere, and a filter would run. So git works only in git directories that garrison made. Of a repository that
 lies in the worktree itself, files are read as `untrusted.py` does: the commit of its HEAD, and objects that are copied

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Group(StrEnum):
-    """What a key of the configuration can make git do."""
+    """Kind of thing that a key of the configuration makes git do."""
 
     HOOKS = "hooks"
     FSMONITOR = "fsmonitor"
@@ -53,8 +53,7 @@ class Always(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Keys (as git prints them) of which only trusted values count; `neutral` stands in for any other.
-    """
+    """Keys (as git prints them) of which only trusted values count; `neutral` replaces any other."""
 
     group: Group
     key: re.Pattern[str]

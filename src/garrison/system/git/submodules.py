@@ -262,7 +262,7 @@ def _mirrors(common: Path, git_dir: Path) -> Path:
 
 
 def _clear(path: Path, name: str) -> None:
-    """Remove what stands in the place of a submodule's repository; no link is followed."""
+    """Remove what is in the place of a submodule's repository; no link is followed."""
     folder = path
     for part in Path(name).parts:
         folder /= part

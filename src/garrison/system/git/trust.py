@@ -1,7 +1,7 @@
 """Trusted settings: programs that git's configuration named when a person launched a run on a repository.
 
 `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch writes it
-anew, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it; and with
+again, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it; and with
 the commands that run some of these programs in a sandbox (`confined`).
 """
 
@@ -47,7 +47,7 @@ def read(home: Path, common: Path) -> Trusted | None:
 
 
 def read_suspects(home: Path, common: Path) -> frozenset[Pair]:
-    """Return what appeared in a repository while agents were at work, and nobody has accepted."""
+    """Return what appeared in a repository while agents were at work, and no person has accepted."""
     return frozenset(_load(str(path_of(home, common)))[1])
 
 

@@ -268,7 +268,7 @@ class Worktrees(Commits):
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
         with ExitStack() as stack:
             folder = git_dir
-            if git_dir.is_relative_to(path.resolve()):  # whoever works in `path` could link what is written there
+            if git_dir.is_relative_to(path.resolve()):  # an agent in `path` could link what is written there
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-index-")))
             index = folder / f"{_INDEX}{os.getpid()}"
             self._remove_orphaned_indexes(git_dir)

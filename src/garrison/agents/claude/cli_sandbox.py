@@ -25,10 +25,9 @@ from garrison.agents.claude.cli_process import config_folder, find_cli
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.json_io import read_json
-from garrison.sandbox import untrusted
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount
-from garrison.system import processes
+from garrison.system import processes, untrusted
 
 if TYPE_CHECKING:
     from garrison.agents.claude.settings import ClaudeSettings
@@ -44,7 +43,7 @@ _MAX_LOG_IN = 1 << 20
 
 def prepare(place: Place | None, environment: Mapping[str, str], settings: ClaudeSettings,
             files: AttemptFiles) -> tuple[dict[str, str], str]:
-    """Make the CLI's configuration folder anew; return the variables that start the CLI in its place, and the folder.
+    """Make the CLI's configuration folder again; return the variables that start the CLI in its place, and the folder.
 
     Without a sandbox there are no variables. What a killed CLI had written and the copy lacks is saved first.
     """

@@ -45,7 +45,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     mode = choose_mode(place.rights.mode, able)
     _make_folders(place)
     around = surroundings(env, place)
-    copy_settings(env, around.user_home, place.private / "home")
+    copy_settings(env, around.user_home, place.home)
     if mode is Mode.LANDLOCK:
         _link_toolchains(place, around)
         own = {"HOME": str(place.home), "TMPDIR": str(place.tmp)}

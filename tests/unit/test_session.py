@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from garrison.cli.sessions import CHECKED_RUNS, check_runs
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.session import MODES, Initiative, Session, SessionState
 from garrison.session.memory import Memory
@@ -210,6 +212,15 @@ def test_what_the_session_knows_comes_before_a_message_and_results_of_tools_afte
     play(world.session(more={"build_prompt": lambda _: own}), "look it up")
     assert world.asked()[1][0][0] == own[0], "also after an adapter's own prompt"
     assert world.asked()[1][0][-1]["content"] == "result of search"
+
+
+def test_heartbeats_check_the_latest_runs(tmp_path: Path) -> None:
+    for number in range(CHECKED_RUNS + 2):
+        (tmp_path / f"runs/r{number:02}/layers").mkdir(parents=True)  # a run that has lost its records
+        os.utime(tmp_path / f"runs/r{number:02}/layers", (number, number))
+    checked = check_runs(tmp_path)
+    assert list(checked) == [f"run r{number:02}" for number in range(2, CHECKED_RUNS + 2)]
+    assert "is damaged or gone" in checked["run r11"]
 
 
 def test_a_graph_without_build_prompt_hides_nothing() -> None:

@@ -32,6 +32,8 @@ workdir_option = click.option("--workdir", type=click.Path(exists=True, file_oka
 heartbeat_option = click.option("--heartbeat-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                                 metavar="FILE", help="Graph for heartbeats (default: the shipped heartbeat.dot).")
 _RENAMED = {"--tree": "--workdir"}
+CHECKED_RUNS = 10
+"""Latest runs that a heartbeat checks."""
 
 
 def session_folder(home: Path, session: str) -> Path:
@@ -188,12 +190,23 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     tools = tools_of(workdir, tier) if workdir is not None else {}
     adapters = await stack.enter_async_context(claude_adapters(
         settings.model, metadata, tools, memory=Memory(folder / "memory.jsonl"),
-        connect=partial(claude, purse=purse)))
+        checks=lambda _: check_runs(home), connect=partial(claude, purse=purse)))
     purse.begin()
     opened = Session.restore(folder, adapters, initiative=initiative, on_event=_print_tool_call,
                              turn_graph=turn_graph.read_text() if turn_graph else None,
                              heartbeat_graph=heartbeat_graph.read_text() if heartbeat_graph else None)
     return await stack.enter_async_context(opened)
+
+
+def check_runs(home: Path) -> dict[str, str]:
+    """Return what the latest runs do and wait for: the background check of a session's heartbeats."""
+    from garrison.views.run_view import RunReader
+
+    reader = RunReader(home)
+    views = [reader.read(run, details=False) for run in reader.runs()[-CHECKED_RUNS:]]
+    return {f"run {view.run_id}": "; ".join([
+        str(view.status), *([view.reason] if view.reason else []),
+        *([f"waits for a person's answer: {', '.join(view.questions)}"] if view.questions else [])]) for view in views}
 
 
 def _print_tool_call(name: str, data: Any) -> None:

@@ -38,11 +38,13 @@ OnEvent = Callable[[Event], None]
 @asynccontextmanager
 async def claude_adapters(model: str | None, metadata: Mapping[str, Any], tools: Mapping[str, Function] | None = None,
                           *, system: str = SYSTEM, on_event: OnEvent | None = None, memory: Memory | None = None,
+                          checks: Callable[[str], Mapping[str, Any]] = lambda _: {},
                           connect: Connect = claude) -> AsyncIterator[dict[str, Callable[..., Any]]]:
     """Yield the adapters; the model's session starts with its first call and ends with the context.
 
     `tools` are those that the session's trust tier allows; `on_event` receives every event of the model. Without a
-    `memory` the session forgets earlier turns with the process, except for the conversation.
+    `memory` the session forgets earlier turns with the process, except for the conversation. `checks` are its
+    background checks, given the agent's id.
     """
     allowed, kept = tools or {}, memory if memory is not None else Memory()
     async with AgentGraph("session", connect=connect) as graph:
@@ -51,7 +53,7 @@ async def claude_adapters(model: str | None, metadata: Mapping[str, Any], tools:
         model_adapter.node = await graph.add_node("voice", system, model, **{**metadata, "functions": functions})
         try:
             yield {"llm_call": model_adapter.llm_call, "memory_update": partial(remember, kept),
-                   "checkpoint": lambda *_: None, "background_checks": lambda _: {}, "route_actions": lambda *_: None,
+                   "checkpoint": lambda *_: None, "background_checks": checks, "route_actions": lambda *_: None,
                    "update_goals": lambda *_: None, "emit_signal": lambda *_: None, "memory_recall": kept.recall,
                    "tool_dispatch": ToolDispatcher(allowed)}
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -18,8 +19,11 @@ from garrison.records import costs
 from garrison.records.costs import Limits
 from garrison.sandbox.proxy import upstream
 from garrison.sandbox.proxy.apis import APIS, ApiName
+from garrison.sandbox.proxy.process import LOOKUPS
 from garrison.sandbox.proxy.registration import ApiAccess
+from garrison.sandbox.proxy.relay import MAX_OPENING
 from proxy_support import SHORT, Web, body_of, certificate, plain, read_all, read_head, serving, status_of
+from support import until
 
 KEY = "sk-real-key"
 
@@ -109,6 +113,29 @@ def test_connects_to_the_address_that_was_checked(tmp_path: Path, monkeypatch: p
         client.close()
     assert status_of(head) == 502
     assert (asked, opened) == (["pypi.org"], ["93.184.215.14"])
+
+
+def test_one_agent_s_flood_of_names_leaves_lookups_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go = [0], threading.Event()
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        asked[0] += 1
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        return []
+
+    monkeypatch.setattr(upstream, "resolve", resolve)
+    with serving(tmp_path, hosts=("*.example.org",)) as proxy:
+        clients = [proxy.connect() for _ in range(40)]
+        for number, client in enumerate(clients):
+            place = f"n{number}.example.org:443"
+            client.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
+        until(lambda: asked[0] >= MAX_OPENING)
+        time.sleep(0.2)  # for more than there should be
+        assert asked[0] == MAX_OPENING < LOOKUPS
+        go.set()
+        assert {status_of(read_head(client)) for client in clients} == {403}
+        assert asked[0] == 40
 
 
 def test_a_private_name_is_reached_if_it_is_listed_as_private(tmp_path: Path) -> None:

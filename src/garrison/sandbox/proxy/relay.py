@@ -36,6 +36,8 @@ MAX_BODY = 64 << 20
 """Bytes of a request to a model API; the APIs themselves take half of it."""
 MAX_CONNECTIONS = 256
 """Connections of one listener."""
+MAX_OPENING = 8
+"""Hosts that one listener looks up and connects to at a time; the proxy's look-ups are for all agents of the run."""
 MAX_IDLE_UPSTREAM = 4
 """Idle connections to one API that are kept for the next call."""
 TLS_PORT = 443
@@ -72,6 +74,7 @@ class Access:
     port: int
     patience: Patience = field(default_factory=Patience)
     connections: set[asyncio.Task[None]] = field(default_factory=set)
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPENING))
     idle: dict[ApiName, list[tuple[float, Stream]]] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -207,7 +210,8 @@ class Relay:
             self.access.ledger.refuse_host(target.place, "not among the allowed hosts")
             raise RequestRefused(403, reason)
         try:
-            return await open_checked(target.host, target.port, rule)
+            async with self.access.opening:
+                return await open_checked(target.host, target.port, rule)
         except UpstreamRefused as refused:
             self.access.ledger.refuse_host(target.place, str(refused))
             raise RequestRefused(403, f"{target.place} is refused: {refused}") from refused

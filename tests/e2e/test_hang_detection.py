@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -98,7 +99,7 @@ def test_stopped_jobs_of_a_runner_are_ended_and_repeated(quick: Place) -> None:
     quick.check("a")
     log = (quick.home / "runs/r1/layers/runner-a.log").read_text()
     for job in ("setup", "acceptance"):
-        assert f"{job} hung: 1 of its 1 processes are stopped (SIGSTOP)" in log, log
+        assert re.search(rf"{job} hung: 1 of its \d processes are stopped \(SIGSTOP\)", log), log  # bubblewrap's, too
 
 
 def test_a_guardian_that_recorded_its_end_and_keeps_its_lock_is_replaced(place: Place) -> None:

@@ -20,6 +20,7 @@ PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", 
 ALLOWED = {
     "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
     "system/kill_tree.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
+    "processes/orchestrator/session_attempt.py:kill": (1, "its own child, which nobody else reaps, before it exits"),
     "system/reaper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
     "system/failpoint.py:kill": (1, "itself, for tests"),
     "system/jobs.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),

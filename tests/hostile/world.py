@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from garrison.system import landlock
 from hostile import enclosure
 from hostile.services import SHM_KEY
 from support import DEADLINE, Node, Place, git, make_repository, stat, wait_for
@@ -56,7 +57,7 @@ def why_impossible(confinement: Confinement) -> str:
     if not (CHECKOUT / "src/garrison/sandbox/confine.py").exists():
         return "this garrison confines nothing"
     if confinement is Confinement.LANDLOCK:
-        return ""
+        return "" if landlock.abi() else "Landlock is not enabled in this kernel"
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed"
     if confinement is Confinement.UNPRIVILEGED:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import inspect
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.records.names import to_run_stem
 from garrison.records.run import Task
-from garrison.sandbox.checkout import checkout_network, checkout_place, private_folder
+from garrison.sandbox.checkout import checkout_network, checkout_place, remove_private_folder
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
 from garrison.system.jobs import read_tail
@@ -108,7 +107,7 @@ class HomeAgent:
         try:
             ended = await _wait_or_stop(work, call, network)
         finally:
-            shutil.rmtree(private_folder(folder), ignore_errors=True)
+            remove_private_folder(folder)
         call.session = work.session or call.session
         report = {"notes": read_tail(assignment.output, 40), **ended.report}
         return to_pipeline_outcome(report, succeeded=ended.status == "success", reason=ended.reason or "it failed",

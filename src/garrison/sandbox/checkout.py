@@ -5,6 +5,7 @@ The checkout is theirs to change, but not what git itself obeys there: a hook or
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from garrison.config import find_home
@@ -14,6 +15,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import held_mode
 from garrison.sandbox.rights import read_rights
+from garrison.system import untrusted
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
         return None
     rights = show_named_programs(rights, command)
     shown = [] if directory is None else [Mount(directory, directory)]
-    return Place(role, rights, tree, private_folder(folder),
+    return Place(role, rights, tree, _private_folder(folder),
                  (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))
 
 
@@ -60,6 +62,13 @@ def _git_mounts(tree: Path) -> list[Mount]:
     return [Mount(common, common, writable=True), *(Mount(path, path) for path in guarded if path.exists())]
 
 
-def private_folder(folder: Path) -> Path:
-    """Return the folder of what the command has of its own; it is removed when the command has ended."""
+def remove_private_folder(folder: Path) -> None:
+    """Remove what a command that has ended had of its own, also what it made read-only; `folder` is the attempt's."""
+    private = _private_folder(folder)
+    with suppress(OSError):
+        untrusted.remove(private.parent, private.name)
+
+
+def _private_folder(folder: Path) -> Path:
+    """Return the folder of what the command has of its own; `remove_private_folder` removes it."""
     return folder.with_name(f".{folder.name}.sandbox")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
-from garrison.sandbox.checkout import checkout_network, checkout_place, private_folder
+from garrison.sandbox.checkout import checkout_network, checkout_place, remove_private_folder
 from garrison.sandbox.confine import confine
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
@@ -118,7 +117,7 @@ async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str
             ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
             silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]), network)
     finally:
-        shutil.rmtree(private_folder(folder), ignore_errors=True)
+        remove_private_folder(folder)
 
 
 def recorded_exit_code(folder: Path, place: Place) -> int | None:

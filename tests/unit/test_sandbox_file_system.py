@@ -167,6 +167,11 @@ def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
     assert words[words.index("--cap-drop") + 1] == "ALL"
 
 
+def test_a_shell_is_started_without_another_one() -> None:
+    words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Machine("bwrap"), makes_network=True)
+    assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"]
+
+
 def test_the_settings_of_the_kernel_are_read_only() -> None:
     """Seen: inside, garrison as root, an agent wrote kernel.core_pattern of the machine."""
     words = bubblewrap.command_line(["true"], [], Machine("/usr/bin/bwrap"), makes_network=True)

@@ -17,8 +17,9 @@ but allowed to write what its owner may write, `sys/kernel/core_pattern` among i
 _OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
                                   for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
-RUN = ("/bin/sh", "-c", 'exec "$0" "$@"')
-"""Starts the command inside, so that a program that is missing ends with 127, as outside."""
+SHELL = "/bin/sh"
+RUN = (SHELL, "-c", 'exec "$0" "$@"')
+"""Starts a command inside, so that a program that is missing ends with 127, as outside."""
 
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
@@ -34,7 +35,8 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     words += ["--dev", "/dev", *(_OWN_PROC if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]
     for step in steps:
         words += _WORDS[step.step](step)
-    return [*words, "--remount-ro", "/", "--", *RUN, *argv]
+    program, *arguments = argv
+    return [*words, "--remount-ro", "/", "--", *(() if program == SHELL else RUN), program, *arguments]
 
 
 _WORDS: Mapping[Step, Callable[[FileSystemStep], tuple[str, ...]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from merge_support import World, git
 
 from garrison.merge import commands
@@ -39,5 +40,35 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verd
     assert git(world.repo, "show", "main:ci/gate.sh") == "exit 1", "what lands is the branch, as it is"
     world.branch("plain", {"plain": "x\n"})
     world.enqueue("plain")
+    with pytest.raises(AssertionError, match="base_red"):  # from then on the target's gate is the new one
+        world.drain()
+    assert world.entry("plain").status != "landed"
+
+
+def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_with(tmp_path):
+    world = World(tmp_path, gate=None)
+    world.branch("main", {"ci/gate.sh": "exit 0\n"})
+    git(world.repo, "reset", "-q", "--hard")
+    gate(world, "ci/**")
+    world.branch("b", {"new": "x\n"})
+    queue = world.queue
+    runs = world.processor().gates
+    before = runs.verdict_key(queue.state.config)
+    world.branch("main", {"plain": "x\n"})
+    assert runs.verdict_key(queue.state.config) == before
+    world.branch("main", {"ci/gate.sh": "exit 1\n"})
+    assert runs.verdict_key(queue.state.config) != before
+
+
+def test_a_commit_that_somebody_moved_the_target_to_is_said_to_be_untested(tmp_path):
+    world = World(tmp_path)
+    world.branch("moved", {"moved": "x\n"})
+    world.branch("merged", {"merged": "x\n"})
+    world.enqueue("moved")
+    world.enqueue("merged")
+    git(world.repo, "merge", "-q", "--ff-only", "moved")
+    git(world.repo, "merge", "-q", "--no-ff", "-m", "by hand", "merged")
     world.drain()
-    assert world.entry("plain").status != "landed", "from then on the target's gate is the new one"
+    for name in ("moved", "merged"):
+        assert world.entry(name).status == "landed"
+        assert world.entry(name).reason == "already in main, where this queue did not put it: not tested here"

@@ -113,13 +113,18 @@ def test_a_gate_that_a_person_changes_during_a_run_is_told(run):
     launch = Launch("r", "p", str(run.repo), "main", "", "", gate=config.gate, setup=config.setup)
     watch = GateWatch(run.world.queue, launch, "")
     assert watch.poll(["a"]) is None
-    commands.reconfigure(run.world.queue, timeout=7.0)
-    assert watch.poll(["a"]) is None
-    commands.reconfigure(run.world.queue, gate=None, no_gate=True)
-    told = watch.poll(["a"])
-    assert told is not None
-    assert told.describe() == ("while a was at work, a person changed how main is tested: "
-                               f"from gate {config.gate!r} to no gate")
-    assert watch.poll(["a"]) is None
+    manner = f"; strategy merge, at most {config.timeout:g} s"
+    for change, before, now in (
+            ({"timeout": 7.0}, f"gate {config.gate!r}{manner}", f"gate {config.gate!r}; strategy merge, at most 7 s"),
+            ({"strategy": "squash"}, f"gate {config.gate!r}; strategy merge, at most 7 s",
+             f"gate {config.gate!r}; strategy squash, at most 7 s"),
+            ({"gate": None, "no_gate": True}, f"gate {config.gate!r}; strategy squash, at most 7 s",
+             "no gate; strategy squash, at most 7 s")):
+        commands.reconfigure(run.world.queue, **change)
+        told = watch.poll(["a"])
+        assert told is not None
+        assert told.describe() == f"while a was at work, a person changed how main is tested: from {before} to {now}"
+        assert watch.poll(["a"]) is None
+    assert GateWatch(run.world.queue, launch, "no gate").poll(["a"]) is None, "as an older edition told it"
     assert GateWatch(run.world.queue, launch, told.state).poll(["a"]) is None
     assert GateWatch(run.world.queue, replace(launch, land="none"), "").poll(["a"]) is None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import QueueWriter
 
 
+_LINE_FORMAT = "--format=%H|%P|%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 _EXTRA = 8
 """Entries beyond the batch's size that are tried where some do not merge with the others."""
 
@@ -90,7 +91,7 @@ class CandidateBuilder:
             if isinstance(candidate, Progress):
                 return candidate
             if (candidate.commit is None or candidate.tree == before) and self.git.is_ancestor(entry.oid, tip):
-                return self._record_already_landed(entry, tip, f"already in {self.queue.target}")
+                return self._record_already_landed(entry, tip, self._explain_presence(entry, tip))
             changes_nothing = bool(built) and candidate.tree == built[-1].tree
             if candidate.commit is not None and candidate.commit != parent and not changes_nothing:
                 chosen.append(entry)
@@ -129,6 +130,19 @@ class CandidateBuilder:
         self.writer.append(StatusChanged((entry.id,), "conflict", f"{reason} (against {self.queue.target} at "
                                          f"{tip[:10]})", tuple(files), tip), sync=True)
         return Progress("conflict", entry.id)
+
+    def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
+        """Describe how the target got an entry's commit: by a landing, or from elsewhere, without a test."""
+        target, moves = self.queue.target, self.queue.state.moves
+        lines = self.git.run("log", "--first-parent", "--ancestry-path", _LINE_FORMAT, f"{entry.oid}..{tip}",
+                             "--").out.splitlines()
+        later = [line.split("|") for line in reversed(lines)]  # on the target's line, the oldest first
+        if later and later[0][1].split(" ")[0] != entry.oid and later[0][2].strip():
+            return f"already in {target}"  # merged there by a queue
+        move = next((commit for commit in (entry.oid, *(line[0] for line in later)) if commit in moves), None)
+        if move is not None and not self.git.is_ancestor(entry.oid, moves[move]):
+            return f"already in {target}"
+        return f"already in {target}, where this queue did not put it: not tested here"
 
     def _record_already_landed(self, entry: MergeEntry, tip: str, reason: str) -> Progress:
         """Record that the target has all of an entry already."""

@@ -64,13 +64,17 @@ class QueueConfig:
         fixed = "".join(f"\0{pattern}" for pattern in self.gate_from_target)
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}{fixed}".encode()).hexdigest()[:12]
 
-    def verdict_key(self, environment: Mapping[str, str]) -> str:
+    def verdict_key(self, environment: Mapping[str, str], targets_files: str = "") -> str:
         """Return the key of verdicts: a hash of gate, set-up and the environment that they see.
 
         Verdicts on one tree are exchangeable if their keys are equal.
+
+        Args:
+            targets_files: what the target has of `gate_from_target`.
         """
         text = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
                          if name not in _VOLATILE and not name.startswith("GARRISON_"))
+        text += f"\0\0{targets_files}" if targets_files else ""
         return f"{self.command_key}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
     def has_same_gate(self, other: QueueConfig) -> bool:

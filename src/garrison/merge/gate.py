@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState, RunningGate
     from garrison.supervise.hang_detector import Hang
+    from garrison.system.git import Git
 
 WRAPPER = r"""
 folder=$1 limit=$2
@@ -350,6 +351,15 @@ class GateRun:
             self.child = None
 
 
+def list_targets_files(git: Git, commit: str, patterns: Sequence[str]) -> str:
+    """Return the files of a commit of the target that match, with their contents' names; '' without patterns."""
+    if not commit or not patterns:
+        return ""
+    nothing = git.run("mktree", text="").out.strip()
+    specs = [f":(top,glob){pattern}" for pattern in patterns]
+    return git.run("diff-tree", "-r", "-z", "--no-renames", "--no-abbrev", nothing, commit, "--", *specs).out
+
+
 def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
     """Return the life marker of a gate run."""
     return f"{home}:{run}:gate-{entry}#{number}"
@@ -376,8 +386,9 @@ class GateRuns:
         return {state.gates[job].tree for job in self._runs if job in state.gates}
 
     def verdict_key(self, config: QueueConfig) -> str:
-        """Return the key of verdicts in this environment."""
-        return config.verdict_key(self.environment)
+        """Return the key of verdicts in this environment, on the target as it is now."""
+        files = list_targets_files(self.git, self.writer.tip() or "", config.gate_from_target)
+        return config.verdict_key(self.environment, files)
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject) -> Progress | Wait:
         """Start a gate run on a commit, for these entries; wait if the disk is full."""

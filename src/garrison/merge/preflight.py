@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
 from garrison.merge.config import QueueConfig
-from garrison.merge.gate import GateRun, Verdict, gate_marker
+from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.system.environment import child_environment
@@ -89,7 +89,8 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         slot.release()
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        queue.record_green(tree, config.verdict_key(environment))
+        files = list_targets_files(queue.git, commit, config.gate_from_target)
+        queue.record_green(tree, config.verdict_key(environment, files))
     queue.resume_own_pause("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - started, log)
 

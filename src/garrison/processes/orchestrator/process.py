@@ -25,6 +25,7 @@ from garrison.errors import GarrisonError
 from garrison.processes.control_graph import CONTROL_KINDS
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
+from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import adopt_commits, collect_commits, undo_foreign_move
@@ -116,6 +117,8 @@ class Orchestrator:
         self._progress_stamp: Fingerprint | None = None
         self._refusal = ""
         """Last reason why the agent's commits could not be collected."""
+        self._pace = Pace()
+        """Pace of collecting: an agent can commit without end."""
         self._has_output = True
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key), signals.inbox_path(runtime.home, incarnation.key), folder,
@@ -135,7 +138,7 @@ class Orchestrator:
         has_request = self.channel is not None and self.channel.poll(now)
         has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
-        self._record_progress()
+        self._record_progress(self._pace)
         self._record_session(self.work)
         self.mailbox.ask(self.work.question or self.reports.question, self.task)
         self._show_output()
@@ -169,7 +172,8 @@ class Orchestrator:
 
     def next_wake(self) -> float | None:
         """Return the seconds until the agent must be polled; a fraction of a second while it prints output."""
-        times = (self.work.wake_at() if self.work else None, self.channel.wake_at() if self.channel else None)
+        times = (self.work.wake_at() if self.work else None, self.channel.wake_at() if self.channel else None,
+                 self._pace.wake_at())
         due = [at - self.runtime.clock.monotonic() for at in times if at is not None]
         return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
 
@@ -260,10 +264,13 @@ class Orchestrator:
 
     # ---- while the agent works
 
-    def _record_progress(self) -> None:
-        """Copy the last commit and the agent's notes to the hook, for a successor."""
+    def _record_progress(self, pace: Pace | None = None) -> None:
+        """Copy the last commit and the agent's notes to the hook, for a successor; not before it is due by `pace`."""
         names = [*map(str, self._reflogs), str(self.assignment.notes), str(self.assignment.folder / NOTES)]
         if fingerprint_of(names) == self._progress_stamp:  # else git would run several times a second
+            return
+        began = self.runtime.clock.monotonic()
+        if pace is not None and not pace.allows(began):
             return
         before = fingerprint_of(names[1:])
         try:
@@ -280,6 +287,7 @@ class Orchestrator:
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.runtime.clock.utc()
             self.hook = self.incarnation.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
+        self._pace.record(began, self.runtime.clock.monotonic())
 
     def _collect(self) -> str:
         """Bring a confined agent's commits to its branch; return '', or why they cannot continue it."""

@@ -1,0 +1,32 @@
+"""Pace of work that an agent causes."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.processes.orchestrator.pace import LONGEST_PAUSE, SHARE, Pace
+
+
+@pytest.mark.parametrize("takes", [0.01, 0.4, 5.0])
+def test_a_flood_takes_a_share_of_the_time_and_no_more(takes: float) -> None:
+    pace, now, spent = Pace(), 100.0, 0.0
+    while now < 1100.0:
+        if pace.allows(now):
+            assert pace.wake_at() is None
+            spent += takes
+            pace.record(now, now + takes)
+            now += takes
+        else:
+            assert pace.wake_at() is not None
+            now += 0.005
+    assert SHARE * 0.8 < spent / 1000.0 <= SHARE * 1.1
+
+
+def test_what_takes_long_is_still_done_again() -> None:
+    pace = Pace()
+    assert pace.allows(0.0)
+    pace.record(0.0, 300.0)
+    assert not pace.allows(300.0 + LONGEST_PAUSE - 0.1)
+    assert pace.wake_at() == 300.0 + LONGEST_PAUSE
+    assert pace.allows(300.0 + LONGEST_PAUSE)
+    assert pace.wake_at() is None

@@ -394,3 +394,26 @@ def test_a_gate_slots_submodule_that_names_the_repository_is_made_again(repo: Pa
         slot.prepare("tree")
     assert git(repo, "symbolic-ref", "HEAD") == "refs/heads/main"
     slot.release()
+
+
+@pytest.mark.parametrize("is_users", [True, False])
+def test_a_submodules_address_that_only_a_branch_names_is_asked_without_the_users_keys(
+        repo: Path, tmp_path: Path, *, is_users: bool) -> None:
+    asked, home = tmp_path / "asked", tmp_path / "user"
+    home.mkdir()
+    (home / "ssh").write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
+    (home / "ssh").chmod(0o755)
+    (home / ".gitconfig").write_text(f"[core]\n\tsshCommand = {home}/ssh\n[credential]\n\thelper = !touch {asked};\n")
+    tree = tree_of(repo)
+    address = "[submodule \"sub\"]\n\tpath = sub\n\turl = ssh://host.invalid/private\n"
+    plant_submodule(tree)
+    (tree / ".gitmodules").write_text(address)
+    git(tree, "update-index", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(tree, "add", ".gitmodules")
+    git(tree, "commit", "-qm", "address")
+    if is_users:
+        (repo / ".gitmodules").write_text(address)
+    ours = Git(repo, {**os.environ, "HOME": str(home)})
+    with pytest.raises(Refused, match="submodule sub cannot be had"):
+        ours.populate_submodules(tree, force=True)
+    assert asked.exists() is is_users

@@ -34,6 +34,10 @@ _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 """Message of such a commit, always the same: the same work is the same commit."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
+_AS_STRANGER = {**_AS_SUBMODULE, "HOME": os.devnull, "XDG_CONFIG_HOME": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ASKPASS": "true", "GIT_SSH_COMMAND": "false",
+                "GIT_ALLOW_PROTOCOL": "https", "SSH_AUTH_SOCK": ""}
+"""And one that only the branch names, which may be an agent's choice, is asked without the user's keys and log-ins."""
 
 
 class Submodule(NamedTuple):
@@ -50,14 +54,14 @@ class Submodules(Worktrees):
 
     store: Path | None = None
     """Git directory that keeps the commits of a submodule; None for a repository that is none."""
+    users: Path | None = None
+    """The user's own checkout of a submodule, which may be absent; None for a repository that is none."""
 
     def submodules(self, path: Path) -> list[Submodule]:
         """Return the submodules in the worktree's index that .gitmodules describes."""
-        if not (path / ".gitmodules").is_file():
+        settings = self._read_settings(path)
+        if not settings:
             return []
-        lines = split(self.run("config", "-z", "-f", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$",
-                               cwd=path, check=False).out)
-        settings = dict(line.split("\n", 1) for line in lines if "\n" in line)
         links = {}
         for line in split(self.run("ls-files", "-s", "-z", cwd=path).out):
             if line.startswith("160000 "):
@@ -66,6 +70,20 @@ class Submodules(Worktrees):
                           links[where])
                 for key, where in settings.items() if key.endswith(".path") and where in links
                 and is_safe_name(key[len("submodule."):-len(".path")])]
+
+    def _read_settings(self, path: Path) -> dict[str, str]:
+        if not (path / ".gitmodules").is_file():
+            return {}
+        lines = split(self.run("config", "-z", "-f", str(path / ".gitmodules"), "--get-regexp",
+                               r"^submodule\..*\.(path|url)$", check=False).out)
+        return dict(line.split("\n", 1) for line in lines if "\n" in line)
+
+    def _knows(self, module: Submodule) -> bool:
+        """Return whether the user has a submodule from that address, by the own checkout or configuration."""
+        known = self._read_settings(self.root if self.users is None else self.users)
+        configured = "" if self.users is not None else \
+            self.run("config", "--get", f"submodule.{module.name}.url", check=False).out.strip()
+        return module.url in (known.get(f"submodule.{module.name}.url"), configured)
 
     def populate_submodules(self, path: Path, *, force: bool = False) -> None:
         """Populate the submodules of a worktree of ours; an existing one stays as it is, unless `force`.
@@ -88,8 +106,10 @@ class Submodules(Worktrees):
     def _inner(self, path: Path, module: Submodule) -> Submodules:
         outer = self.store or self.common
         users = outer / "modules" / module.name
-        return self._open(path / module.path, self.git_dir(path) / "modules" / module.name,
-                          users if users.is_dir() else outer)
+        inner = self._open(path / module.path, self.git_dir(path) / "modules" / module.name,
+                           users if users.is_dir() else outer)
+        inner.users = (self.root if self.users is None else self.users) / module.path
+        return inner
 
     def _open(self, root: Path, git_dir: Path, store: Path) -> Submodules:
         """Return a repository inside a worktree, by a git directory of garrison's, whatever lies in `root`."""
@@ -116,11 +136,11 @@ class Submodules(Worktrees):
     def _fetch(self, module: Submodule, inner: Submodules) -> None:
         if inner.rev(module.oid):
             return
-        answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", module.oid, check=False,
-                           extra=_AS_SUBMODULE)
+        extra = _AS_SUBMODULE if self._knows(module) else _AS_STRANGER
+        fetch = ("fetch", "--quiet", "--no-recurse-submodules", "origin")
+        answer = inner.run(*fetch, module.oid, check=False, extra=extra)
         if answer.code:  # a server that does not serve single commits
-            answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", check=False,
-                               extra=_AS_SUBMODULE)
+            answer = inner.run(*fetch, check=False, extra=extra)
         if inner.rev(module.oid) is None:
             why = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
             allow = "-c protocol.file.allow=always " if "transport 'file' not allowed" in answer.err else ""

@@ -47,6 +47,9 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     if registry.claude_settings_of(task.agent, runtime.home) is None:
         raise Refused(f"{node} is done by {task.agent}, which cannot be told anything while it works; only a Claude "
                       "session can")
+    if registry.session_options(task.agent, node, task.attributes, runtime.home) is not None:
+        raise Refused(f"{node} works as a session of garrison's, which cannot be told anything while it works; "
+                      f"`garrison takeover {node}` puts you in its place")
     files = AttemptFiles(folder)
     session.session_of(node, files)
     messages.post(files, text.strip(), runtime.clock.utc())

@@ -90,18 +90,13 @@ class Connection:
         """Run the connection to its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        if report := read_json(self.files.report):  # its predecessor died before it had recorded that
-            return self._reported(report)
+        if ending := self._left_over():
+            return ending
         if not await self._lock_session():
             return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
                 failures.CRASH, "another process still runs the session")
-        records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        if (turns := remaining_turns(self.settings.max_turns, records)) == 0:
-            return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
-        if ending := self._reserve(last_cost(records)):
+        if ending := self._enter_limits():
             return ending
-        if turns != self.settings.max_turns:
-            self._make_client(turns)
         if not self._prepare_transcript():
             return self._ending(failures.UNKNOWN_SESSION, f"there is no transcript of session "
                                 f"{self.job.parent_session}, which this one was to continue")
@@ -111,6 +106,25 @@ class Connection:
             return await self._process_ended(error)
         except ClaudeSDKError as error:
             return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
+
+    def _left_over(self) -> Ending | None:
+        """Return the ending that its predecessor died before it had recorded."""
+        self._show_trouble("")
+        if report := read_json(self.files.report):
+            return self._reported(report)
+        question = questions.unanswered(self.files)
+        return self._ending(policy.QUESTION, question) if question else None
+
+    def _enter_limits(self) -> Ending | None:
+        """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
+        limit is reached."""
+        records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
+        turns = remaining_turns(self.settings.max_turns, records)
+        if turns == 0:
+            return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
+        if turns != self.settings.max_turns:
+            self._make_client(turns)
+        return self._reserve(last_cost(records))
 
     def _make_client(self, turns: int | None) -> None:
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),

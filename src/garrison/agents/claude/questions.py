@@ -72,6 +72,13 @@ def save_answer(files: AttemptFiles, question: str, text: str) -> None:
     write_json(files.lifted if question.startswith(_FAILURE) else files.answer, {"id": question, "text": text})
 
 
+def settle(files: AttemptFiles, text: str) -> None:
+    """Answer the open question, if there is one: a person has worked in the session, where they saw it."""
+    question = read_json(files.question)
+    if question and not is_answered(files):
+        save_answer(files, str(question["id"]), text)
+
+
 def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, *, over: bool) -> Question | None:
     """Return the question that a person has to answer while that decision waits.
 

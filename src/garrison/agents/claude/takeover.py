@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.agents.claude import cli_process, policy, prompts, transcripts
+from garrison.agents.claude import cli_process, policy, prompts, questions, transcripts
 from garrison.agents.claude.policy import Ending
 from garrison.errors import NotFound, Refused
 from garrison.records.json_io import encode, read_json
@@ -131,6 +131,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
         return run(resume_argv(settings, session), env, cwd, lambda pid: cli_process.record_process(files, pid, 0))
     finally:
         transcripts.prepare(config, files.transcripts, session)
+        questions.settle(files, "A person has taken the session over; what they said is above.")
 
 
 def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:

@@ -205,7 +205,7 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     child = scene.launch(scene.graph(full=""))
     assert place.finish(child) == 0, place.logs()
     assert scene.endings("full") == ["context", "reported"]
-    assert "half of it is there" in scene.calls("full")[-2].asked.prompt
+    assert "half of it is there" in scene.calls("full")[-1].asked.prompt
 
 
 def test_a_validator_refuses_and_then_accepts(scene):

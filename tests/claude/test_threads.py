@@ -24,7 +24,7 @@ def test_an_agents_report_chooses_the_edge_and_its_session_continues(scene):
     chosen = say(use(f"{TOOL}report_result", status="success", summary="chosen", preferred_label="Go",
                      context_updates={"colour": "teal"}))
     scene.players |= {"plan": steps(work("plan"), chosen, "Done."),
-                      "build": steps("?", "?", "?", work("build"), report(), "Done.")}
+                      "build": steps("?", "?", work("build"), report(), "Done.")}
     assert place.finish(scene.launch(path)) == 0, place.logs()
     assert [node for node, _, _ in place.finished_work()] == ["plan", "build"], "not halt"
     first = scene.calls("build")[0].asked
@@ -49,7 +49,7 @@ def test_a_session_continues_in_a_pipeline_run(scene):
         one [prompt="Begin.", thread_id=talk]; two [prompt="Go on.", thread_id=talk, fidelity=full]
         three [prompt="End.", fidelity="summary:high"]; start -> one -> two -> three -> exit }""")
     heard = [say(use(f"{TOOL}report_result", status="success", summary="heard")), "Done."]
-    scene.players |= {"one": steps(*heard), "two": steps("?", "?", *heard), "three": steps(*heard)}
+    scene.players |= {"one": steps(*heard), "two": steps("?", *heard), "three": steps(*heard)}
     run = place.command("pipeline", "run", path, "--run-dir", place.root / "run", "--workdir", place.repo, "--json",
                         ANTHROPIC_API_KEY=place.env["ANTHROPIC_API_KEY"])
     assert run.returncode == 0, run.stdout + run.stderr

@@ -52,7 +52,7 @@ def test_after_a_question_only_notes_and_further_questions_are_left(files: Attem
     ("I looked at both.\n\n**Which one do you want?**\n- the old\n- the new", "**Which one do you want?**"),
     ("どちらにしますか？", "どちらにしますか？"),
     ("May I go on? I wait for your word.", "May I go on? I wait for your word."),
-    ("Done.", ""), ("", ""), ("See https://x.org/?a=b for more.", ""), ("Done.\n```sh\nwhy?\n```", ""),
+    ("Done.", ""), ("", ""), ("?", ""), ("See https://x.org/?a=b for more.", ""), ("Done.\n```sh\nwhy?\n```", ""),
     ("Why did it fail? Because of the lock. " + "I mended it and ran the tests again. " * 20, "")])
 def test_a_question_in_plain_text(text: str, first: str) -> None:
     assert plain_question(text).partition("\n")[0] == first

@@ -66,5 +66,7 @@ def plain_question(text: str) -> str:
         return ""
     line = prose[prose.rfind("\n", 0, marks[-1]) + 1:].partition("\n")[0].strip()
     whole = text.strip()
+    if not any(map(str.isalnum, line)):
+        return ""
     shown = whole if len(whole) <= _MAX_SHOWN else f"…{whole[-_MAX_SHOWN:]}"
     return shown if shown.startswith(line) else f"{line}\n\n{shown}"

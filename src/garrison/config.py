@@ -32,7 +32,7 @@ from garrison.errors import RecordUnreadable, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-AGENT_KINDS = ("command", "claude", "session")
+AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
 TABLES = ("agents", "notify", "sandbox", "chat")
 """Tables of config.toml."""

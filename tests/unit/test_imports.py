@@ -14,13 +14,13 @@ def test_only_the_claude_agent_loads_the_sdk_only_the_screen_of_top_textual_and_
 import importlib, pkgutil, sys
 import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
-    dear = found.name.startswith(("garrison.agents.claude", "garrison.agents.graph.claude_session",
-                                      "garrison.delegation", "garrison.cli.top_app",
+    dear = found.name.startswith(("garrison.agents.acp.c", "garrison.agents.claude",
+                                  "garrison.agents.graph.claude_session", "garrison.delegation", "garrison.cli.top_app",
                                   "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))
-print(sorted({"claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette", "textual"} & set(sys.modules)))
+print(sorted({"acp", "claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette", "textual"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     count, loaded = done.stdout.splitlines()

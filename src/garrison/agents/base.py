@@ -25,6 +25,8 @@ class ReportedResult(Protocol):
     """Set by an agent whose result is what it reports there; not by a Claude session, which reports by a tool."""
     result: AgentReport
     """The last reported result, empty for none."""
+    ask_later: Callable[[str], None] | None
+    """Set by a session whose agent does not wait for an answer: takes the question, whose answer is a later prompt."""
 
     def recall(self) -> None:
         """Take the result that was reported to an earlier incarnation, whose agent had ended."""
@@ -39,6 +41,8 @@ WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
+NO_REPORT = "its agent made no report: judged by its commits and acceptance alone"
+"""What is said of work whose agent ended without a report."""
 WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 

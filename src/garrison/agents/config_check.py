@@ -2,7 +2,8 @@
 
 A misspelt key silently removes what it was to say, as in a graph: with `sucess = "result_file"` the exit code decides.
 A key near to a known one is an error, any other unknown one a warning; keys that begin with `x_` are free. The settings
-of kinds `claude` and `session`, of `[notify]`, `[chat]` and `[sandbox]`, are closed: any unknown key is an error there.
+of kinds `claude`, `session` and `acp`, of `[notify]`, `[chat]` and `[sandbox]`, are closed: any
+unknown key is an error there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.agents.acp.settings import SETTINGS as ACP_SETTINGS
 from garrison.agents.claude.settings import BUDGETS, READERS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 COMMAND_SETTINGS = ("argv", "success", *BUDGETS)
 SETTINGS: Mapping[str, Collection[str]] = {
-    "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS}
+    "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS,
+    "acp": (*ACP_SETTINGS, *BUDGETS)}
 """Kind of a profile → its settings, besides `kind` and `env`."""
 
 

@@ -5,6 +5,11 @@
     env = ["OPENAI_API_KEY"]
     success = "exit_zero"
 
+    [agents.codex]
+    kind = "acp"
+    argv = ["codex-acp"]
+    env = ["OPENAI_API_KEY"]
+
     [agents.reviewer]
     kind = "claude"
     model = "haiku"
@@ -22,13 +27,15 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.acp import settings as acp_settings
+from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, read_config, string_list
 from garrison.errors import Refused, UsageError
-from garrison.records.costs import Limits
+from garrison.records.costs import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +58,22 @@ class ClaudeProfile:
 
 
 @dataclass(frozen=True)
+class AcpProfile:
+    """An agent from the configuration that speaks the Agent Client Protocol."""
+
+    name: str
+    settings: AcpSettings
+    env: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    """On what its calls of model APIs may cost, where the run's proxy makes them."""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return its program's words."""
+        return self.settings.argv
+
+
+@dataclass(frozen=True)
 class SessionProfile:
     """An agent that runs another agent's model as a session."""
 
@@ -59,7 +82,8 @@ class SessionProfile:
     options: SessionOptions
 
 
-Profile = CommandProfile | ClaudeProfile | SessionProfile
+ModelProfile = CommandProfile | ClaudeProfile | AcpProfile
+Profile = ModelProfile | SessionProfile
 
 
 def profiles(home: Path) -> dict[str, Profile]:
@@ -96,6 +120,10 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
         return ClaudeAgent(profile.name, profile.settings, role)
     if role == VALIDATOR or isinstance(profile, SessionProfile):
         raise UsageError(f"agent {name} cannot validate: it is not a Claude agent; for a command, use acceptance=")
+    if isinstance(profile, AcpProfile):
+        from garrison.agents.acp.attempt import AcpAgent
+
+        return AcpAgent(profile.name, profile.settings)
     return CommandAgent(profile)
 
 
@@ -132,7 +160,7 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
 def variables_of(name: str, home: Path) -> Mapping[str, str]:
     """Return the variables that an agent's profile sets for its program."""
     model = _model_profile(find_profile(name, home), home)
-    return model.settings.set if isinstance(model, ClaudeProfile) else {}
+    return {} if isinstance(model, CommandProfile) else model.settings.set
 
 
 def reporter_of(name: str, home: Path) -> str:
@@ -156,6 +184,11 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
         if find_spec("claude_agent_sdk") is None:
             raise Refused(f"node {node} needs a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
                           "or scripts/demo once, or `pip install claude-agent-sdk`")
+    if isinstance(model, AcpProfile):
+        acp_settings.for_node(model.settings, node, attributes)
+        if find_spec("acp") is None:
+            raise Refused(f"node {node} needs an ACP agent, but agent-client-protocol is not installed; run "
+                          "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
 
 
 def check_program(name: str, home: Path, path: str) -> None:
@@ -186,7 +219,7 @@ def _session_agent(profile: Profile, home: Path) -> SessionAgent:
     raise UsageError(f"agent {model.name} cannot run as a session; a Claude agent can, and `scripted`")
 
 
-def _model_profile(profile: Profile, home: Path) -> CommandProfile | ClaudeProfile:
+def _model_profile(profile: Profile, home: Path) -> ModelProfile:
     """Return the profile whose model a profile runs: itself, or the one that a session names."""
     model = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
     if isinstance(model, SessionProfile):
@@ -205,8 +238,15 @@ def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str,
     success = values.get("success", "exit_zero")
     if success not in RULES:
         raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
-    limits = Limits(*(read_amount(where, key, values[key]) if key in values else None for key in BUDGETS))
-    return CommandProfile(name, argv, env, success, limits)
+    return CommandProfile(name, argv, env, success, _read_limits(where, values))
+
+
+def _read_limits(where: str, values: Mapping[str, Any]) -> Limits:
+    return Limits(*(read_amount(where, key, values[key]) if key in values else None for key in BUDGETS))
+
+
+def _read_acp(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> AcpProfile:
+    return AcpProfile(name, acp_settings.from_profile(where, values), env, _read_limits(where, values))
 
 
 def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> ClaudeProfile:
@@ -227,5 +267,5 @@ def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str
 
 
 _READERS: Mapping[str, Callable[[str, str, dict[str, Any], tuple[str, ...]], Profile]] = {
-    "command": _read_command, "claude": _read_claude, "session": _read_session}
+    "command": _read_command, "claude": _read_claude, "session": _read_session, "acp": _read_acp}
 """Kind of a profile → reader of its table."""

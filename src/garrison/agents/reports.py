@@ -20,6 +20,7 @@ from garrison.records import atomic
 from garrison.records.json_io import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from garrison.agents.base import AgentReport
@@ -46,6 +47,7 @@ class AgentReports:
     def __init__(self, folder: Path, *, can_ask: bool = True) -> None:
         self._folder, self._can_ask = folder, can_ask
         self.takes_result = False
+        self.ask_later: Callable[[str], None] | None = None
         self.result: AgentReport = {}
         self.phase = ""
         """The last reported phase."""
@@ -69,8 +71,8 @@ class AgentReports:
                 self._add_note(text)
             case PhaseRequest(phase):
                 self.phase = phase
-            case QuestionRequest(text):
-                return self._ask(text)
+            case QuestionRequest(text, wait):
+                return self._ask(text) if wait else self._ask_later(text)
         return Reply()
 
     def recall(self) -> None:
@@ -111,6 +113,15 @@ class AgentReports:
         self._open[question] = text
         self._show_waiting()
         return question
+
+    def _ask_later(self, text: str) -> Reply:
+        """Pass a question to the agent's session, which ends its turn and gets the answer as its next prompt."""
+        if not self._can_ask:
+            return Reply("nobody can be asked: this run has no guardian")
+        if self.ask_later is None:
+            return Reply("this agent is no session: it waits for its answers")
+        self.ask_later(text)
+        return Reply()
 
     def _add_note(self, text: str) -> None:
         notes = f"{self.notes}\n{text}" if self.notes else text

@@ -3,7 +3,8 @@
     {"type": "report", "status": "success", "notes": "…"}     its result; the keys are those of a result file (`result`)
     {"type": "note", "text": "…"}                             a note for its successor
     {"type": "phase", "phase": "impl_complete"}               how far its work is
-    {"type": "question", "text": "…"}                         a question for a person; the reply is the answer
+    {"type": "question", "text": "…"}                         a question for a person; the reply is the answer,
+                                                              unless "wait" is false: a session gets it as its prompt
 
     {"ok": true} · {"ok": true, "answer": "…"} · {"ok": false, "error": "…"}
 
@@ -55,6 +56,8 @@ class QuestionRequest:
     """A question for a person."""
 
     text: str
+    wait: bool = True
+    """Set if the client waits for the answer."""
 
 
 Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest
@@ -116,7 +119,7 @@ def _phase(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
 
 
 def _question(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
-    return QuestionRequest(_text(body, "text"))
+    return QuestionRequest(_text(body, "text"), body.get("wait") is not False)
 
 
 def _text(body: Mapping[str, Any], key: str) -> str:

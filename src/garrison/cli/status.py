@@ -29,7 +29,7 @@ from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
 from garrison.views.limits import Limit, format_duration
-from garrison.views.node_view import FailedNode, NodeView, first_line, refused_hosts
+from garrison.views.node_view import FailedNode, NodeView, first_line, refused_hosts, unreported_work
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 
 FINISHED = 8
@@ -233,7 +233,8 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     warnings: list[ForeignMove | Warned] = [*view.foreign_moves[-FOREIGN_MOVES:], *view.warnings[-FOREIGN_MOVES:]]
     for warning in warnings:
         yield from wrapped(f"warning: {warning.describe()}", columns, "due")
-    for text in refused_hosts(view.details.nodes if view.details else ()):
+    nodes = view.details.nodes if view.details else ()
+    for text in (*refused_hosts(nodes), *unreported_work(nodes)):
         yield from wrapped(text, columns, "due")
     if view.sandbox:
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")

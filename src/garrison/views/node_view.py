@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.base import NO_REPORT
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import Landing, is_unchanged
@@ -78,6 +80,8 @@ class NodeView:
     agent: ProcessView | None
     since_s: float | None
     refused_hosts: Sequence[RefusedHost] = ()
+    unreported: bool = False
+    """Set if its agent ended without a report, so that its work alone was judged."""
     """Hosts that this attempt's programs were refused."""
 
     @property
@@ -93,7 +97,8 @@ class NodeView:
                 "phase": self.phase, "agent_phase": self.agent_phase,
                 "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
                 "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s,
-                "refused_hosts": [host.to_json() for host in self.refused_hosts]}
+                "refused_hosts": [host.to_json() for host in self.refused_hosts],
+                **({"unreported": True} if self.unreported else {})}
 
 
 @dataclass(frozen=True)
@@ -201,10 +206,11 @@ class NodeReader:
         place, asks = place_of(self.state, name), has_open_question(facts)
         state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
+        folder = self.files.attempt(name, node.attempt)
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
-                        age(node.since), refused_in_attempt(self.files.attempt(name, node.attempt)))
+                        age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists())
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
@@ -276,6 +282,11 @@ class NodeReader:
     def _session_waits(self, name: str, node: NodeState) -> str:
         """Return what the node's agent or its session waits for; '' while it works."""
         return read_waiting(self.files.attempt(name, node.attempt)) if node.status == "active" else ""
+
+
+def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
+    """Return a line for each node whose agent made no report."""
+    return [f"{node.node}: {NO_REPORT}" for node in nodes if node.unreported]
 
 
 SHOWN_REFUSED = 5

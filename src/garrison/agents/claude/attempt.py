@@ -169,7 +169,7 @@ class ClaudeAttempt(SuspendableAttempt):
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         self.settings = without_variables(settings, assignment.network_variables)
         self.role, self._argv = role, argv
-        self._connection: _ConnectionProcess | None = None
+        self._connection: ConnectionProcess | None = None
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
         super().__init__(assignment, now, wall=wall)
 
@@ -202,7 +202,7 @@ class ClaudeAttempt(SuspendableAttempt):
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config)
         write_json(self.files.order, job.to_json())
-        self._connection = _ConnectionProcess(Job.start(
+        self._connection = ConnectionProcess(Job.start(
             [*self._argv, str(self.files.order)], env={**environment, **sandbox}, cwd=self.assignment.worktree,
             log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
         return self._connection
@@ -226,7 +226,7 @@ class ClaudeAttempt(SuspendableAttempt):
         return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
 
 
-class _ConnectionProcess(Work):
+class ConnectionProcess(Work):
     """Process of one connection. Its outcome says only how it exited; its ending is in the attempt's files."""
 
     def __init__(self, process: Job, output: Path) -> None:
@@ -234,6 +234,7 @@ class _ConnectionProcess(Work):
         self.timed_out = False
 
     def poll(self, now: float) -> Outcome | None:
+        """Return how it exited."""
         result = self._job.poll(now)
         if result is None:
             return None
@@ -247,10 +248,13 @@ class _ConnectionProcess(Work):
         return Outcome("fail", reason, result.exit_code)
 
     def stop(self, now: float) -> None:
+        """End it."""
         self._job.kill(now)
 
     def process(self) -> tuple[int, int]:
+        """Return its pid and start ticks."""
         return self._job.pid, self._job.ticks
 
     def wake_at(self) -> float | None:
+        """Return its timeout."""
         return self._job.wake_at

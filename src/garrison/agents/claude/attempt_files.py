@@ -15,6 +15,7 @@
 | `messages.jsonl`, `delivered.json` | what a person told the session, and how much of it has arrived (`messages`) |
   `garrison tell`; connection |
 | `phase` | the phase from `update_phase` | connection |
+| `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
 | `trouble` | one line: what goes wrong while it works, such as an overloaded API | connection |
@@ -59,6 +60,7 @@ class AttemptFiles:
         self.question = self.folder / "question.json"
         self.answer = self.folder / "answer.json"
         self.lifted = self.folder / "lifted.json"
+        self.unreported = self.folder / "unreported"
         self.phase = self.folder / "phase"
         self.waiting = self.folder / WAITING
         self.transcripts = self.folder / "transcripts"

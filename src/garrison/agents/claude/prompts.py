@@ -32,7 +32,7 @@ def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = 
     """Return what garrison appends to the CLI's own system prompt."""
     task = assignment.task
     text = _fill(_SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
-                 control=_control(assignment), ways=_choices(task.ways))
+                 control=controllers_block(assignment), ways=choices_block(task.ways))
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
 
 
@@ -56,12 +56,12 @@ def after_person() -> str:
     return _fill("session_person.md").strip()
 
 
-def _choices(ways: Sequence[str]) -> str:
+def choices_block(ways: Sequence[str]) -> str:
     """Return the edges between which the agent chooses with its report."""
     return "" if not ways else "\n" + _fill("claude_edges.md", ways="\n".join(f"- {way}" for way in ways))
 
 
-def _control(assignment: Assignment) -> str:
+def controllers_block(assignment: Assignment) -> str:
     """Return the block of an agent graph, which names the controllers."""
     task = assignment.task
     block = task_prompt.control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)

@@ -6,9 +6,10 @@ Each tool writes one file of the attempt, nothing more. Loads no SDK: `client` t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import VALIDATOR, AgentReport, Function
+from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
 from garrison.agents.claude import questions
 from garrison.agents.result import parse_report
 from garrison.errors import UsageError
@@ -17,7 +18,6 @@ from garrison.records.json_io import read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from garrison.agents.claude.attempt_files import AttemptFiles
 
@@ -30,7 +30,10 @@ FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
 """Other fields of a report that the pipeline reads."""
 _MAX_NOTES = 2000
 """Characters of a summary that the pipeline keeps."""
-_ACCEPTED = "Noted. End your turn now."
+ACCEPTED = "Noted. End your turn now."
+"""What a model is told after a report."""
+ASKED = "Your question is passed on. End your turn now; the answer will be your next message."
+"""What a model is told after a question."""
 _STRING = {"type": "string"}
 
 
@@ -46,6 +49,13 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, A
     return [report_result(files, output), update_phase(files), save_notes(notes), ask_guardian(files)]
 
 
+def descriptions() -> list[Function]:
+    """Return the tools of a worker for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
+    from garrison.agents.claude.attempt_files import AttemptFiles
+
+    return tools_of(WORKER, AttemptFiles(Path()), Path())
+
+
 def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) -> Function:
     """Return the tool with which a worker reports how its task ended; `output` is the schema of what it delivers."""
     def call(**arguments: Any) -> str:
@@ -55,7 +65,7 @@ def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) 
             report["output"] = _check_output(arguments.get("output"), output)
             report["context_updates"] = {"output": report["output"], **report.get("context_updates", {})}
         write_json(files.report, report)
-        return _ACCEPTED
+        return ACCEPTED
 
     return Function(
         "report_result", "Say how the task ended. Without this call the task has failed. Call it once, at the end.", {
@@ -116,7 +126,7 @@ def ask_guardian(files: AttemptFiles | None) -> Function:
             raise UsageError("there is no question")
         if files is not None:
             questions.ask(files, text)
-        return "Your question is passed on. End your turn now; the answer will be your next message."
+        return ASKED
 
     description = "Ask the person in charge one question that you cannot settle yourself."
     if files is not None:
@@ -133,7 +143,7 @@ def report_verdict(files: AttemptFiles) -> Function:
             raise UsageError(problem)
         write_json(files.report, {"status": "success" if arguments["verdict"] == "pass" else "failure",
                                   "summary": str(arguments["reason"]), "criteria": arguments["criteria"]})
-        return _ACCEPTED
+        return ACCEPTED
 
     criterion = {"type": "object", "required": ["criterion", "met", "evidence"], "properties": {
         "criterion": _STRING, "met": {"type": "boolean"}, "evidence": _STRING}}

@@ -1,0 +1,154 @@
+"""ACP attempt: an attempt's session with an ACP agent; each of its programs is a `connection`.
+
+It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
+differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
+it to have tools; and one that refuses to continue its session begins a new one, with the hand-over.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from garrison.agents.acp import prompts
+from garrison.agents.acp.job import AcpJob
+from garrison.agents.acp.settings import AcpSettings, for_node
+from garrison.agents.base import NO_REPORT, AgentReport, Assignment, Outcome, Question, Work
+from garrison.agents.channel_client import VARIABLE
+from garrison.agents.claude import cli_process, failures, policy, questions
+from garrison.agents.claude.attempt import ConnectionProcess, SuspendableAttempt
+from garrison.agents.claude.cli_sandbox import launcher_script
+from garrison.agents.claude.policy import Decision, Ending, Step
+from garrison.agents.claude.tools import to_agent_report
+from garrison.records import atomic
+from garrison.records.json_io import read_json, write_json
+from garrison.sandbox.confine import confine
+from garrison.system.jobs import Job
+
+CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.acp.connection")
+MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
+LAUNCHER = "program.sh"
+"""File in the folder of the session that starts the agent's program in its place."""
+MAX_LOST_SESSIONS = 5
+"""Sessions that an attempt may lose because its agent does not continue them."""
+
+
+class AcpAgent:
+    """Starts ACP sessions with one profile's settings."""
+
+    def __init__(self, name: str, settings: AcpSettings) -> None:
+        self.name, self.settings = name, settings
+
+    def start(self, assignment: Assignment, now: float) -> AcpAttempt:
+        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
+        task = assignment.task
+        return AcpAttempt(self.name, assignment, for_node(self.settings, task.node, task.attributes), now)
+
+
+class AcpAttempt(SuspendableAttempt):
+    """An attempt's ACP session."""
+
+    def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *,
+                 wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
+        self._name, self._argv = name, argv
+        kept = {key: value for key, value in settings.set.items() if key not in assignment.network_variables}
+        self.settings = replace(settings, set=kept)
+        self._connection: ConnectionProcess | None = None
+        if assignment.reports is not None:
+            assignment.reports.takes_result = True
+            assignment.reports.ask_later = self._ask
+        super().__init__(assignment, now, wall=wall)
+
+    @property
+    def session(self) -> str | None:
+        """Return the session's id, once the agent has chosen it."""
+        body = read_json(self.files.session)
+        return str(body["id"]) if body else None
+
+    @property
+    def question(self) -> Question | None:
+        """Return the open question, also one for whose answer the agent's program waits."""
+        if self.program is not None:
+            body = read_json(self.files.question)
+            is_open = body and body.get("call") and not questions.is_answered(self.files)
+            return Question(str(body["id"]), str(body["text"])) if body and is_open else None
+        return super().question
+
+    def _ask(self, text: str) -> None:
+        questions.ask(self.files, text)
+
+    def _decide(self) -> Decision:
+        decision = super()._decide()
+        if not self.endings:
+            return decision
+        last = self.endings[-1]
+        if decision.step is Step.PARK:
+            return replace(decision, reason=f"agent {self._name}: {_what_to_do(self._name, last.kind)} ({last.reason})")
+        if last.kind == policy.SILENT and decision.step is Step.FINISH:
+            atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
+            return replace(decision, success=True, reason="")
+        lost = sum(1 for ending in self.endings if ending.kind == failures.UNKNOWN_SESSION)
+        if last.kind == failures.UNKNOWN_SESSION and lost > MAX_LOST_SESSIONS:
+            return Decision(Step.FINISH, reason=f"its session was lost {lost} times: {last.reason}")
+        return decision
+
+    def _start(self, decision: Decision, now: float) -> Work:
+        """Start a connection; an orphaned program on the same session is ended first."""
+        cli_process.end_orphan(self.files)
+        task, environment = self.assignment.task, self.assignment.environment
+        session = "" if decision.fresh else self.session or ""
+        program, mcp_environment = self._prepare_program()
+        words = task.words
+        job = AcpJob(
+            environment["GARRISON_HOME"], self.assignment.incarnation, str(self.assignment.worktree),
+            str(self.assignment.folder), session, len(self.endings) + 1,
+            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not session,
+                                  has_past=bool(self.endings) or self.session is not None),
+            program, MCP_SERVER if mcp_environment else (), mcp_environment,
+            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings)
+        write_json(self.files.order, job.to_json())
+        self._connection = ConnectionProcess(Job.start(
+            [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,
+            log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
+        return self._connection
+
+    def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the words that start the agent's program in its place, and the variables of garrison's MCP server."""
+        outside = self.assignment.environment
+        atomic.make_directory(self.assignment.exchange)
+        given = {**outside, **self.settings.set, "GARRISON_PROMPT_FILE": str(self.assignment.prompt_file),
+                 "GARRISON_NOTES_FILE": str(self.assignment.notes),
+                 "GARRISON_CONTEXT_FILE": str(self.assignment.context_file)}
+        confined = confine(self.settings.argv, given, self.assignment.place)
+        launcher = self.files.folder / LAUNCHER
+        atomic.write(launcher, launcher_script(outside, confined.env, confined.argv).encode(), durable=False)
+        inside = {name: confined.env[name] for name in (VARIABLE, "PYTHONPATH") if name in confined.env}
+        return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
+
+    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+        if self._stopping:
+            return None
+        if self._connection is not None and self._connection.timed_out:
+            return ended
+        if not recorded:
+            self.endings.append(Ending(failures.CRASH, self._wall(), ended.reason))
+            self.files.add_ending(self.endings[-1])
+        if self.endings[-1].kind == failures.CRASH:
+            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
+        return None
+
+    def _report(self) -> AgentReport:
+        """Return the agent's report; without one, that there is none."""
+        last = self.endings[-1].kind if self.endings else ""
+        if last == policy.REPORTED:
+            return to_agent_report(read_json(self.files.report))
+        return {"notes": NO_REPORT} if last == policy.SILENT else {}
+
+
+def _what_to_do(name: str, kind: str) -> str:
+    """Return what a person has to do before the session can continue."""
+    if kind == failures.AUTHENTICATION:
+        return f"the key or log-in was refused: set a key that [agents.{name}] names in env, or log in with its program"
+    return failures.WHAT_TO_DO[kind]

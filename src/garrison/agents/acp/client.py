@@ -1,0 +1,428 @@
+"""ACP client: one agent's program, and the protocol with it; the only module that loads the protocol's library.
+
+It starts the program, begins or resumes a session, sends prompts, and calls its listener with the events of each turn
+(`claude.stream`). It decides neither about permissions nor about what a failure means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from acp import PROTOCOL_VERSION, RequestError, text_block
+from acp.core import ClientSideConnection
+from acp.schema import (
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    EnvVariable,
+    FileSystemCapabilities,
+    Implementation,
+    McpServerStdio,
+    RequestPermissionResponse,
+)
+
+from garrison.agents.acp.permissions import Option
+from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
+from garrison.agents.claude.stream import cut
+from garrison.system.processes import die_with_parent
+
+if TYPE_CHECKING:
+    from garrison.agents.claude.stream import Event
+
+__all__ = ["AcpClient", "AgentEnded", "Breach", "Listener", "McpServer", "NoAnswer", "RequestError", "Silence"]
+
+TOOL_TIMEOUT = 660.0
+"""Seconds for which a tool call may be silent beyond the stale limit."""
+START_TIMEOUT = 180.0
+"""Seconds for the program to answer while it starts or resumes a session: it may start servers of its own first."""
+_CANCEL_TIMEOUT = 5.0
+_EXIT_TIMEOUT = 3.0
+_MAX_MESSAGE = 1 << 18
+"""Characters at the end of a message that are kept."""
+_MAX_STDERR = 40
+"""Lines of the program's error output that are kept."""
+_MAX_CALLS = 1_000
+"""Tool calls that may be in flight; of a program that never ends its calls the earlier ones are forgotten."""
+_MAX_LEAVE = 500
+"""Requests for leave in a row in which no tool call ended."""
+
+
+class AgentEnded(Exception):
+    """Raised when the agent's program ends, or closes its output; `code` is its exit code, None if it still runs."""
+
+    def __init__(self, code: int | None, stderr: str) -> None:
+        super().__init__(f"exit code {code}: {stderr}" if stderr else f"exit code {code}")
+        self.code, self.stderr = code, stderr
+
+
+class NoAnswer(Exception):
+    """Raised when the program does not answer while it starts."""
+
+
+class Silence(Exception):
+    """Raised when nothing was received for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """An MCP server that the agent is to start."""
+
+    name: str
+    command: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Listener(Protocol):
+    """What is told of a session, and asked for leave."""
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of the turn."""
+
+    async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
+        """Return the agent's option that answers a request for leave; None to refuse."""
+        ...
+
+
+@dataclass(slots=True)
+class Turn:
+    """What is known of the turn under way."""
+
+    calls: dict[str, str] = field(default_factory=dict)
+    """Title of each tool call in flight, by its id."""
+    text: str = ""
+    """Message that is being written."""
+    thought: str = ""
+    message: str = ""
+    """Last whole message."""
+    answered: bool = False
+    """Set once the agent has said or done anything."""
+    asked: int = 0
+    """Requests for leave since a tool call ended."""
+    ended: bool = False
+    """Set once the agent has ended the turn."""
+
+
+class AcpClient:
+    """One agent's program.
+
+    Args:
+        argv: the program, in its sandbox if it has one.
+        listener: hears of the session's events.
+        stale: seconds of silence outside of tool calls after which a turn fails.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: Listener, *,
+                 stale: float) -> None:
+        logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
+        self._argv, self._env, self._cwd = argv, env, cwd
+        self._listener, self._stale = listener, stale
+        self._stderr: deque[str] = deque(maxlen=_MAX_STDERR)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._loading = False
+        self.turn_state = Turn()
+        self.agent = ""
+        """Name and version that the program gives itself."""
+        self.session = ""
+        self._capabilities: Any = None
+        self._begun: Any = None
+
+    @property
+    def pid(self) -> int:
+        """Return the program's process id."""
+        return self._process.pid
+
+    @property
+    def stderr(self) -> str:
+        """Return the end of what the program wrote to its error output."""
+        return " ".join(" ".join(self._stderr).split())[-600:]
+
+    # ---- the program and its session
+
+    async def start(self) -> None:
+        """Start the program and greet it."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env=dict(self._env), cwd=self._cwd, limit=MAX_LINE,
+            preexec_fn=die_with_parent)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._transport = AgentTransport(self._process.stdout, self._process.stdin)
+        self._tasks.append(asyncio.ensure_future(self._keep_stderr()))
+        self._connection = ClientSideConnection(cast("Any", _Client(self)), self._transport)
+        answer = await self._request(self._connection.initialize(
+            protocol_version=PROTOCOL_VERSION, client_info=Implementation(name="garrison", version="1"),
+            client_capabilities=ClientCapabilities(
+                fs=FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False)), "initialize")
+        if answer.protocol_version != PROTOCOL_VERSION:
+            raise Breach(f"version {answer.protocol_version} of the protocol; garrison speaks {PROTOCOL_VERSION}")
+        self._capabilities = answer.agent_capabilities
+        if answer.agent_info is not None:
+            self.agent = f"{answer.agent_info.name} {answer.agent_info.version}"
+
+    async def authenticate(self, method: str) -> None:
+        """Log in with one of the agent's methods."""
+        await self._request(self._connection.authenticate(method_id=method), "authenticate")
+
+    @property
+    def can_resume(self) -> bool:
+        """Return whether the agent can continue a session of an earlier process."""
+        return self._resumes or bool(self._capabilities and self._capabilities.load_session)
+
+    @property
+    def _resumes(self) -> bool:
+        sessions = self._capabilities.session_capabilities if self._capabilities else None
+        return bool(sessions is not None and sessions.resume is not None)
+
+    async def new_session(self, servers: Sequence[McpServer]) -> str:
+        """Begin a session and return its id."""
+        self._begun = await self._request(self._connection.new_session(
+            cwd=self._cwd, mcp_servers=_to_servers(servers)), "session/new")
+        self.session = str(self._begun.session_id)
+        return self.session
+
+    async def resume_session(self, session: str, servers: Sequence[McpServer]) -> None:
+        """Continue a session; RequestError if the agent refuses that. What it repeats of the past is not heard."""
+        self.session = session
+        arguments: dict[str, Any] = {"cwd": self._cwd, "session_id": session, "mcp_servers": _to_servers(servers)}
+        self._loading = True
+        try:
+            if self._resumes:
+                self._begun = await self._request(self._connection.resume_session(**arguments), "session/resume")
+            else:
+                self._begun = await self._request(self._connection.load_session(**arguments), "session/load")
+        finally:
+            self._loading = False
+            self.turn_state = Turn()
+
+    async def choose_mode(self, mode: str) -> None:
+        """Put the session into one of the agent's modes; ValueError names those there are."""
+        modes = getattr(self._begun, "modes", None)
+        known = [each.id for each in modes.available_modes] if modes is not None else []
+        if mode not in known:
+            raise ValueError(f"it has no mode {mode!r}; {_choices(known)}")
+        await self._request(self._connection.set_session_mode(session_id=self.session, mode_id=mode),
+                            "session/set_mode")
+
+    async def choose_model(self, model: str) -> None:
+        """Choose the session's model; ValueError if the agent offers no choice, or not this one."""
+        option = next((each for each in getattr(self._begun, "config_options", None) or ()
+                       if getattr(each, "category", None) == "model" or each.id == "model"), None)
+        if option is None:
+            raise ValueError("it offers no choice of a model; name the model in the program's own options")
+        known = _values_of(option)
+        if known and model not in known:
+            raise ValueError(f"it has no model {model!r}; {_choices(known)}")
+        await self._request(self._connection.set_config_option(
+            config_id=option.id, session_id=self.session, value=model), "session/set_config_option")
+
+    async def turn(self, prompt: str) -> str:
+        """Send a prompt and return why the agent ended its turn.
+
+        Raises:
+            Breach: the agent broke the protocol.
+            AgentEnded: its program ended.
+            Silence: nothing was received for too long.
+            RequestError: the agent answered with an error.
+        """
+        self.turn_state = Turn()
+        self._transport.heard_at = asyncio.get_running_loop().time()
+        request = asyncio.ensure_future(self._connection.prompt(
+            session_id=self.session, prompt=[text_block(prompt)]))
+        try:
+            while not await self._wait(request, self._patience()):
+                if self._patience() <= 0 and not request.done():
+                    raise Silence(f"nothing was received for {self._stale:.0f} s")
+            self.turn_state.ended = True
+            return str(request.result().stop_reason)
+        finally:
+            request.cancel()
+            self._end_message()
+
+    async def cancel(self) -> None:
+        """Ask the agent to end its turn."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._connection.cancel(session_id=self.session), _CANCEL_TIMEOUT)
+
+    async def close(self) -> None:
+        """End the program: first by the end of its input, then by force."""
+        for task in self._tasks:
+            task.cancel()
+        if not hasattr(self, "_process"):
+            return
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._connection.close(), _CANCEL_TIMEOUT)
+        for end in (self._process.terminate, self._process.kill):
+            try:
+                await asyncio.wait_for(self._process.wait(), _EXIT_TIMEOUT)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    end()
+            else:
+                break
+        # Of a pipe that is full, asyncio does not notice the end; it would print a traceback at the exit.
+        getattr(self._process, "_transport").close()  # noqa: B009
+
+    # ---- waiting
+
+    def _patience(self) -> float:
+        """Return the seconds until silence counts as a hang."""
+        limit = self._stale + (TOOL_TIMEOUT if self.turn_state.calls else 0.0)
+        return self._transport.heard_at + limit - asyncio.get_running_loop().time()
+
+    def still_heard(self) -> None:
+        """Count from now: the agent waits for us."""
+        self._transport.heard_at = asyncio.get_running_loop().time()
+
+    async def _request(self, call: Awaitable[Any], name: str) -> Any:
+        """Return the answer to a request outside of turns."""
+        request = asyncio.ensure_future(call)
+        try:
+            if not await self._wait(request, START_TIMEOUT):
+                stray = self._transport.stray
+                wrote = f", but wrote {stray} lines that are no message" if stray else ""
+                raise NoAnswer(f"it did not answer {name} within {START_TIMEOUT:.0f} s{wrote}")
+            return request.result()
+        except ConnectionError:
+            raise await self._ended() from None
+        finally:
+            request.cancel()
+
+    async def _wait(self, request: asyncio.Future[Any], seconds: float) -> bool:
+        """Wait for a request; return whether it is done, raise if the agent has ended or broken the protocol."""
+        ended = asyncio.ensure_future(self._transport.ended.wait())
+        try:
+            await asyncio.wait({request, ended}, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if self._transport.breach.done():
+            raise self._transport.breach.result()
+        if request.done() and not isinstance(request.exception(), ConnectionError):
+            return True
+        if self._transport.ended.is_set() or request.done():
+            raise await self._ended()
+        return False
+
+    async def _ended(self) -> Exception:
+        if self._transport.breach.done():
+            return self._transport.breach.result()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _EXIT_TIMEOUT)
+        await asyncio.sleep(0.05)  # the rest of its error output
+        return AgentEnded(self._process.returncode, self.stderr)
+
+    async def _keep_stderr(self) -> None:
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(4096):
+            self._stderr.append(chunk.decode(errors="replace"))
+
+    # ---- what the agent says
+
+    def hear(self, update: Any) -> None:
+        """Turn an update of the session into events."""
+        if self._loading:
+            return
+        kind = getattr(update, "session_update", "")
+        if kind == "agent_message_chunk":
+            self._end_thought()
+            self.turn_state.answered = True
+            self.turn_state.text = (self.turn_state.text + _text_of(update.content))[-_MAX_MESSAGE:]
+        elif kind == "agent_thought_chunk":
+            self.turn_state.thought = (self.turn_state.thought + _text_of(update.content))[:_MAX_MESSAGE]
+        elif kind in ("tool_call", "tool_call_update"):
+            self._end_message()
+            self._hear_call(update)
+
+    def _hear_call(self, update: Any) -> None:
+        turn, call = self.turn_state, str(update.tool_call_id)[:200]
+        turn.answered = True
+        status = update.status
+        if call not in turn.calls and status not in ("completed", "failed"):
+            if len(turn.calls) >= _MAX_CALLS:
+                turn.calls.pop(next(iter(turn.calls)))
+            turn.calls[call] = title_of(update)
+            self._listener.on_event({"kind": "tool", "id": call, "name": update.kind or "tool",
+                                     "input": {"command": cut(turn.calls[call])}})
+        if status in ("completed", "failed"):
+            turn.calls.pop(call, None)
+            turn.asked = 0
+            self._listener.on_event({"kind": "tool_result", "id": call, "text": cut(_result_of(update)),
+                                     "error": status == "failed"})
+
+    def _end_thought(self) -> None:
+        if self.turn_state.thought.strip():
+            self._listener.on_event({"kind": "thinking", "text": cut(self.turn_state.thought)})
+        self.turn_state.thought = ""
+
+    def _end_message(self) -> None:
+        self._end_thought()
+        if self.turn_state.text.strip():
+            self.turn_state.message = self.turn_state.text
+            self._listener.on_event({"kind": "text", "text": self.turn_state.text})
+        self.turn_state.text = ""
+
+    async def permit(self, call: Any, options: Sequence[Any]) -> Any:
+        """Answer a request for leave."""
+        turn = self.turn_state
+        turn.asked += 1
+        if turn.asked > _MAX_LEAVE:
+            self._transport.break_off(f"{_MAX_LEAVE} requests for leave in a row, and no tool call ended between them")
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        offered = [Option(str(each.option_id), str(each.name), str(each.kind)) for each in options[:20]]
+        chosen = await self._listener.on_permission(str(call.kind or "other"), title_of(call), offered)
+        if chosen is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.id))
+
+
+class _Client:
+    """What the library calls for an agent's requests; what is missing here is refused as unknown."""
+
+    def __init__(self, client: AcpClient) -> None:
+        self._client = client
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_more: Any) -> Any:
+        return await self._client.permit(tool_call, options)
+
+    async def session_update(self, session_id: str, update: Any, **_more: Any) -> None:
+        self._client.hear(update)
+
+
+def title_of(call: Any) -> str:
+    """Return what a tool call is about: its title, else its input."""
+    return str(call.title or call.raw_input or call.kind or "a tool call")[:2000]
+
+
+def _result_of(update: Any) -> str:
+    parts = [_text_of(getattr(part, "content", None)) for part in update.content or ()]
+    text = "\n".join(part for part in parts if part)
+    return text or ("" if update.raw_output is None else str(update.raw_output)[:20_000])
+
+
+def _text_of(block: Any) -> str:
+    return str(getattr(block, "text", None) or "")
+
+
+def _to_servers(servers: Sequence[McpServer]) -> list[Any]:
+    return [McpServerStdio(name=server.name, command=server.command, args=list(server.arguments),
+                           env=[EnvVariable(name=name, value=value) for name, value in server.environment.items()])
+            for server in servers]
+
+
+def _values_of(option: Any) -> list[str]:
+    """Return the values of a select option, those of groups included."""
+    found: list[str] = []
+    for each in getattr(option, "options", None) or ():
+        found += [str(each.value)] if hasattr(each, "value") else [str(one.value) for one in each.options]
+    return found
+
+
+def _choices(known: Sequence[str]) -> str:
+    return f"there are {', '.join(known[:12])}" if known else "it offers none"
+
+

@@ -1,0 +1,349 @@
+"""Connection to an ACP agent: a process that runs one agent's program for one prompt of a session.
+
+`python -P -m garrison.agents.acp.connection ORDER_FILE`. It records what happens in the attempt's files
+(`claude.attempt_files`) and decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and
+the orchestrator decides what follows. It dies with its orchestrator, and the program with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents.acp import failures as acp_failures
+from garrison.agents.acp import permissions
+from garrison.agents.acp.client import AcpClient, AgentEnded, Breach, McpServer, NoAnswer, RequestError, Silence
+from garrison.agents.acp.job import AcpJob
+from garrison.agents.acp.permissions import Option, Ruling
+from garrison.agents.acp.report_block import find_report, to_report
+from garrison.agents.claude import cli_process, failures, policy, questions
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.start_limiter import start_slot
+from garrison.agents.claude.stream import cut, render
+from garrison.agents.claude.tools import SERVER
+from garrison.agents.claude.turn_end import plain_question
+from garrison.agents.reports import RESULT
+from garrison.agents.result import LANDING
+from garrison.records import atomic
+from garrison.records.json_io import append_line, read_json, write_json
+from garrison.records.life_lock import LifeLock
+from garrison.system.processes import die_with_parent
+from garrison.system.terminal_text import clean_lines
+
+if TYPE_CHECKING:
+    from garrison.agents.claude.stream import Event
+
+_POLL = 0.2
+"""Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
+_AFTER_REPORT = 20.0
+"""Seconds for which an agent's turn may go on after it has reported or asked."""
+_LOCK_TIMEOUT = 30.0
+"""Seconds to wait for an earlier incarnation's connection to release the session."""
+_MAX_REASON = 2000
+MAX_QUESTIONS = 200
+"""Requests for leave in one connection about which a person is asked."""
+
+
+class Connection:
+    """One connection."""
+
+    def __init__(self, job: AcpJob) -> None:
+        self.job, self.settings = job, job.settings
+        self.files = AttemptFiles(job.attempt_folder)
+        env = dict(os.environ)
+        self._client = AcpClient(job.program, {**env, **self.settings.set}, job.worktree, self,
+                                 stale=self.settings.stale)
+        self._stop = asyncio.Event()
+        self._question = asyncio.Lock()
+        self._asked = 0
+        self._lock: LifeLock | None = None
+        """Held until this process ends: no other may run the session."""
+
+    async def run(self) -> Ending:
+        """Run the connection to its end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        if report := self._find_report():  # its predecessor died before it had recorded that
+            return self._reported(report)
+        if not await self._lock_session():
+            return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
+                failures.CRASH, "another process still runs the session")
+        try:
+            return await self._connect()
+        except Breach as breach:
+            return self._ending(acp_failures.PROTOCOL, f"the agent breaks the protocol: {breach}")
+        except (NoAnswer, Silence) as error:
+            return self._ending(failures.HANG, str(error))
+        except AgentEnded as error:
+            return await self._agent_ended(error)
+        except RequestError as error:
+            return self._ending(*acp_failures.classify(error.code, str(error), error.data))
+        except OSError as error:
+            return self._ending(failures.INVALID, f"{self.job.program[0]} cannot be started: {error.strerror}")
+
+    async def _lock_session(self) -> bool:
+        """Wait until no other process runs the session; False if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_TIMEOUT
+        while not self._stop.is_set() and time.monotonic() < until:
+            self._lock = LifeLock.try_acquire(self.files.lock)
+            if self._lock is not None:
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    async def _connect(self) -> Ending:
+        async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
+            self.files.waiting.unlink(missing_ok=True)
+            if self._stop.is_set():
+                return self._ending(policy.STOPPED)
+            try:
+                ending = await self._until_stopped(self._open())
+                started.set()
+                return ending or await self._turn()
+            finally:
+                await self._client.close()
+
+    async def _open(self) -> Ending | None:
+        """Start the program and its session; return the ending if the session cannot be continued or set up."""
+        await self._client.start()
+        cli_process.record_process(self.files, self._client.pid, self.job.incarnation)
+        if self.settings.auth:
+            await self._client.authenticate(self.settings.auth)
+        servers = self._servers()
+        if self.job.session:
+            if not self._client.can_resume:
+                return self._ending(failures.UNKNOWN_SESSION, "the agent cannot continue a session")
+            try:
+                await self._client.resume_session(self.job.session, servers)
+            except RequestError as error:
+                kind, reason = acp_failures.classify(error.code, str(error), error.data)
+                if kind in policy.NEEDS_PERSON:
+                    return self._ending(kind, reason)
+                return self._ending(failures.UNKNOWN_SESSION, f"the agent does not continue its session: {reason}")
+        else:
+            session = await self._client.new_session(servers)
+            write_json(self.files.session, {"id": session, "begun": self.job.begun, "past": ""})
+        try:
+            if self.settings.mode:
+                await self._client.choose_mode(self.settings.mode)
+            if self.settings.model:
+                await self._client.choose_model(self.settings.model)
+        except ValueError as error:
+            return self._ending(failures.INVALID, str(error))
+        self._write({"kind": "begin", "session": self._client.session, "resumed": bool(self.job.session),
+                     "model": self.settings.model or self._client.agent, "version": self._client.agent})
+        return None
+
+    def _servers(self) -> list[McpServer]:
+        if not self.settings.mcp or not self.job.mcp:
+            return []
+        return [McpServer(SERVER, self.job.mcp[0], tuple(self.job.mcp[1:]), self.job.mcp_environment)]
+
+    async def _turn(self) -> Ending:
+        """Send the prompt; return how the turn ended."""
+        watch = asyncio.ensure_future(self._until_reported())
+        turn = asyncio.ensure_future(self._client.turn(self.job.prompt))
+        try:
+            ending = await self._until_stopped(self._first(turn, watch))
+        finally:
+            watch.cancel()
+            turn.cancel()
+            self._withdraw_question()
+        return ending if ending is not None else self._turn_ended("end_turn")
+
+    async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> Ending:
+        """Wait for the turn, or until it goes on for too long after a report or a question."""
+        both: set[asyncio.Future[Any]] = {turn, watch}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            await self._client.cancel()
+            await asyncio.wait({turn}, timeout=5.0)
+        if not turn.done():
+            turn.cancel()
+            return self._turn_ended("end_turn")
+        return self._turn_ended(turn.result())
+
+    async def _until_stopped(self, work: Awaitable[Ending | None]) -> Ending | None:
+        """Return what the work returns; if we are to stop first, end the agent's turn."""
+        task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        both: set[asyncio.Future[Any]] = {task, stopped}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await self._client.cancel()
+                await asyncio.wait({task}, timeout=2.0)
+                task.cancel()
+                return self._ending(policy.STOPPED)
+            return task.result()
+        finally:
+            stopped.cancel()
+
+    async def _until_reported(self) -> None:
+        """Return when the agent goes on for too long after it has reported or asked."""
+        while not (self._reported_to_socket() or self._open_question()):
+            await asyncio.sleep(_POLL)
+        await asyncio.sleep(_AFTER_REPORT)
+
+    def _turn_ended(self, why: str) -> Ending:
+        message = self._client.turn_state.message
+        kind = acp_failures.BY_STOP.get(why, "")
+        self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
+                     "turns": 1, "status": None, "terminal_reason": None})
+        try:
+            if report := self._find_report(message):
+                return self._reported(report)
+        except ValueError as error:
+            self._note(str(error))
+        if kind:
+            return self._ending(kind, f"the agent ended its turn: {why}")
+        if question := self._open_question():
+            return self._ending(policy.QUESTION, question)
+        if question := plain_question(message):
+            questions.ask(self.files, question)
+            return self._ending(policy.QUESTION, question)
+        return self._ending(policy.SILENT, "it ended its turn without a report")
+
+    # ---- the listener of the client
+
+    def on_event(self, event: Event) -> None:
+        """Write an event of the turn."""
+        self._write(event)
+
+    async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
+        """Answer a request for leave by the profile, or ask a person and wait."""
+        if self._reported_to_socket() or self._open_question():
+            return permissions.choose(options, Ruling.REFUSE)
+        ruling = permissions.rule(self.settings, kind, title)
+        if ruling is not Ruling.ASK:
+            return permissions.choose(options, ruling)
+        async with self._question:
+            self._asked += 1
+            if self._asked > MAX_QUESTIONS:
+                self._note(f"{MAX_QUESTIONS} questions have been asked; what it asks for now is refused")
+                return permissions.choose(options, Ruling.REFUSE)
+            answer = await self._ask_person(permissions.question_of(_clean(title), options))
+        self._client.still_heard()
+        chosen = permissions.read_answer(options, answer)
+        self._note(f"answered {answer.strip()[:100]!r}: {chosen.name if chosen else 'refused'}")
+        return chosen
+
+    async def _ask_person(self, text: str) -> str:
+        """Ask a person and wait, however long it takes; an agent that died and asks again gets the same answer."""
+        question = read_json(self.files.question)
+        if not question or question["text"] != text or not question.get("call"):
+            questions.ask(self.files, text, call="permission")
+        self._show_wait(f"for an answer: {text}")
+        try:
+            while (answer := questions.answer_to_call(self.files, "permission")) is None:
+                self._client.still_heard()
+                await asyncio.sleep(_POLL)
+        finally:
+            self.files.waiting.unlink(missing_ok=True)
+        self.files.question.unlink(missing_ok=True)  # the next request, be it for the same, is another question
+        return answer
+
+    # ---- reports and questions
+
+    def _find_report(self, message: str = "") -> dict[str, Any] | None:
+        """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json."""
+        if report := read_json(self.files.report):
+            return dict(report)
+        told = self._reported_to_socket()
+        report = to_report(told) if told else find_report(message, self.job.words) if message else None
+        if report is not None:
+            write_json(self.files.report, report)
+        return report
+
+    def _reported_to_socket(self) -> Mapping[str, Any]:
+        return read_json(self.job.attempt_folder / RESULT) or {}
+
+    def _open_question(self) -> str:
+        """Return the question that ends the turn; '' for none."""
+        question = read_json(self.files.question)
+        return questions.unanswered(self.files) if question and not question.get("call") else ""
+
+    def _withdraw_question(self) -> None:
+        """Withdraw a request for leave that nobody waits for any more, unless the agent's death interrupted it."""
+        question = read_json(self.files.question)
+        if question and question.get("call") and self._client.turn_state.ended:
+            self.files.question.unlink(missing_ok=True)
+
+    # ---- endings
+
+    def _ending(self, kind: str, reason: str = "") -> Ending:
+        if kind not in (policy.STOPPED, failures.CRASH) and (report := self._find_report()):
+            return self._reported(report)  # a failure after the report is no reason to repeat the work
+        return Ending(kind, time.time(), _clean(reason).strip()[:_MAX_REASON], False, None,
+                      self._client.turn_state.answered)
+
+    def _reported(self, report: Mapping[str, Any]) -> Ending:
+        return Ending(policy.REPORTED, time.time(), _clean(str(report["summary"])).strip()[:_MAX_REASON],
+                      report["status"] in LANDING, None, self._client.turn_state.answered)
+
+    async def _agent_ended(self, error: AgentEnded) -> Ending:
+        code = error.code
+        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # a stop signals the agent and us; ours may arrive later
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 0.5)
+        if self._stop.is_set():
+            return self._ending(policy.STOPPED)
+        if code in (126, 127):
+            return self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
+        if code is None:
+            return self._ending(failures.CRASH, "the agent closed its output")
+        if code < 0 or code in (137, 143):
+            return self._ending(failures.CRASH, f"the agent was killed (exit code {code})")
+        kind = failures.classify(None, error.stderr)
+        return self._ending(kind if kind in policy.NEEDS_PERSON else failures.CRASH,
+                            f"the agent's program ended with exit code {code}: {error.stderr or 'it said nothing'}")
+
+    # ---- what is shown
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Append an event to the stream, and show it in the output."""
+        append_line(self.files.stream, {"at": _now(), "life": self.job.incarnation, **event})
+        if text := render(event):
+            print(_clean(text), flush=True)
+
+    def _note(self, text: str) -> None:
+        self._write({"kind": "note", "text": text})
+
+    def _show_wait(self, what: str) -> None:
+        self._note(f"waits {what}")
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+
+
+def _clean(text: str) -> str:
+    """Remove escape sequences and control characters: an agent's text must not steer the terminal."""
+    return "\n".join(clean_lines(text))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+async def _run(job: AcpJob) -> Ending:
+    return await Connection(job).run()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the connection of a job; exit 0 once its ending is on disk."""
+    path = Path((sys.argv[1:] if argv is None else argv)[0])
+    die_with_parent()
+    job = AcpJob.from_json(read_json(path))
+    ending = asyncio.run(_run(job))
+    AttemptFiles(job.attempt_folder).add_ending(ending)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Job of one connection to an ACP agent, in `order.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from garrison.agents.acp import settings as acp_settings
+from garrison.agents.acp.settings import AcpSettings
+
+
+@dataclass(frozen=True)
+class AcpJob:
+    """One connection: the session to begin or resume, and its prompt."""
+
+    home: str
+    incarnation: int
+    worktree: str
+    folder: str
+    """Folder of the attempt."""
+    session: str
+    """Session to continue, '' to begin one."""
+    begun: int
+    """Which connection of the attempt begins the session."""
+    prompt: str
+    program: tuple[str, ...]
+    """Words that start the agent's program, in its sandbox if it has one."""
+    mcp: tuple[str, ...]
+    """Words that start garrison's MCP server where the agent is; none if it cannot be reached from there."""
+    mcp_environment: Mapping[str, str]
+    words: tuple[str, ...] | None
+    """Words that edges of the node ask for, as `result.parse_report` takes them."""
+    settings: AcpSettings = field(default_factory=AcpSettings)
+
+    @property
+    def attempt_folder(self) -> Path:
+        """Return the folder of the attempt as a path."""
+        return Path(self.folder)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of order.json."""
+        return {**vars(self), "settings": acp_settings.to_json(self.settings)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> AcpJob:
+        """Invert `to_json`."""
+        words = body["words"]
+        return cls(**{**body, "program": tuple(body["program"]), "mcp": tuple(body["mcp"]),
+                      "words": None if words is None else tuple(words),
+                      "settings": acp_settings.from_json(body["settings"])})

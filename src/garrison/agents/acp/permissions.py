@@ -1,0 +1,75 @@
+"""Permissions: how a request of an ACP agent for leave is answered, by its profile or by a person. Pure.
+
+The sandbox holds an agent, whatever it is allowed here: a permission is the agent's own courtesy. So everything is
+allowed unless the profile says otherwise, and nothing hangs because nobody was there to say yes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from garrison.agents.acp.settings import ANYTHING
+
+if TYPE_CHECKING:
+    from garrison.agents.acp.settings import AcpSettings
+
+MAX_TITLE = 500
+"""Characters of what an agent says it wants to do."""
+_OWN_TOOL = re.compile(r"\bgarrison\b.*\b(?:report_result|update_phase|save_notes|ask_guardian)\b", re.DOTALL)
+_YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sure", "allowed"})
+
+
+class Ruling(StrEnum):
+    """What follows a request for leave."""
+
+    ALLOW = "allow"
+    REFUSE = "refuse"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One answer that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
+
+    id: str
+    name: str
+    kind: str
+
+
+def rule(settings: AcpSettings, kind: str, title: str) -> Ruling:
+    """Return what the profile says about a tool call of this kind."""
+    if kind in settings.deny or ANYTHING in settings.deny:
+        return Ruling.REFUSE
+    if kind in settings.allow or ANYTHING in settings.allow or _OWN_TOOL.search(title):
+        return Ruling.ALLOW
+    return Ruling.ASK
+
+
+def choose(options: Sequence[Option], ruling: Ruling) -> Option | None:
+    """Return the option for a ruling, the narrower one first; None if the agent offers none of that kind."""
+    wanted = ("allow_once", "allow_always") if ruling is Ruling.ALLOW else ("reject_once", "reject_always")
+    return next((option for kind in wanted for option in options if option.kind == kind), None)
+
+
+def question_of(title: str, options: Sequence[Option]) -> str:
+    """Return the question to a person."""
+    names = ", ".join(dict.fromkeys(option.name.strip() or option.id for option in options)) or "yes, no"
+    return f"May it: {title.strip()[:MAX_TITLE] or 'run a tool that it does not name'}? Answer yes or no ({names})"
+
+
+def read_answer(options: Sequence[Option], answer: str) -> Option | None:
+    """Return the option that a person's answer names, by its name, its id, or a yes or no; None to refuse."""
+    said = answer.strip().casefold()
+    for option in options:
+        if said in (option.name.strip().casefold(), option.id.casefold(), option.kind):
+            return option
+    word = re.match(r"\w*", said)
+    if word and word[0] in _YES:
+        always = next((option for option in options if option.kind == "allow_always"), None) \
+            if "always" in said else None
+        return always or choose(options, Ruling.ALLOW)
+    return choose(options, Ruling.REFUSE)

@@ -1,0 +1,51 @@
+"""Result block: the report of an agent without garrison's tools, at the end of its last message. Pure.
+
+    ```garrison-result
+    {"status": "success", "summary": "what was done"}
+    ```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents.claude.tools import FOR_THE_PIPELINE
+from garrison.agents.result import parse_report
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+LANGUAGE = "garrison-result"
+_BLOCK = re.compile(rf"^[ \t]*```[ \t]*{LANGUAGE}[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+
+
+def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, Any] | None:
+    """Return the report in the last block of a message as report.json has it; None without a block.
+
+    ValueError if the block is none. `asked` are the words that edges of the node ask for.
+    """
+    blocks = _BLOCK.findall(message)
+    if not blocks:
+        return None
+    try:
+        body = json.loads(blocks[-1])
+        if isinstance(body, dict) and "summary" in body:
+            body = {"notes": body["summary"], **body}
+        report = parse_report(body, asked)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its result block is invalid: {error}") from error
+    if not report.get("status"):
+        raise ValueError("its result block has no status")
+    return to_report(report)
+
+
+def to_report(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an agent's report in the form of report.json."""
+    status = str(report.get("status", "success"))
+    summary = str(report.get("failure_reason") or report.get("notes") or status)
+    more = {name: report[name] for name in FOR_THE_PIPELINE if report.get(name)}
+    return {"status": status, "summary": summary, "evidence": [], **more,
+            **({"word": report["word"]} if report.get("word") else {})}

@@ -1,0 +1,118 @@
+"""Settings of ACP agents: the profile in config.toml, overridden by the node's attributes.
+
+    [agents.codex]
+    kind = "acp"
+    argv = ["codex-acp"]
+    env = ["OPENAI_API_KEY"]
+    allow = ["read", "edit", "search", "execute"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from garrison.agents.claude.settings import BUDGETS, READERS
+from garrison.errors import UsageError
+
+KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
+"""Kinds of tool calls for which an agent may ask leave."""
+ANYTHING = "*"
+"""Word that stands for all kinds."""
+
+
+@dataclass(frozen=True)
+class AcpSettings:
+    """Settings of one ACP agent; None for the agent's own default."""
+
+    argv: tuple[str, ...] = ()
+    model: str | None = None
+    mode: str | None = None
+    """The agent's own mode, by its id."""
+    auth: str | None = None
+    """Log-in method, by its id, that the agent wants to be asked for; it takes its key from its environment."""
+    mcp: bool = True
+    """Offer garrison's tools as an MCP server."""
+    allow: tuple[str, ...] = (ANYTHING,)
+    """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
+    deny: tuple[str, ...] = ()
+    """Kinds that are refused without a question."""
+    stale: float = 300.0
+    """Seconds of silence outside of tool calls after which the agent counts as hung."""
+    starts: int = 2
+    """Sessions that may start at one time in the home."""
+    set: Mapping[str, str] = field(default_factory=dict)
+    """Variables set for the agent's program."""
+
+
+# ---- values; a ValueError says what is expected
+
+
+def _argv(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(word, str) for word in value) \
+            or not value[0]:
+        raise ValueError("a list of strings that begins with the program to run")
+    return tuple(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")  # noqa: TRY004  # as every reader of a setting
+    return value
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    words = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if not isinstance(value, (list, tuple)) or not all(word in (*KINDS, ANYTHING) for word in words):
+        raise ValueError(f"a list of kinds of tool calls: {', '.join(KINDS)}, or \"{ANYTHING}\" for all")
+    return words
+
+
+SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+    "argv": _argv, "model": READERS["model"], "mode": READERS["model"], "auth": READERS["model"], "mcp": _flag,
+    "allow": _kinds, "deny": _kinds, "stale": READERS["stale"], "starts": READERS["starts"], "set": READERS["set"]}
+"""Setting → reader of its value."""
+ATTRIBUTES = {"model": ("model", "llm_model")}
+"""Setting → node attributes that set it; the first one present wins."""
+
+
+def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
+    """Return the settings of a profile's table; UsageError, beginning with `where`, for an invalid one."""
+    if unknown := sorted(set(values) - set(SETTINGS) - set(BUDGETS)):
+        raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join([*SETTINGS, *BUDGETS])}")
+    settings = _override(AcpSettings(), where, {name: values[name] for name in values if name in SETTINGS})
+    if not settings.argv:
+        raise UsageError(f"{where}: argv is missing; name the program that speaks ACP, such as [\"codex-acp\"]")
+    return settings
+
+
+def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, Any]) -> AcpSettings:
+    """Return the profile with the node's attributes over it; UsageError for an invalid one."""
+    values = {}
+    for name, spellings in ATTRIBUTES.items():
+        value = next((attributes[spelling] for spelling in spellings if spelling in attributes), None)
+        if value is not None:
+            values[name] = value
+    return _override(profile, f"node {node}", values)
+
+
+def _override(settings: AcpSettings, where: str, values: Mapping[str, Any]) -> AcpSettings:
+    read = {}
+    for name, value in values.items():
+        try:
+            read[name] = SETTINGS[name](value)
+        except ValueError as error:
+            raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
+    return replace(settings, **read)
+
+
+def to_json(settings: AcpSettings) -> dict[str, Any]:
+    """Return the settings for order.json."""
+    return {**vars(settings), "argv": list(settings.argv), "allow": list(settings.allow), "deny": list(settings.deny),
+            "set": dict(settings.set)}
+
+
+def from_json(values: Mapping[str, Any]) -> AcpSettings:
+    """Invert `to_json`."""
+    return AcpSettings(**{**values, **{name: tuple(values[name]) for name in ("argv", "allow", "deny")}})

@@ -1,0 +1,147 @@
+"""Transport of an ACP agent's messages, bounded: what the agent's program writes is not trusted.
+
+One message is one line of JSON. A program that writes something else, lines without end, or requests faster than they
+are answered, ends its connection with one reason; until then at most one line and a few unanswered requests are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+MAX_LINE = 16 << 20
+"""Bytes of one message."""
+MAX_TOTAL = 512 << 20
+"""Bytes that an agent may send in one connection."""
+MAX_STRAY = 50
+"""Lines that are no message, such as a program's warnings, that are overlooked."""
+MAX_UNANSWERED = 64
+"""Requests of the agent that may wait for their answer at one time."""
+MAX_REFUSED = 500
+"""Requests of the agent that may fail one after the other: it is not to ask for the same for ever."""
+_SHOWN = 120
+
+
+class Breach(Exception):
+    """Raised when an agent breaks the protocol; the text says how."""
+
+
+class AgentTransport:
+    """Message transport over the pipes of an agent's program, as the protocol's library takes it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._total = self._stray = self._refused = 0
+        self._unanswered: set[str] = set()
+        self.breach: asyncio.Future[Breach] = asyncio.get_running_loop().create_future()
+        """Done once the agent has broken the protocol: `receive` then says that it has ended."""
+        self.ended = asyncio.Event()
+        """Set once the agent has closed its output."""
+        self.heard_at = asyncio.get_running_loop().time()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; an answer takes its request from those that wait."""
+        if "method" not in message and "id" in message:
+            self._unanswered.discard(_id_of(message))
+            self._refused = self._refused + 1 if "error" in message else 0
+            if self._refused > MAX_REFUSED:
+                self.break_off(f"{MAX_REFUSED} requests in a row that had to be refused, the last: "
+                            f"{_shown(json.dumps(message.get('error')))}")
+        with suppress(ConnectionError):  # its end is noticed where it is read
+            self._writer.write(json.dumps(message).encode() + b"\n")
+            await self._writer.drain()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next message; None once the agent has ended or has broken the protocol."""
+        try:
+            message = await self._next()
+        except Breach as breach:
+            self.break_off(str(breach))
+            message = None
+        if message is None:
+            self.ended.set()
+        await asyncio.sleep(0)  # a flood must leave the loop to those who answer it
+        return message
+
+    async def close(self) -> None:
+        """Close the agent's input."""
+        with suppress(OSError):
+            self._writer.close()
+
+    async def _next(self) -> dict[str, Any] | None:
+        while not self.breach.done():
+            line = await self._read_line()
+            if not line:
+                return None
+            self.heard_at = asyncio.get_running_loop().time()
+            if (message := self._parse(line)) is not None:
+                self._count(message)
+                return message
+        return None
+
+    async def _read_line(self) -> bytes:
+        try:
+            line = await self._reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        except asyncio.LimitOverrunError:
+            raise Breach(f"a line of more than {MAX_LINE >> 20} MiB") from None
+        except OSError:
+            return b""
+        self._total += len(line)
+        if self._total > MAX_TOTAL:
+            raise Breach(f"more than {MAX_TOTAL >> 20} MiB in one connection")
+        return line
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        """Return the message in a line, None if the line is empty or none, which is overlooked for a while."""
+        if not line.strip():
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if isinstance(message, dict) and _is_message(message):
+            return message
+        self._stray += 1
+        if self._stray > MAX_STRAY:
+            raise Breach(f"{self._stray} lines that are no message, the last: {_shown(line.decode(errors='replace'))}")
+        return None
+
+    def _count(self, message: Mapping[str, Any]) -> None:
+        if "method" not in message or "id" not in message:
+            return
+        self._unanswered.add(_id_of(message))
+        if len(self._unanswered) > MAX_UNANSWERED:
+            raise Breach(f"more than {MAX_UNANSWERED} requests at one time, the last: "
+                         f"{_shown(str(message['method']))}")
+
+    def break_off(self, reason: str) -> None:
+        """Hear no more of an agent that has broken the protocol."""
+        if not self.breach.done():
+            self.breach.set_result(Breach(reason))
+            self._reader.set_exception(ConnectionResetError("the protocol was broken"))
+
+    @property
+    def stray(self) -> int:
+        """Return how many lines were no message."""
+        return self._stray
+
+
+def _is_message(message: Mapping[str, Any]) -> bool:
+    """Return whether the library can take a message: it would fail on an id that is a list, and hear no more."""
+    if "method" in message and not isinstance(message["method"], str):
+        return False
+    return "method" in message or "id" in message if isinstance(message.get("id"), (str, int, type(None))) else False
+
+
+def _id_of(message: Mapping[str, Any]) -> str:
+    return json.dumps(message["id"])[:200]
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"

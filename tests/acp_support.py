@@ -1,0 +1,143 @@
+"""A stage for one attempt's agent: worktree, attempt's folder and socket, as an orchestrator has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from garrison.agents import channel
+from garrison.agents.acp.attempt import AcpAgent, AcpAttempt
+from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.base import Agent, Assignment, Outcome, Work
+from garrison.agents.channel_client import VARIABLE
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.reports import AgentReports
+from garrison.records.run import Task
+from garrison.system.processes import MARKER, probe
+
+DEADLINE = 90.0
+BLOCK = '```garrison-result\n{"status": "success", "summary": "made it"}\n```'
+
+
+class Stage:
+    """The place of one attempt; `start` begins an incarnation of its agent."""
+
+    def __init__(self, folder: Path, **task: Any) -> None:
+        self.folder = folder
+        self.home, self.tree, self.attempt = folder / "home", folder / "tree", folder / "attempt"
+        for each in (self.home, self.tree, self.attempt):
+            each.mkdir(parents=True, exist_ok=True)
+        self.script = folder / "script.json"
+        self.task = Task("r1", "work", 1, **task)
+        self.incarnation = 0
+        self.files = AttemptFiles(self.attempt)
+        self._channel: channel.Channel | None = None
+
+    def play(self, *turns: list[dict[str, Any]], **more: Any) -> None:
+        """Write the double's script."""
+        self.script.write_text(json.dumps({"turns": list(turns), **more}))
+
+    def assignment(self) -> Assignment:
+        """Return the next incarnation's assignment, with the socket open."""
+        self.incarnation += 1
+        this = probe(os.getpid())
+        assert this is not None
+        self.reports = AgentReports(self.attempt)
+        self.close()
+        self._channel = channel.open_channel(self.attempt / "agent.sock", lambda: (this.id,), self.reports.handle,
+                                             lambda _line: None)
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "GARRISON_HOME": str(self.home),
+               MARKER: f"{self.home}:r1:orchestrator-work#{self.incarnation}",
+               VARIABLE: str(self._channel.path)}
+        made = Assignment(self.task, self.tree, self.attempt, env, self.incarnation,
+                          wisdom="" if self.incarnation == 1 else "An earlier incarnation died.", reports=self.reports)
+        made.write_prompt("Do the task.")
+        return made
+
+    def start(self, agent: Agent, **changes: Any) -> Work:
+        """Start an incarnation of the agent."""
+        return agent.start(replace(self.assignment(), **changes), time.monotonic())
+
+    def acp(self, **settings: Any) -> AcpAttempt:
+        """Start the double as an ACP agent."""
+        argv = (sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(self.script))
+        work = self.start(AcpAgent("double", AcpSettings(argv=argv, **settings)))
+        assert isinstance(work, AcpAttempt)
+        return work
+
+    def poll(self, work: Work) -> Outcome | None:
+        """Serve the socket and poll the agent."""
+        assert self._channel is not None
+        self._channel.poll(time.monotonic())
+        return work.poll(time.monotonic())
+
+    def finish(self, work: Work, seconds: float = DEADLINE) -> Outcome:
+        """Poll until there is an outcome."""
+        outcome: list[Outcome] = []
+
+        def ended() -> bool:
+            if (found := self.poll(work)) is not None:
+                outcome.append(found)
+            return bool(outcome)
+
+        wait_until(ended, seconds, self.describe)
+        return outcome[0]
+
+    def until(self, work: Work, done: Callable[[], bool]) -> None:
+        """Poll until `done()`; the agent may not end before."""
+        def reached() -> bool:
+            ended = self.poll(work)
+            assert ended is None or done(), f"{ended}\n{self.describe()}"
+            return done()
+
+        wait_until(reached, DEADLINE, self.describe)
+
+    def prompts(self) -> list[str]:
+        """Return the prompts of the double's only session."""
+        return list(self.session()["prompts"])
+
+    def session(self) -> Mapping[str, Any]:
+        """Return what the double keeps of its only session."""
+        kept = sorted((self.home / "acp-double").glob("*.json"))
+        assert len(kept) == 1, [each.name for each in kept]
+        return dict(json.loads(kept[0].read_text()))
+
+    def sessions(self) -> int:
+        """Return how many sessions the double has begun."""
+        return len(list((self.home / "acp-double").glob("*.json")))
+
+    def endings(self) -> list[str]:
+        """Return the kinds of the endings so far."""
+        return [ending.kind for ending in self.files.read_endings()]
+
+    def describe(self) -> str:
+        """Return what helps to understand a failure."""
+        output = self.attempt / "output.log"
+        return f"{self.files.read_endings()}\n{output.read_text() if output.exists() else ''}"
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def wait_until(done: Callable[[], bool], seconds: float, describe: Callable[[], str]) -> None:
+    """Wait for a condition, or fail with a description."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"waited in vain\n{describe()}"
+        time.sleep(0.02)
+
+
+def make_repository(tree: Path) -> None:
+    """Make a git repository with one commit."""
+    for words in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tree, check=True)

@@ -1,0 +1,259 @@
+"""ACP agents: reports, questions, deaths, refusals and breaches, with a double that speaks the protocol."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_support import BLOCK, Stage
+from garrison.agents.base import NO_REPORT, Outcome
+from garrison.records.json_io import read_json
+from garrison.system import processes
+
+pytest.importorskip("acp", reason="agent-client-protocol is not installed")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    one = Stage(tmp_path)
+    yield one
+    one.close()
+
+
+def test_it_works_and_reports_with_a_block(stage: Stage) -> None:
+    stage.play([{"write": {"made.txt": "made"}}, {"run": "echo hello"}, {"say": BLOCK}])
+    work = stage.acp()
+    outcome = stage.finish(work)
+    assert outcome == Outcome("success", report={"status": "success", "notes": "made it"})
+    assert (stage.tree / "made.txt").read_text() == "made"
+    assert work.session and work.session.startswith("double-")
+    prompt = stage.prompts()[0]
+    assert prompt.startswith("# You work in a garrison") and "Do the task." in prompt and "```garrison-result" in prompt
+    shown = (stage.attempt / "output.log").read_text()
+    assert "→ execute echo hello" in shown and "← hello" in shown and "session double" in shown
+
+
+def test_it_reports_by_garrisons_mcp_server(stage: Stage) -> None:
+    stage.play([{"tool": "update_phase", "with": {"phase": "executing"}},
+                {"tool": "save_notes", "with": {"text": "half of it"}},
+                {"tool": "report_result", "with": {"status": "failure", "summary": "no compiler",
+                                                   "context_updates": {"tests.red": 3}}}])
+    outcome = stage.finish(stage.acp())
+    assert (outcome.status, outcome.reason) == ("fail", "no compiler")
+    assert outcome.report["context_updates"] == {"tests.red": 3}
+    assert (stage.reports.phase, stage.reports.notes) == ("executing", "half of it")
+
+
+def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:
+    stage.play([{"say": "I think I am done."}])
+    outcome = stage.finish(stage.acp())
+    assert outcome == Outcome("success", report={"notes": NO_REPORT})
+    assert stage.endings() == ["silent", "silent"]
+    assert stage.prompts()[1].startswith("You ended your turn without a report.")
+
+
+def test_a_question_by_the_tool_waits_without_a_process_and_the_answer_is_the_next_prompt(stage: Stage) -> None:
+    stage.play([{"tool": "ask_guardian", "with": {"question": "Which colour?"}}], [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, lambda: bool(work.question) and work.process() is None)
+    assert work.question is not None and work.question.text == "Which colour?"
+    work.answer(work.question.id, "Blue.")
+    assert stage.finish(work).status == "success"
+    assert stage.prompts()[1].startswith("You asked: Which colour?") and "Blue." in stage.prompts()[1]
+    assert stage.sessions() == 1
+
+
+def test_what_the_profile_does_not_allow_is_a_question_while_the_agent_waits(stage: Stage) -> None:
+    stage.play([{"ask": "read"}, {"ask": "execute", "title": "rm -rf build"}, {"ask": "fetch"}, {"say": BLOCK}])
+    work = stage.acp(allow=("read",), deny=("fetch",))
+    stage.until(work, lambda: work.question is not None)
+    assert work.question is not None and "May it: rm -rf build?" in work.question.text
+    assert stage.files.waiting.read_text().startswith("for an answer: May it")
+    work.answer(work.question.id, "yes, always")
+    assert stage.finish(work).status == "success"
+    shown = (stage.attempt / "output.log").read_text()
+    assert [line for line in shown.splitlines() if line.startswith("leave:")] == [
+        "leave: yes", "leave: always", "leave: no"]
+    assert work.question is None and not stage.files.waiting.exists()
+
+
+@pytest.mark.parametrize(("how", "count"), [
+    ({"load": True}, 1), pytest.param({"load": False, "resume": True}, 1, marks=pytest.mark.slow),
+    ({"load": False}, 2), pytest.param({"resume_error": "no such thing"}, 2, marks=pytest.mark.slow)])
+def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, how: dict[str, Any], count: int) -> None:
+    stage.play([{"write": {"a": "1"}}, {"die": 9}], [{"say": BLOCK}], **how)
+    if count == 2:
+        stage.play([{"write": {"a": "1"}}, {"run": f"test -e {stage.folder}/second || touch {stage.folder}/second"},
+                    {"await": str(stage.folder / "go")}, {"say": BLOCK}], **how)
+    first = stage.acp()
+    if count == 2:
+        stage.until(first, (stage.folder / "second").exists)
+        os.kill(agent_pid(stage), signal.SIGKILL)
+        (stage.folder / "go").touch()
+    died = stage.finish(first)
+    assert died.killed and died.reason == "the agent was killed (exit code -9)"
+    session = first.session
+    second = stage.acp()
+    assert stage.finish(second).status == "success", stage.describe()
+    assert stage.sessions() == count and (second.session == session) == (count == 1)
+    if count == 1:
+        assert stage.prompts()[1].startswith("This session was interrupted.")
+        assert "An earlier incarnation died." in stage.prompts()[1]
+    else:
+        assert "unknown_session" in stage.endings()
+
+
+def agent_pid(stage: Stage) -> int:
+    """Return the pid of the agent's program."""
+    return int(read_json(stage.files.process)["pid"])
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended; here nobody may have collected it."""
+    found = processes.probe(pid)
+    return found is None or found.zombie
+
+
+def test_a_killed_adapter_takes_its_agent_along_and_the_session_goes_on(stage: Stage) -> None:
+    stage.play([{"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "never")}], [{"say": BLOCK}])
+    first = stage.acp()
+    stage.until(first, (stage.folder / "here").exists)
+    agent, process = agent_pid(stage), first.process()
+    assert process is not None
+    os.kill(process[0], signal.SIGKILL)
+    died = stage.finish(first)
+    assert died.killed and died.reason == "the session's process was killed"
+    assert is_gone(agent)
+    second = stage.acp()
+    assert stage.finish(second).status == "success"
+    assert stage.sessions() == 1 and first.session == second.session
+
+
+def test_an_answer_that_came_while_the_agent_was_dead_reaches_its_successor(stage: Stage) -> None:
+    ask = [{"ask": "execute", "title": "deploy"}, {"say": BLOCK}]
+    stage.play(ask)
+    first = stage.acp(allow=())
+    stage.until(first, lambda: first.question is not None)
+    assert first.question is not None
+    question = first.question.id
+    os.kill(agent_pid(stage), signal.SIGKILL)
+    assert stage.finish(first).killed
+    second = stage.acp(allow=())
+    second.answer(question, "no")
+    assert stage.finish(second).status == "success"
+    assert "leave: no" in (stage.attempt / "output.log").read_text()
+
+
+def test_a_stop_ends_the_turn_and_a_later_incarnation_goes_on(stage: Stage) -> None:
+    stage.play([{"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "never")}], [{"say": BLOCK}])
+    first = stage.acp()
+    stage.until(first, (stage.folder / "here").exists)
+    agent = agent_pid(stage)
+    first.stop(time.monotonic())
+    assert stage.finish(first) == Outcome("fail", "stopped")
+    assert is_gone(agent)
+    assert stage.finish(stage.acp()).status == "success"
+    assert stage.sessions() == 1
+
+
+@pytest.mark.parametrize(("error", "kind", "waits"), [
+    ([-32603, "unexpected status 429 Too Many Requests"], "rate_limit", "until "),
+    ([-32000, "Authentication required"], "authentication", "for a person: agent double: the key or log-in was"),
+    pytest.param([-32603, "last status: 402 garrison: budget used up"], "budget",
+                 "for a person: agent double: the budget", marks=pytest.mark.slow)])
+def test_limits_and_refusals_are_waiting_states(stage: Stage, error: list[Any], kind: str, waits: str) -> None:
+    stage.play([{"error": error}], [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, lambda: stage.files.waiting.exists() and work.process() is None)
+    assert stage.endings() == [kind]
+    assert stage.files.waiting.read_text().startswith(waits)
+    assert work.wake_at() is not None or work.question is not None
+
+
+def test_an_agent_that_wants_a_log_in_is_parked_and_its_method_can_be_named(stage: Stage) -> None:
+    stage.play([{"say": BLOCK}], auth=True)
+    work = stage.acp()
+    stage.until(work, lambda: work.question is not None)
+    assert stage.endings() == ["authentication"]
+    work.stop(time.monotonic())
+    stage.finish(work)
+    assert stage.finish(stage.acp(auth="key")).status == "success"
+
+
+def test_model_and_mode_are_chosen_or_refused_with_what_there_is(stage: Stage) -> None:
+    stage.play([{"say": BLOCK}], models=["small", "large"], modes=["plan", "full"])
+    assert stage.finish(stage.acp(model="large", mode="full")).status == "success"
+    assert stage.session()["chosen"] == ["full", "large"]
+
+
+@pytest.mark.parametrize(("settings", "reason"), [
+    ({"model": "huge"}, "invalid: it has no model 'huge'; there are small, large"),
+    ({"mode": "free"}, "invalid: it has no mode 'free'; it offers none")])
+def test_a_model_or_mode_that_the_agent_lacks_ends_it(stage: Stage, settings: dict[str, Any], reason: str) -> None:
+    stage.play([{"say": BLOCK}], models=["small", "large"])
+    assert stage.finish(stage.acp(**settings)) == Outcome("fail", reason)
+
+
+@pytest.mark.parametrize(("breach", "reason"), [
+    ("garbage", "51 lines that are no message, the last: WARN this is line 50 of no protocol at all"),
+    ("huge_line", "a line of more than 16 MiB"),
+    pytest.param("unknown_requests", "500 requests in a row that had to be refused, the last: ",
+                 marks=pytest.mark.slow)])
+def test_an_agent_that_breaks_the_protocol_ends_with_one_reason(stage: Stage, breach: str, reason: str) -> None:
+    stage.play([{"breach": breach}])
+    outcome = stage.finish(stage.acp())
+    assert outcome.status == "fail" and not outcome.killed
+    assert outcome.reason.startswith(f"protocol: the agent breaks the protocol: {reason}"), outcome.reason
+    assert "\n" not in outcome.reason and stage.endings() == ["protocol"]
+    assert "Traceback" not in (stage.attempt / "output.log").read_text()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert used < 400 << 10, f"{used} KiB"
+
+
+@pytest.mark.parametrize("step", [{"ask": "execute", "times": 1000}, {"breach": "flood"}])
+def test_a_thousand_requests_for_leave_end_with_one_reason(stage: Stage, step: dict[str, Any]) -> None:
+    stage.play([step, {"say": BLOCK}])
+    outcome = stage.finish(stage.acp())
+    assert outcome.reason.startswith("protocol: the agent breaks the protocol: ")
+    assert "500 requests for leave in a row" in outcome.reason or "more than 64 requests at one time" in outcome.reason
+
+
+def test_garbage_instead_of_a_greeting_is_named(stage: Stage) -> None:
+    stage.play([{"say": BLOCK}], breach="garbage")
+    outcome = stage.finish(stage.acp())
+    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are no message")
+
+
+def test_messages_of_the_wrong_shape_are_overlooked(stage: Stage) -> None:
+    stage.play([{"breach": "wrong_shapes"}, {"say": BLOCK}])
+    assert stage.finish(stage.acp()).status == "success"
+    assert "Traceback" not in (stage.attempt / "output.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_session_that_is_always_refused_ends(stage: Stage) -> None:
+    stage.play([{"tool": "ask_guardian", "with": {"question": "And now?"}}], load=False)
+    work = stage.acp()
+    for _ in range(20):
+        stage.until(work, lambda: work.question is not None or work.outcome is not None)
+        if work.outcome is not None:
+            break
+        assert work.question is not None
+        work.answer(work.question.id, "go on")
+        answered = work.question.id
+        stage.until(work, lambda answered=answered: work.outcome is not None or (
+            work.question is not None and work.question.id != answered))
+    assert work.outcome is not None
+    assert work.outcome.reason == "its session was lost 6 times: the agent cannot continue a session"
+
+
+def test_another_version_of_the_protocol_and_a_missing_program_are_named(stage: Stage) -> None:
+    stage.play([{"say": BLOCK}], version=7)
+    assert stage.finish(stage.acp()).reason.endswith("version 7 of the protocol; garrison speaks 1")

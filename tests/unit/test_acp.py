@@ -1,0 +1,159 @@
+"""ACP agents: what profiles say, how requests for leave are answered, reports in messages, classes of errors."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents import mcp_server
+from garrison.agents.acp import failures, permissions
+from garrison.agents.acp.attempt import AcpAgent
+from garrison.agents.acp.job import AcpJob
+from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
+from garrison.agents.acp.report_block import find_report
+from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.registry import AcpProfile, agent, check_node, find_profile, limits_of, variables_of
+from garrison.errors import Refused, UsageError
+
+OPTIONS = (Option("y", "Yes", "allow_once"), Option("a", "Always", "allow_always"), Option("n", "No", "reject_once"))
+
+
+def write(home: Path, lines: str) -> Path:
+    (home / "config.toml").write_text(f"[agents.x]\nkind = \"acp\"\n{lines}\n")
+    return home
+
+
+def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> None:
+    home = write(tmp_path, 'argv = ["prog", "--acp"]\nallow = ["read", "edit"]\nbudget = 2\n'
+                 'set = { A = "b" }\nenv = ["K"]')
+    profile = find_profile("x", home)
+    assert isinstance(profile, AcpProfile)
+    assert profile.settings == AcpSettings(("prog", "--acp"), allow=("read", "edit"), set={"A": "b"})
+    assert profile.env == ("K",) and limits_of("x", "n", {}, home).node == 2.0 and variables_of("x", home) == {"A": "b"}
+    made = agent("x", home, attributes={})
+    assert isinstance(made, AcpAgent)
+    check_node("x", "n", {"model": "large"}, home)
+    with pytest.raises(UsageError, match="cannot validate"):
+        agent("x", home, "validator")
+
+
+@pytest.mark.parametrize(("lines", "why"), [
+    ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that begins with the program"),
+    ('argv = ["p"]\nallow = ["exec"]', "allow=.*a list of kinds of tool calls: read, edit"),
+    ('argv = ["p"]\nmcp = "yes"', "mcp='yes' should be true or false"), ('argv = ["p"]\ntools = []', "tools is not a")])
+def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        find_profile("x", write(tmp_path, lines))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_survives_the_file() -> None:
+    job = AcpJob("h", 2, "t", "f", "s", 1, "p", ("sh", "x"), (), {"A": "b"}, ("ship",), AcpSettings(("p",), mode="m"))
+    assert AcpJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+@pytest.mark.parametrize(("settings", "kind", "title", "ruling"), [
+    (AcpSettings(), "execute", "rm", Ruling.ALLOW), (AcpSettings(allow=()), "execute", "rm", Ruling.ASK),
+    (AcpSettings(deny=("fetch",)), "fetch", "url", Ruling.REFUSE),
+    (AcpSettings(allow=("read",)), "other", "garrison: report_result", Ruling.ALLOW),
+    (AcpSettings(allow=("read",)), "other", "other: report_result", Ruling.ASK)])
+def test_what_the_profile_says(settings: AcpSettings, kind: str, title: str, ruling: Ruling) -> None:
+    assert rule(settings, kind, title) is ruling
+
+
+@pytest.mark.parametrize(("answer", "chosen"), [
+    ("yes", "y"), ("Yes!", "y"), ("ok, do it", "y"), ("always", "a"), ("yes, always", "a"), ("allow_once", "y"),
+    ("no", "n"), ("n", "n"), ("what for?", "n"), ("", "n")])
+def test_what_a_person_says(answer: str, chosen: str) -> None:
+    found = read_answer(OPTIONS, answer)
+    assert found is not None and found.id == chosen
+
+
+def test_no_option_that_fits_is_a_refusal() -> None:
+    assert choose(OPTIONS[:2], Ruling.REFUSE) is None and read_answer((), "yes") is None
+    assert choose(OPTIONS[1:], Ruling.ALLOW) == OPTIONS[1]
+    assert len(permissions.question_of("x" * 9000, OPTIONS)) < 700
+
+
+@pytest.mark.parametrize(("message", "report"), [
+    ("done", None), ("```json\n{}\n```", None),
+    ('so:\n```garrison-result\n{"status": "success", "summary": "did"}\n```\n', ("success", "did")),
+    ('```garrison-result\n{"status": "fail", "reason": "red"}\n```', ("fail", "red")),
+    ('```garrison-result\n{"status": "fail"}\n```\n```garrison-result\n{"status": "success"}\n```',
+     ("success", "success"))])
+def test_a_result_block(message: str, report: tuple[str, str] | None) -> None:
+    found = find_report(message)
+    assert (found and (found["status"], found["summary"])) == report
+
+
+@pytest.mark.parametrize("block", ["{", "[]", "{}", '{"status": 3}'])
+def test_an_invalid_result_block_is_named(block: str) -> None:
+    with pytest.raises(ValueError, match="its result block"):
+        find_report(f"```garrison-result\n{block}\n```")
+
+
+@pytest.mark.parametrize(("code", "text", "kind"), [
+    (-32603, "exceeded retry limit, last status: 429 Too Many Requests", "rate_limit"),
+    (-32603, "unexpected status 401 Unauthorized", "authentication"), (-32000, "log in", "authentication"),
+    (-32603, "HTTP 529", "overloaded"), (-32603, "status 503", "server"), (-32602, "Invalid params", "invalid"),
+    (-32603, "stream disconnected", "server"), (-32603, "maximum context length is 8192 tokens", "context"),
+    (-32603, "402 garrison: budget used up: node", "budget")])
+def test_classes_of_errors(code: int, text: str, kind: str) -> None:
+    assert failures.classify(code, text)[0] == kind
+    assert failures.classify(-32603, "Internal error", {"details": text})[0] == kind or code != -32603
+
+
+# ---- the MCP server
+
+
+def serve(*lines: Any, refuse: str = "") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the answers to some lines, and the requests that went to the socket."""
+    sent: list[dict[str, Any]] = []
+
+    def send(request: Any) -> Any:
+        if refuse:
+            raise Refused(refuse)
+        sent.append(dict(request))
+        return {"ok": True}
+
+    out = io.StringIO()
+    text = "".join(line if isinstance(line, str) else json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in lines)
+    mcp_server.serve(mcp_server.ToolServer(send), io.StringIO(text), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()], sent
+
+
+def call(tool: Any, **arguments: Any) -> dict[str, Any]:
+    return {"id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+
+
+def test_the_mcp_server_greets_and_lists_its_tools() -> None:
+    answers, _ = serve({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-03-26"}},
+                       {"method": "notifications/initialized"}, {"id": 2, "method": "tools/list"},
+                       {"id": 3, "method": "ping"}, {"id": 4, "method": "resources/list"}, "garbage\n", "[]\n")
+    assert answers[0]["result"]["protocolVersion"] == "2025-03-26"
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == [
+        "report_result", "update_phase", "save_notes", "ask_guardian"]
+    assert all(tool["inputSchema"]["type"] == "object" for tool in answers[1]["result"]["tools"])
+    assert [answer.get("error", {}).get("code") for answer in answers] == [None, None, None, -32601, -32700]
+
+
+def test_calls_become_requests_to_the_socket() -> None:
+    _, sent = serve(call("report_result", status="failure", summary="red", context_updates={"a": 1}),
+                    call("update_phase", phase="executing"), call("save_notes", text="half"),
+                    call("ask_guardian", question="Which?"))
+    assert sent == [
+        {"type": "report", "status": "failure", "notes": "red", "failure_reason": "red", "context_updates": {"a": 1}},
+        {"type": "phase", "phase": "executing"}, {"type": "note", "text": "half"},
+        {"type": "question", "text": "Which?", "wait": False}]
+
+
+def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
+    answers, _ = serve(call("save_notes", text="half"), refuse="too many")
+    assert answers[0]["result"] == {"content": [{"type": "text", "text": "too many"}], "isError": True}
+    answers, sent = serve(call("report_result", status="great"), call("rm"), call(7))
+    assert "isError" in answers[0]["result"] and not sent
+    assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]

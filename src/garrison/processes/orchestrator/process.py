@@ -394,6 +394,7 @@ class Orchestrator:
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
+            failpoint.here(":undone")
             outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=LOST)
         if outcome.status == "success":
             if reason := self._land_on_branch():

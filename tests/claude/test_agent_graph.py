@@ -13,9 +13,11 @@ import pytest
 
 from garrison.agents import AgentGraph
 from garrison.agents.graph import AgentFailure
+from garrison.records.costs import Allowance, Purse
 from garrison.testing.model_server import ModelServer, Record
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, say, use
+from garrison.views.usage import cost_rows
 from support import processes, wait_for
 
 
@@ -31,7 +33,8 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    async with AgentGraph("desk", sleep=sleep) as graph:
+    purse = Purse(tmp_path / "home", "graph", "desk", Allowance(day=1))
+    async with AgentGraph("desk", sleep=sleep, purse=purse) as graph:
         for name in ("lead", "analyst"):
             await graph.add_node(name, f"You are {name}.", "claude-sonnet-4-5", cwd=tmp_path, env=env)
         await graph.add_node("clerk", "You are clerk.", cwd=tmp_path, env={**env, "CLAUDE_CODE_MAX_RETRIES": "9"})
@@ -107,4 +110,6 @@ def test_an_agent_that_fails_or_dies_remembers_and_its_status_is_true(tmp_path: 
     assert "refused" in refused.asked.prompt, "one call, and no other with a key that is refused"
     assert "garrison login" in told["clerk's"]
     assert not told["lead"]["is_running"]
+    [cost] = cost_rows(tmp_path / "home", None, "node")
+    assert (cost["of"], cost["calls"] >= 5, cost["usd"] > 0.01) == ("@graph/desk", True, True), cost
     assert children() == [], "no CLI is left"

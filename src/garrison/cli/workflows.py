@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -298,7 +297,7 @@ def plan(command: str, servers: Path | None, output: Path | None, workdir: Path,
 
 
 async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -> dict[str, Any]:
-    from garrison.agents.graph.graph import AgentGraph, claude
+    from garrison.agents.graph import AgentGraph
     from garrison.delegation.chat_service import claude_settings
     from garrison.workflow import planner as prompts
     from garrison.workflow.workflow_file import read_servers
@@ -308,7 +307,7 @@ async def _plan(command: str, servers: Path | None, workdir: Path, home: Path) -
     purse = Purse(home, "plan", "workflow", Allowance(task=settings.budget, home_day=settings.budget_day))
     async with AsyncExitStack() as stack:
         tools = await load_tools(stack, workdir, specs, None)
-        graph = await stack.enter_async_context(AgentGraph("planner", connect=partial(claude, purse=purse)))
+        graph = await stack.enter_async_context(AgentGraph("planner", purse=purse))
         purse.begin()
         node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", settings.model,
                                     **metadata)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -55,11 +56,13 @@ class AgentGraph:
 
     Args:
         connect: makes the sessions (default: Claude through its SDK).
+        purse: records and limits what Claude's sessions cost, for `garrison cost`.
         clock: returns UTC times, for tests.
         sleep: waits between retries, for tests.
     """
 
-    def __init__(self, name: str = "graph", *, connect: Connect = claude, start_timeout: float = START_TIMEOUT,
+    def __init__(self, name: str = "graph", *, connect: Connect | None = None, purse: Purse | None = None,
+                 start_timeout: float = START_TIMEOUT,
                  clock: Callable[[], datetime] = lambda: datetime.now(UTC),
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.name = check_name("graph's name", name)
@@ -68,7 +71,8 @@ class AgentGraph:
         self.messages: list[Message] = []
         """All messages of this graph, in order."""
         self._clock = clock
-        self.sessions = AgentSessionManager(connect, self._prompt_of, sleep=sleep, start_timeout=start_timeout)
+        self.sessions = AgentSessionManager(connect or partial(claude, purse=purse), self._prompt_of, sleep=sleep,
+                                            start_timeout=start_timeout)
 
     async def __aenter__(self) -> Self:
         self.sessions.ended = False

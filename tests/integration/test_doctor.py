@@ -266,6 +266,7 @@ def test_what_config_toml_holds_in_vain(home: Home) -> None:
         ('[agents.a]\nargv = ["sh"]\n', []),
         ('[agents.a]\nargv = ["sh"]\ncolour = 1\nsucess = 1\n', [("warning", ":3: colour"), ("error", ":4: sucess")]),
         ('[agents.a]\nargv = []\n', [("error", "argv is empty")]), ("[agents", [("error", "is not TOML")]),
+        ("[chat]\nbudget = 0\n", [("error", "budget=0 should be a number above 0")]),
     ):
         config.write_text(text)
         findings = [finding for finding in home.examine() if finding.check == "config"]

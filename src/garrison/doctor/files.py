@@ -145,6 +145,7 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
     try:
         problems = check_config(home)
         read_config(home).notify()
+        read_config(home).chat()
         registry.profiles(home)
     except UsageError as error:
         yield Finding("config", Severity.ERROR, str(error))

@@ -18,7 +18,6 @@ tiers (`session/trust.toml`); a tool that a session's tier does not allow does n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -50,7 +49,7 @@ from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.memory import Memory
 from garrison.session.scripted import Script
 from garrison.session.trust import Tier, read_tiers, require_working_tier
-from garrison.system.processes import child_pids, die_with_parent
+from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
 from garrison.workflow.builtin_tools import Toolbox
 
@@ -265,15 +264,15 @@ def _exit_at_once() -> None:
     be paid for and lost. So the CLI is killed first: it has no tools of its own, and the session has the conversation.
     """
     sys.stdout.flush()
-    for pid in child_pids(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for child in map(processes.probe, processes.child_pids(os.getpid())):
+        if child is not None:
+            processes.send(child.pid, child.ticks, signal.SIGKILL)
     os._exit(0)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the session, and write the result file unless it waits."""
-    die_with_parent()
+    processes.die_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     try:
         result = asyncio.run(SessionProgram(Path((sys.argv[1:] if argv is None else argv)[0]), _exit_at_once).run())

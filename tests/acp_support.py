@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -67,8 +66,7 @@ class Stage:
 
     def acp(self, **settings: Any) -> AcpAttempt:
         """Start the double as an ACP agent."""
-        argv = (sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(self.script))
-        work = self.start(AcpAgent("double", AcpSettings(argv=argv, **settings)))
+        work = self.start(AcpAgent("double", AcpSettings(argv=agent_argv(self.script), **settings)))
         assert isinstance(work, AcpAttempt)
         return work
 
@@ -137,7 +135,6 @@ def wait_until(done: Callable[[], bool], seconds: float, describe: Callable[[], 
         time.sleep(0.02)
 
 
-def make_repository(tree: Path) -> None:
-    """Make a git repository with one commit."""
-    for words in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tree, check=True)
+def agent_argv(script: Path) -> tuple[str, ...]:
+    """Return the words that start the double."""
+    return (sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script))

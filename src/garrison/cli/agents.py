@@ -76,6 +76,32 @@ def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, 
     return role, name, run
 
 
+@agents.command("presets", examples=(
+    ("garrison agents presets", "the agents that garrison knows a profile for, and which are installed"),
+    ("garrison agents presets codex >> state/config.toml", "its profile, ready for config.toml"),
+))
+@click.argument("name", required=False)
+@json_option
+def presets_command(name: str | None, as_json: bool) -> None:
+    """List the profiles of known agents, or print one for config.toml.
+
+    A profile needs no preset: any program is an agent with `argv` and, if it speaks ACP, `kind = "acp"`.
+    """
+    from garrison.agents.presets import PRESETS, Preset, find_preset
+
+    if name is not None:
+        found = find_preset(name)
+        if not isinstance(found, Preset):
+            raise NotFound(found)
+        print_json(found.to_json()) if as_json else click.echo(found.profile())
+    elif as_json:
+        print_json([preset.to_json() for preset in PRESETS])
+    else:
+        print_table(("NAME", "KIND", "PROGRAM", "INSTALLED", "INSTALL WITH", "KEY"), [
+            (preset.name, preset.kind, preset.program, "yes" if preset.find() else "no", preset.package,
+             " or ".join(preset.env)) for preset in PRESETS])
+
+
 @agents.command("graph", examples=(
     ("garrison agents graph --run crew-1", "which process controls which, and how"),
     ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a picture"),

@@ -50,6 +50,7 @@ CHECKS = (
     Check("sessions", processes.examine_sessions, (CloseSession,)),
     Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
     Check("config", files.examine_config),
+    Check("agents", machine.examine_agents),
     Check("signals", files.examine_inboxes, (RefuseSignals,)),
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),

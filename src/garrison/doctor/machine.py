@@ -13,16 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents import registry
+from garrison.agents.presets import PRESETS
 from garrison.config import trees_root
 from garrison.doctor.findings import (
     Finding,
     MachineFact,
     Scope,
+    Severity,
     judge_disk,
     judge_file_system,
     judge_machine,
     parse_version,
 )
+from garrison.errors import Refused, UsageError
 from garrison.system import disk_space, systemd
 from garrison.system.tmux_server import supported_version
 
@@ -50,6 +54,20 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
     if finding:
         yield finding
     yield from judge_machine(_machine_fact(runtime.environ))
+
+
+def examine_agents(scope: Scope) -> Iterator[Finding]:
+    """Tell which known agents are installed, and which profiles name a program that is not."""
+    path = scope.runtime.environ.get("PATH", "")
+    if found := [preset.name for preset in PRESETS if preset.find(path)]:
+        yield Finding("agents", Severity.NOTE, f"installed of the known agents: {', '.join(found)}; `garrison agents "
+                                               "presets NAME` prints a profile")
+    with suppress(UsageError):  # another check names what is wrong with config.toml
+        for name in registry.profiles(scope.runtime.home):
+            try:
+                registry.check_program(name, scope.runtime.home, path)
+            except Refused as error:
+                yield Finding("agents", Severity.NOTE, str(error))
 
 
 def _nearest_existing(path: Path) -> Path:

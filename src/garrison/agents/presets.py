@@ -1,0 +1,87 @@
+"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH.
+
+A preset is a text to copy, no code: an agent that is not here needs a profile of the same form.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from garrison.spelling import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A profile of a known agent."""
+
+    name: str
+    kind: str
+    argv: tuple[str, ...]
+    package: str
+    """How the program is installed."""
+    env: tuple[str, ...]
+    """Variables that hold its key; with a log-in of its own program it needs none."""
+    seen: str
+    """What was seen to work with garrison."""
+    more: tuple[tuple[str, str], ...] = ()
+    """Further settings, as TOML has them."""
+
+    @property
+    def program(self) -> str:
+        """Return its program."""
+        return self.argv[0]
+
+    def find(self, path: str | None = None) -> str | None:
+        """Return where its program is installed, None if it is not."""
+        return shutil.which(self.program, path=path)
+
+    def profile(self) -> str:
+        """Return the profile as config.toml has it."""
+        kind = [] if self.kind == "command" else [f'kind = "{self.kind}"']
+        lines = [*kind, f"argv = {_list(self.argv)}", f"env = {_list(self.env)}",
+                 *(f"{key} = {value}" for key, value in self.more)]
+        return "\n".join([f"[agents.{self.name}]", *lines])
+
+    def to_json(self, path: str | None = None) -> dict[str, Any]:
+        """Return it as `garrison agents presets --json` prints it."""
+        return {"name": self.name, "kind": self.kind, "program": self.program, "installed": self.find(path),
+                "package": self.package, "env": list(self.env), "seen": self.seen, "profile": self.profile()}
+
+
+def _list(words: Iterable[str]) -> str:
+    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+
+
+_OPENAI = ("OPENAI_API_KEY",)
+_ANTHROPIC = ("ANTHROPIC_API_KEY",)
+_MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+_UNTRIED = "not tried"
+PRESETS = (
+    Preset("codex", "acp", ("codex-acp",), "npm install -g @openai/codex @agentclientprotocol/codex-acp", _OPENAI,
+           "turns, session/load and session/resume after kill -9, with a prototype of the client"),
+    Preset("gemini", "acp", ("gemini", "--acp"), "npm install -g @google/gemini-cli", ("GEMINI_API_KEY",),
+           "initialize and session/new, with a prototype of the client; no whole turn"),
+    Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _MANY,
+           "turns, session/load and session/resume after kill -9, with a prototype of the client"),
+    Preset("claude-acp", "acp", ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp",
+           _ANTHROPIC, _UNTRIED),
+    Preset("aider", "command", ("aider", "--yes", "--message-file", "{prompt_file}"), "pip install aider-chat", _MANY,
+           _UNTRIED),
+    Preset("claude-p", "command", ("claude", "-p", "--permission-mode", "bypassPermissions", "{prompt}"),
+           "npm install -g @anthropic-ai/claude-code", _ANTHROPIC, _UNTRIED),
+    Preset("codex-exec", "command", ("codex", "exec", "--dangerously-bypass-approvals-and-sandbox", "{prompt}"),
+           "npm install -g @openai/codex", _OPENAI, _UNTRIED),
+)
+"""The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
+
+
+def find_preset(name: str) -> Preset | str:
+    """Return the preset with that name, else what to say."""
+    by_name = {preset.name: preset for preset in PRESETS}
+    if name in by_name:
+        return by_name[name]
+    near = nearest(name, by_name)
+    return f"no preset {name!r}; " + (f"did you mean {near}?" if near else f"there are {', '.join(by_name)}")

@@ -148,6 +148,9 @@ class Builder(CandidateBuilder):
         commit = f"merge({entry.id} onto {parent[-40:]})"
         return Candidate(queue.tree_of(commit), commit)
 
+    def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
+        return "already in main"
+
     def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> Progress:
         """Record that an entry is in conflict with the tip."""
         return super().record_conflict(entry, tip, files, reason or "conflict")

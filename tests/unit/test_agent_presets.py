@@ -30,7 +30,8 @@ def test_the_command_lists_and_prints_them() -> None:
     listed = CliRunner().invoke(agents, ["presets"]).output
     assert all(preset.name in listed for preset in PRESETS)
     assert CliRunner().invoke(agents, ["presets", "codex"]).output == \
-        '[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\nenv = ["OPENAI_API_KEY"]\n'
+        '[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\nenv = ["OPENAI_API_KEY"]\n' \
+        'mode = "agent-full-access"\n'
     assert find_preset("codx") == "no preset 'codx'; did you mean codex?"
 
 

@@ -61,7 +61,8 @@ _MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 _UNTRIED = "not tried"
 PRESETS = (
     Preset("codex", "acp", ("codex-acp",), "npm install -g @openai/codex @agentclientprotocol/codex-acp", _OPENAI,
-           "turns, session/load and session/resume after kill -9, with a prototype of the client"),
+           "a command killed with kill -9, the session resumed, garrison's tools offered, a report (codex-acp 2.6.0)",
+           (("mode", '"agent-full-access"'),)),
     Preset("gemini", "acp", ("gemini", "--acp"), "npm install -g @google/gemini-cli", ("GEMINI_API_KEY",),
            "initialize and session/new, with a prototype of the client; no whole turn"),
     Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _MANY,

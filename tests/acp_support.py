@@ -15,6 +15,7 @@ from garrison.agents import channel
 from garrison.agents.acp.attempt import AcpAgent, AcpAttempt
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import Agent, Assignment, Outcome, Work
+from garrison.agents.briefing import Death
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.reports import AgentReports
@@ -56,7 +57,8 @@ class Stage:
                MARKER: f"{self.home}:r1:orchestrator-work#{self.incarnation}",
                VARIABLE: str(self._channel.path)}
         made = Assignment(self.task, self.tree, self.attempt, env, self.incarnation,
-                          wisdom="" if self.incarnation == 1 else "An earlier incarnation died.", reports=self.reports)
+                          deaths=() if self.incarnation == 1 else (Death(0.0, "its process died"),),
+                          reports=self.reports)
         made.write_prompt("Do the task.")
         return made
 

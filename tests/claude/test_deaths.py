@@ -45,6 +45,13 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     assert place.finish(child) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
     assert "I write a." in past_of(resumed), "the transcript was sent"
+    told = resumed.asked.prompt
+    assert "This session was interrupted because its process died" in told
+    assert "Bash sleep 987; echo a" in told.partition("In progress at that moment")[2], "what was cut off"
+    assert "Nothing is committed on the branch yet" in told
+    assert "Nobody refused anything" in told, "the CLI's notice of a refused tool is no person's word"
+    messages = json.loads(place.command("prompt", "a", "--json").stdout)["parts"]
+    assert messages[-1]["text"].strip() == told.strip(), "it is printed as it was sent"
     assert place.finished_work() == [("a", 1, 2)]
     assert len(place.deaths()["orchestrator-a"]) == 1
     place.check_nothing_left()

@@ -22,12 +22,15 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
     place = scene.place
     scene.configure("starts = 1")
+    (place.repo / "AGENTS.md").write_text("Run make lint.\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "Tell agents what to run")
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
     starting = LifeLock.try_acquire(atomic.make_directory(place.home / "run") / "claude-start-1")  # as a third would
     assert starting is not None
-    child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9'))
+    child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9, instructions=false'))
     wait_for("both wait for a start", lambda: all(
         "waits for a start slot" in place.command("logs", name).stdout for name in ("a", "b")))
     assert not scene.server.messages
@@ -37,7 +40,11 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert git(place.repo, "show", "main:a-r1.txt") == "a"
     assert scene.calls("b")[0].asked.model.startswith("claude-haiku"), "the node's own model"
     first = scene.calls("a")[0].asked
-    assert "runner-a@r1" in first.system, "the control hierarchy"
+    assert "You are the agent of node a, attempt 1" in first.system
+    assert "Run make lint." in first.system, "the repository's instructions"
+    assert "Run make lint." not in json.dumps(scene.calls("b")[0].body), "b wants none"
+    assert "GARRISON_NOTES_FILE" not in first.prompt, "there is one way to keep notes"
+    assert "runner-a" not in first.system, "it hears of no process that never speaks to it"
     assert "Do a." in first.prompt
     stream = [json.loads(line) for line in (scene.folder("a") / "stream.jsonl").read_text().splitlines()]
     assert {"begin", "text", "tool", "tool_result", "result"} <= {event["kind"] for event in stream}
@@ -205,7 +212,8 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     child = scene.launch(scene.graph(full=""))
     assert place.finish(child) == 0, place.logs()
     assert scene.endings("full") == ["context", "reported"]
-    assert "half of it is there" in scene.calls("full")[-1].asked.prompt
+    told = scene.calls("full")[-1].asked.prompts[0]
+    assert "half of it is there" in told and "Write full" in told.partition("Committed on the branch")[2]
 
 
 def test_a_validator_refuses_and_then_accepts(scene):
@@ -232,6 +240,12 @@ def test_a_validator_refuses_and_then_accepts(scene):
     assert place.nodes()["a"]["attempt"] == 2
     assert "the validator claude refused it" in place.logs()
     judged = [one for one in scene.server.messages if "You validate" in one.asked.system]
+    told = judged[0].asked.prompt
+    assert "Do a." in told and "+good" in told, "the task, and the whole change"
+    assert "written" in told.partition("What the other agent claims")[2]
+    assert "runner-a" not in judged[0].asked.system
+    again = scene.folder("a", 2).parent / "prompt.md"
+    assert "refs/garrison/rescue/r1/a/1" in again.read_text()
     assert {"Read", "Glob", "Grep"} <= set(judged[0].asked.tools)
     assert not {"Bash", "Write", "Edit"} & set(judged[0].asked.tools)
     assert git(place.repo, "ls-tree", "--name-only", "main").count("mine.txt") == 0

@@ -63,7 +63,7 @@ def test_a_red_gate_at_the_exit_sends_the_run_back_with_its_log(place):
     """The gate is an unsatisfied goal gate of the whole graph: the last agent that ran is told the end of its log."""
     graph = dot(
         place, node("first", "echo first > first.txt"),
-        node("second", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "the gate says why" told.txt; then '
+        node("second", 'cp "$GARRISON_PROMPT_FILE" told.txt; if grep -q "^the gate says why" told.txt; then '
              'echo fine > state.txt; else echo broken > state.txt; fi'),
         "start -> first -> second -> exit;")
     gate = gate_on(place, "{ ! grep -q broken state.txt 2>/dev/null || { echo the gate says why; exit 1; }; }")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support import Node, Place, git, wait_for
@@ -38,7 +40,13 @@ def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     assert "REWORK: attempt 2" in told
     assert "conflict in notes.txt" in told
     assert "- notes.txt" in told
-    assert "the flag is red" in git(place.repo, "show", "main:why.txt")
+    theirs = git(place.repo, "log", "--format=%h", "--grep=r1/c into main", "main").strip()
+    assert f"- notes.txt\n  - {theirs}" in told.replace(git(place.repo, "rev-parse", theirs)[:10], theirs)
+    assert "the task c" in told and "`>>>>>>> main`" in told, "whose the other side is, and how the markers name it"
+    why = git(place.repo, "show", "main:why.txt")
+    assert "the flag is red" in why and "(exit 1)" in why and "refs/garrison/rescue/r1/f/1" in why
+    log = next(line for line in why.splitlines() if line.startswith("All of its output")).split("`")[1]
+    assert "the flag is red" in Path(log).read_text(), "a copy that a confined agent can read"
     assert "not like this" in nodes["s"]["reason"]
     rescued = git(place.repo, "for-each-ref", "--format=%(refname)", "refs/garrison/rescue/r1").splitlines()
     assert {f"refs/garrison/rescue/r1/{name}" for name in ("m/1", "f/1", "s/1", "s/2", "s/3")} <= set(rescued)

@@ -11,6 +11,7 @@ import pytest
 
 from garrison.agents import prompt, registry, scripted
 from garrison.agents.base import Assignment, Outcome, read_notes
+from garrison.agents.briefing import Briefing, Landing, Reporting
 from garrison.agents.command import SHELL, CommandProfile, fill_placeholders, outcome_by_exit_code, outcome_of
 from garrison.agents.result import MAX_BYTES, read_report
 from garrison.errors import UsageError
@@ -167,27 +168,23 @@ def test_a_binary_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_prompt_is_filled_and_keeps_the_tasks_own_dollar_signs() -> None:
-    text = prompt.build(TASK, "garrison/r1/node-a")
-    for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test",
+    briefing = Briefing("garrison/r1/node-a", Landing("main", "make $test"), reporting=Reporting.EXIT_CODE,
+                        notes_file="notes.txt")
+    text = prompt.build(TASK, briefing)
+    for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test", "make $test",
                  "garrison/r1/node-a"):
         assert part in text
     assert "$node" not in text and "$prompt" not in text and "RESUMPTION" not in text
-    bare = prompt.build(Task("r1", "a", 1), "b")
-    assert "not given" in bare and "the merge gate" in bare
+    assert prompt.build(Task("r1", "a", 1, label="a"), Briefing()) == "# Task a\n\na\n", "no empty sections"
 
 
 def test_half_a_character_of_another_agents_report_keeps_no_agent_from_its_prompt(assignment: Assignment) -> None:
-    text = prompt.build(Task("r1", "b", 1, preamble="done so far: \ud800 größer"), "garrison/r1/b")
+    text = prompt.build(Task("r1", "b", 1, preamble="done so far: \ud800 größer", prompt="\ud800"), Briefing())
     assignment.write_prompt(text)
-    assert "done so far: ? größer" in assignment.read_prompt()
+    assert "done so far: \ufffd größer" in assignment.read_prompt()
     assert fill_placeholders("{prompt}", assignment, assignment.folder / "x") == assignment.read_prompt()
     assignment.prompt_file.write_text("\ud800", encoding="utf-8", errors="surrogatepass")
     assert assignment.read_prompt(), "as a pipeline run without a garrison may write it"
-
-
-def test_wisdom_comes_last() -> None:
-    text = prompt.build(TASK, "b", "## RESUMPTION CONTEXT\nhalf done")
-    assert text.endswith("## RESUMPTION CONTEXT\nhalf done\n") and text.startswith("# Task node-a")
 
 
 def test_script_lookup(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 
 from garrison.agents import prompt
 from garrison.agents.base import Assignment
+from garrison.agents.briefing import Briefing
 from garrison.agents.claude import cli_process, prompts, takeover, tools
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -89,16 +90,18 @@ def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):
     """One that was interrupted may not have heard of its own task: it is told that again."""
     files = made(tmp_path)
     assignment = Assignment(Task("r", "n", 1, label="Do it", preamble="Done so far: x", continues="s"), tmp_path,
-                            tmp_path, {}, wisdom="W")
-    assignment.prompt_file.write_text(prompt.build(assignment.task, "b"))
-    assert assignment.prompt_file.read_text().startswith("Done so far: x\n\n# Task n")
+                            tmp_path, {}, 2)
+    assignment.prompt_file.write_text(prompt.build(assignment.task, Briefing()))
+    section = prompt.run_so_far(assignment.task)
+    assert "```text\nDone so far: x\n```" in section
+    assert assignment.prompt_file.read_text() == f"# Task n\n\nDo it\n\n{section}\n"
     lost = prompts.first_message(Prompt.TASK, assignment, files, fresh=False)
     assert lost == assignment.prompt_file.read_text()
     assert not prompts.first_message(Prompt.CONTINUE, assignment, files, fresh=False).count("# Task")
     write_json(files.session, {"id": "new", "begun": 1, "past": "s"})
-    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == lost.removeprefix("Done so far: x\n\n")
+    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == "# Task n\n\nDo it\n"
     again = prompts.first_message(Prompt.CONTINUE, assignment, files, fresh=False)
-    assert again.startswith("# Task n") and "W" in again
+    assert again.startswith("# Task n") and "RESUMPTION CONTEXT" in again
     assignment.prompt_file.write_text("only the task")  # as a pipeline run without a garrison writes it
     files.session.unlink()
-    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == "Done so far: x\n\nonly the task"
+    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == f"{section}\n\nonly the task"

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from garrison.agents.briefing import NO_PROGRESS
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
@@ -14,6 +15,7 @@ from garrison.system import untrusted
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from garrison.agents.briefing import Death, Progress
     from garrison.records.run import Task
     from garrison.sandbox.place import Place
 
@@ -39,6 +41,8 @@ EXCHANGE, NOTES, RESULT, EXIT = "agent", "notes.txt", "agent-result.json", "exit
 """Folder of an attempt that its agent may write, and the files there that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
+REFUSAL_LOG = "refusal.log"
+"""File of an attempt with what the gate or acceptance command printed that refused the one before."""
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
 NO_REPORT = "its agent made no report: judged by its commits and acceptance alone"
@@ -57,10 +61,16 @@ class Assignment:
     """Folder of the attempt: prompt.md, context.json, output.log, result.json, and `exchange`."""
     environment: Mapping[str, str]
     incarnation: int = 1
-    wisdom: str = ""
-    """Account of what earlier incarnations of this attempt did; empty in its first."""
-    controllers: tuple[tuple[str, str], ...] = ()
-    """(full name, control type) of the processes that direct the agent, nearest first."""
+    deaths: tuple[Death, ...] = ()
+    """How earlier incarnations of this attempt died, oldest first."""
+    look: Callable[[], Progress] = lambda: NO_PROGRESS
+    """Look at what is committed and uncommitted in the worktree now."""
+    can_run: bool = False
+    """Set if it may run commands although it only judges: nothing that they write is kept."""
+    lands: str = ""
+    """Sentence that says what becomes of the agent's branch."""
+    instructions: str = ""
+    """The repository's own instructions, as part of a system prompt; '' for none."""
     attempts: Path | None = None
     """Folder of all attempts of the run, with their sessions' transcripts."""
     network_variables: frozenset[str] = frozenset()
@@ -91,6 +101,16 @@ class Assignment:
     def read_prompt(self) -> str:
         """Return the prompt; undecodable bytes are replaced."""
         return self.prompt_file.read_text(errors="replace")
+
+    @property
+    def refusal_log(self) -> Path:
+        """Return the copy of the log of what refused the attempt before; it exists if there is one."""
+        return self.folder / REFUSAL_LOG
+
+    @property
+    def diff_file(self) -> Path:
+        """Return the file with the whole change that a validator judges."""
+        return self.folder / "change.diff"
 
     @property
     def output(self) -> Path:
@@ -124,7 +144,8 @@ class Assignment:
     def mounts(self) -> tuple[Mount, ...]:
         """Return what of the attempt's folder a confined agent sees, once the files are written; make `exchange`."""
         atomic.make_directory(self.exchange)
-        shown = (path for path in (self.prompt_file, self.context_file) if path.exists())
+        shown = (path for path in (self.prompt_file, self.context_file, self.refusal_log, self.diff_file)
+                 if path.exists())
         return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
 
 

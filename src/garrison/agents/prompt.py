@@ -1,72 +1,304 @@
-"""Prompts of an attempt: templates in prompts/*.md, filled with the task, the reason for a rework and wisdom.
+"""Prompts of an attempt: a task and its briefing, in the words of prompts/*.md. Pure but for the templates.
 
-The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, `wisdom` describes what
-its predecessors did. A Claude session that is resumed gets a shorter message instead (`claude.prompts`).
+The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, the briefing has an
+interruption. A Claude session that is resumed gets a shorter message instead, and the rules as its system prompt
+(`claude.prompts`). tests/unit/golden/prompts shows each prompt whole.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
-from garrison.records.run import CONTINUE
+from garrison.agents.briefing import Briefing, RefusedBy, Reporting, Start
+from garrison.agents.quotation import mention, path_name, quote
+from garrison.agents.template import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from garrison.agents.briefing import (
+        ConflictedFile,
+        Interruption,
+        Judgement,
+        LandedWork,
+        Landing,
+        Progress,
+        Refusal,
+        TargetChange,
+    )
     from garrison.records.run import Task
 
-CONTROL_HEADING = "## Control Hierarchy"
-_TEMPLATES = Path(__file__).with_name("prompts")
-_CONTINUED = "Your worktree was made again with what was saved of the last attempt: continue what your branch has."
-_FRESH = "You start over at the tip of the target; the work of the previous attempt is saved under a rescue ref."
-_MERGED = "The target's tip is merged into your branch."
-_CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
+SHORT = 10
+"""Characters of a commit's id."""
+MAX_PREAMBLE = 16_000
+"""Characters of the account of the run so far; the pipeline bounds it before."""
+MAX_CLAIM = 4000
+MAX_DIFF = 24_000
+"""Characters of a difference that a validator's prompt holds; a longer one is in a file."""
+MAX_FILES = 5
+"""Files of one landed change that are named."""
+NOTHING_PRINTED = "(it printed nothing)"
+_REWORK = {by: f"rework_{by.name.lower()}.md" for by in RefusedBy}
 
 
-def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = ()) -> str:
-    """Return the text for prompt.md; `wisdom` is the block of `records.wisdom`, empty in a first incarnation."""
-    text = preamble(task) + fill_template(
-        "task.md", node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
-        goal=task.goal or "not given", branch=branch, prd_ref=task.prd_ref or "none",
-        acceptance=task.acceptance or "the merge gate")
-    if task.rework_reason:
-        text += "\n" + fill_template("rework.md", attempt=str(task.attempt), reason=task.rework_reason,
-                                     start=_start(task, conflicts))
-    return f"{text}\n{wisdom}\n" if wisdom else text
+def build(task: Task, briefing: Briefing) -> str:
+    """Return the text for prompt.md: the task, then the rules if no tool tells them, then what happened before."""
+    parts = [_task(task, briefing), run_so_far(task)]
+    if briefing.reporting is not Reporting.TOOLS:
+        parts += [_next_step(task, briefing), _rules(briefing)]
+    if briefing.refusal is not None:
+        parts.append(rework(task, briefing.refusal))
+    if briefing.interruption is not None:
+        parts += [resumption(briefing.interruption), fill("resume_advice.md")]
+    return join(parts)
 
 
-def preamble(task: Task) -> str:
-    """Return the beginning of a prompt: the run so far, unless the session continues an earlier node's."""
-    return f"{task.preamble}\n\n" if task.preamble else ""
+def join(parts: Iterable[str]) -> str:
+    """Return parts of a prompt, with an empty line between two."""
+    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
 
 
-def validation(task: Task, changes: str) -> str:
-    """Return a validator's prompt; `changes` is git's summary of what the branch changed."""
-    return fill_template(
-        "validate.md", node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
-        goal=task.goal or "not given", prd_ref=task.prd_ref or "none", changes=changes.strip() or "nothing")
+def run_so_far(task: Task) -> str:
+    """Return the section about the run so far, '' for none; a session that continues an earlier node's knows it.
 
-
-def control_block(agent: str, controllers: Iterable[tuple[str, str]]) -> str:
-    """Return the block that names an agent's controllers, each (id, control type), in the given order; '' for none."""
-    lines = [f"  - Agent '{controller}' ({control_type})" for controller, control_type in controllers]
-    if not lines:
+    An account that says no more than which tasks are done repeats the list of what landed.
+    """
+    repeated = {"Done so far:", *(f"- {work['node']}: success" for work in task.landed)}
+    if repeated.issuperset(task.preamble.splitlines()):
         return ""
-    return "\n".join([CONTROL_HEADING, f"You are agent '{agent}'. You report to the following controllers:", *lines, "",
-                      "Follow directives from your controllers while maintaining your specialized role.",
-                      "(end of the control hierarchy)"])
+    quoted = quote(task.preamble, MAX_PREAMBLE)
+    return fill("run_so_far.md", preamble=quoted).strip() if quoted else ""
 
 
-def fill_template(name: str, **values: str) -> str:
-    """Fill a template of `prompts/`; names without a value stay as they are."""
-    return Template((_TEMPLATES / name).read_text()).safe_substitute(values)
+def without_run_so_far(task: Task, text: str) -> str:
+    """Return a prompt without the section about the run so far."""
+    section = run_so_far(task)
+    return text.replace(f"\n\n{section}", "", 1) if section else text
 
 
-def _start(task: Task, conflicts: Sequence[str]) -> str:
-    if task.rework == CONTINUE:
-        return _CONTINUED
-    if task.rework != "merge":
-        return _FRESH
-    return "\n".join([_CONFLICTS, *(f"- {name}" for name in conflicts)]) if conflicts else _MERGED
+def with_run_so_far(task: Task, text: str) -> str:
+    """Return a prompt with the section about the run so far; one that a pipeline run without a garrison has written
+    lacks it."""
+    section = run_so_far(task)
+    return text if section in text else f"{section}\n\n{text}"
+
+
+def _task(task: Task, briefing: Briefing) -> str:
+    text = task.prompt or task.label
+    label = task.label if task.label not in (text, task.node) else ""
+    return fill("task.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
+                prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing))
+
+
+def _unless_in(goal: str, text: str) -> str:
+    """Return the goal, unless the task repeats it: `$goal` in a prompt is replaced by it."""
+    return "" if goal and goal in text else goal
+
+
+# ---- the task
+
+
+def _conditions(task: Task, briefing: Briefing) -> str:
+    landing = briefing.landing
+    lines = ["the branch holds a change"] if not task.allow_empty else []
+    if task.acceptance:
+        lines.append(f"this command, run in your worktree after you have ended, succeeds: {code(task.acceptance)}")
+    if briefing.validated:
+        lines.append("another agent, which did not see you work, finds that the branch does all of this task")
+    if landing.approval:
+        lines.append("a person has reviewed it")
+    if landing.target and landing.gate:
+        lines.append(f"the branch, merged with `{landing.target}`, passes: {code(landing.gate)}")
+    if landing.run_target and landing.run_gate:
+        lines.append(f"later, all work of the run together, merged with `{landing.run_target}`, passes: "
+                     f"{code(landing.run_gate)}")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def code(command: str) -> str:
+    """Return a command as code, whole."""
+    text = command.strip()
+    return f"`{text}`" if "\n" not in text and "`" not in text else f"\n\n````sh\n{text}\n````"
+
+
+def _landed(briefing: Briefing) -> str:
+    lines = [f"- and {briefing.more_landed} earlier"] if briefing.more_landed else []
+    return "\n".join([*lines, *map(_landed_line, briefing.landed)])
+
+
+def _landed_line(work: LandedWork) -> str:
+    task = f" ({mention(work.task)})" if work.task and work.task != work.node else ""
+    return f"- {work.node}{task}: {work.commit[:SHORT]}{_files(work.files)}"
+
+
+def _files(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_FILES} more" if len(names) > MAX_FILES else ""
+    return f", in {', '.join(map(path_name, names[:MAX_FILES]))}{more}"
+
+
+# ---- rules of an agent that no tool tells them
+
+
+def lands(landing: Landing) -> str:
+    """Return what becomes of the branch, and what its agent leaves to others."""
+    if not landing.target:
+        return "Your branch stays as you leave it, for a person: do not merge, push, rebase or switch branches."
+    return "Your branch is tested and merged when you are done: do not merge, push, rebase or switch branches."
+
+
+def _rules(briefing: Briefing) -> str:
+    report = fill(f"command_report_{briefing.reporting.name.lower()}.md", result_file=briefing.result_file).strip()
+    return fill("command_rules.md", branch=briefing.branch, lands=lands(briefing.landing),
+                notes_file=briefing.notes_file, report=report)
+
+
+def _next_step(task: Task, briefing: Briefing) -> str:
+    ways = "\n".join(f"- {way}" for way in task.ways)
+    return fill("command_edges.md", ways=ways, result_file=briefing.result_file) if ways else ""
+
+
+# ---- rework
+
+
+def rework(task: Task, refusal: Refusal) -> str:
+    """Return why the attempt before was refused, what is left of it, and what to do differently."""
+    has_command = refusal.by in (RefusedBy.ACCEPTANCE, RefusedBy.GATE)
+    is_persons = refusal.by is RefusedBy.REVIEW
+    return fill(
+        _REWORK[refusal.by], attempt=str(task.attempt), refused=str(refusal.attempt), how=refusal.how or "it failed",
+        command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
+        note=refusal.note, output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
+        failing=_list(mention(name) for name in refusal.failing), target=refusal.target, tip=refusal.tip[:SHORT],
+        base=refusal.base[:SHORT], landed=_changes(refusal.landed, refusal.more_landed),
+        criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
+        conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal))
+
+
+def _without_output(refusal: Refusal) -> str:
+    return NOTHING_PRINTED if refusal.log else "(its log is gone)"
+
+
+def _reason(refusal: Refusal) -> str:
+    """Return the reason as the template of its kind has it: in a sentence, or quoted."""
+    if refusal.by is RefusedBy.LOST:
+        return mention(refusal.reason.partition("\n")[0], 400)
+    if refusal.by is RefusedBy.CONFLICT:
+        return mention(refusal.reason, 400)
+    return quote(refusal.reason, MAX_CLAIM)
+
+
+def _left(refusal: Refusal) -> str:
+    is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
+    return fill("rework_left.md", rescue=refusal.rescue, stat=quote(refusal.stat, 3000)).strip() if is_kept else ""
+
+
+def _start(refusal: Refusal) -> str:
+    if refusal.start is Start.FRESH and not refusal.rescue:
+        return ""
+    text = fill(f"rework_start_{refusal.start.value}.md", target=refusal.target, base=refusal.base[:SHORT],
+                rescue=refusal.rescue, merged=refusal.merged[:SHORT]).strip()
+    if refusal.start is not Start.MERGE or not refusal.conflicts or refusal.by is RefusedBy.CONFLICT:
+        return text
+    return f"{text}\n\nFiles with conflicts from that:\n{_conflicts(refusal.conflicts)}\n\n{_advice(refusal)}".strip()
+
+
+def _advice(refusal: Refusal) -> str:
+    if refusal.start is not Start.MERGE:
+        return fill("conflict_fresh.md")
+    if not refusal.conflicts:
+        return fill("conflict_merged.md")
+    return fill("conflict_markers.md", refused=str(refusal.attempt), label=refusal.label, target=refusal.target)
+
+
+def _conflicts(files: Sequence[ConflictedFile]) -> str:
+    lines = []
+    for each in files:
+        lines += [f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]
+    return "\n".join(lines)
+
+
+def _changes(changes: Sequence[TargetChange], more: int) -> str:
+    lines = [f"- {_change(change)}" for change in changes]
+    return "\n".join([*lines, f"- and {more} earlier"] if more else lines)
+
+
+def _change(change: TargetChange) -> str:
+    if change.node:
+        task = f" ({mention(change.task)})" if change.task and change.task != change.node else ""
+        return f"{change.commit[:SHORT]}, the task {change.node}{task}"
+    author = f" by {mention(change.author)}" if change.author else ""
+    return f"{change.commit[:SHORT]}{author}: {mention(change.subject)}"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+# ---- resumption
+
+
+def resumption(interruption: Interruption, what: str = "The work on this task") -> str:
+    """Return what interrupted the work before, and how far it is; `what` is the subject of the sentence."""
+    return fill(
+        "resume.md", how=_how(interruption, what), in_flight="\n".join(map(quote, interruption.in_flight)),
+        output=quote(interruption.output, 2000), notes=quote(interruption.notes),
+        **progress_texts(interruption.progress))
+
+
+def progress_texts(progress: Progress) -> dict[str, str]:
+    """Return what is committed and what is not, as the values `commits` and `uncommitted` of a template."""
+    commits, changes = list(progress.commits), list(progress.uncommitted)
+    if progress.more_commits:
+        commits.append(f"… and {progress.more_commits} earlier")
+    if progress.more_uncommitted:
+        changes.append(f"… and {progress.more_uncommitted} more")
+    base = progress.base[:SHORT]
+    return {"commits": fill("resume_commits.md", base=base, commits=quote("\n".join(commits))) if commits else
+            f"Nothing is committed on the branch yet; it began at {base}." if base else "",
+            "uncommitted": fill("resume_uncommitted.md", uncommitted=quote("\n".join(changes))) if changes else
+            "No file is changed that is not committed." if base else ""}
+
+
+def _how(interruption: Interruption, what: str) -> str:
+    how = f"{what} was interrupted because {interruption.how}."
+    if interruption.deaths > 1:
+        how += f" That was the {_ordinal(interruption.deaths)} such death in this attempt."
+    return how
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+# ---- others
+
+
+def validation(task: Task, judgement: Judgement) -> str:
+    """Return a validator's prompt."""
+    text = task.prompt or task.label
+    label = task.label if task.label not in (text, task.node) else ""
+    accepted = f"Its acceptance command passed on this branch: {code(judgement.accepted)}" if judgement.accepted else ""
+    claim = "\n".join([judgement.claim, *(f"- {line}" for line in judgement.evidence)])
+    return fill(
+        "validate.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
+        prd_ref=task.prd_ref, branch=judgement.branch, head=judgement.head[:SHORT], base=judgement.base[:SHORT],
+        target=judgement.target, accepted=accepted, stat=quote(judgement.stat) or "nothing",
+        diff=quote(judgement.diff, MAX_DIFF * 2),
+        diff_file="" if judgement.diff else judgement.diff_file, claim=quote(claim, MAX_CLAIM),
+        run=fill("validate_run.md", base=judgement.base[:SHORT]).strip() if judgement.can_run else "")
+
+
+def instructions(files: str, target: str, text: str) -> str:
+    """Return the repository's own instructions as part of a system prompt, '' for none."""
+    return fill("instructions.md", files=files, target=target, text=text).strip() if text else ""
+
+
+MAX_TOKEN_BYTES = 3.6
+"""Bytes of English and code that a token of a current model has on average, about."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Return about how many tokens a text has: by its length, since no tokenizer is at hand."""
+    return round(len(text.encode(errors="replace")) / MAX_TOKEN_BYTES)

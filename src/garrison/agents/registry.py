@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
+from garrison.agents.briefing import Reporting
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
@@ -125,6 +126,14 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
 
         return AcpAgent(profile.name, profile.settings)
     return CommandAgent(profile)
+
+
+def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Reporting:
+    """Return how an agent reports how its task ended."""
+    profile = find_profile(name, home)
+    if not isinstance(profile, CommandProfile) or is_session(attributes, f"agent {name}"):
+        return Reporting.TOOLS
+    return Reporting.RESULT_FILE if profile.success == "result_file" else Reporting.EXIT_CODE
 
 
 def validator_agent(attributes: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ COMMANDS = {
     "clean": ("clean", "clean", "Remove what finished runs left behind."),
     "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
     "agents": ("agents", "agents", "List and control agents."),
-    "prompt": ("prompt", "prompt", "Print the prompt section for an agent that acts as runner or guardian."),
+    "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
     "signals": ("signals", "signals", "List and send signals."),
     "merge-queue": ("merge_queue", "merge_queue", "Inspect, fill and control the merge queue."),
     "pipeline": ("pipeline", "pipeline", "Check, draw and try pipelines."),

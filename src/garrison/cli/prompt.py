@@ -1,4 +1,4 @@
-"""`garrison prompt`: print the section of a prompt that lets an agent act as runner or guardian.
+"""`garrison prompt`: print what a node's agent was told, or would be told; or the section for who acts as a layer.
 
 garrison's own runners and guardians are code and need no prompt. The section has the commands with which an agent in
 their place keeps the records true.
@@ -13,30 +13,74 @@ from string import Template
 
 import click
 
+from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.config import checkout
-from garrison.errors import Refused
+from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.output import print_json
+from garrison.config import checkout, find_home
+from garrison.errors import Refused, UsageError
 from garrison.records.names import check_name
-from garrison.system.git import validate_repository
+from garrison.records.store import Store
+
+ROLES = ("runner", "guardian")
 
 
 @click.command(cls=Command, examples=(
+    ("garrison prompt add_tests", "all that its agent was told in its latest attempt, or would be told now"),
+    ("garrison prompt add_tests --attempt 1", "the same of its first attempt"),
     ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that looks after one node"),
     ("garrison prompt guardian crew", "for an agent that leads a pipeline"),
 ))
-@click.argument("role", type=click.Choice(["runner", "guardian"]))
-@click.argument("name")
+@click.argument("node", metavar="NODE|ROLE", shell_complete=completion.nodes)
+@click.argument("name", required=False)
+@run_option
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Attempt of the node, by default the latest.")
+@click.option("--validator", is_flag=True, help="What the attempt's validator was told.")
 @click.option("--branch", metavar="BRANCH", help="Branch that a runner's node lands (default: the node's name).")
 @click.option("--pipeline", default="pipeline", show_default=True, metavar="NAME",
               help="Name of the guardian to which a runner sends signals.")
 @click.option("--repo-root", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
               help="Repository (default: the current directory).")
-def prompt(role: str, name: str, branch: str | None, pipeline: str, repo_root: Path) -> None:
-    """Print the hook and merge-queue section of a prompt for ROLE; NAME is the node, or the pipeline."""
+@json_option
+@home_option
+def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None, pipeline: str,
+           repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
+    """Print what the agent of NODE was told, message by message; if it has not begun, what it would be told now.
+
+    The size of each text in tokens is estimated from its length. With ROLE (runner or guardian) and a NAME, the node's
+    or the pipeline's: print the hook and merge-queue section of a prompt for an agent that acts as one.
+    """
+    if name is not None:
+        if node not in ROLES:
+            raise UsageError(f"{node} is neither runner nor guardian; pass one of them with a name, or a node alone")
+        click.echo(_section(node, name, branch, pipeline, repo_root), nl=False)
+        return
+    from garrison.processes.runtime import Runtime
+    from garrison.system.terminal_text import clean_lines
+    from garrison.views.prompts import read_prompts
+
+    runtime = Runtime.real(find_home(home))
+    found = read_prompts(runtime, resolve.run_of_node(Store(runtime.home), node, run), node, attempt,
+                         validator=validator)
+    if as_json:
+        print_json(found.to_json())
+        return
+    how = "was told" if found.sent else "has not begun, and would be told"
+    who = "the validator of " if validator else ""
+    click.echo(f"{who}attempt {found.attempt} of {node} in run {found.run} {how}:")
+    for part in found.parts:
+        click.echo(f"\n── {part.what} (about {part.tokens} tokens, by its length)\n")
+        for line in clean_lines(part.text):
+            click.echo(line)
+
+
+def _section(role: str, name: str, branch: str | None, pipeline: str, repo_root: Path) -> str:
+    from garrison.system.git import validate_repository
+
     source = checkout()
     if source is None:
         raise Refused("the section names scripts of garrison's source checkout; run it from there")
     text = resources.files("garrison.agents").joinpath(f"prompts/by_hand_{role}.md").read_text()
-    click.echo(Template(text).safe_substitute(
+    return Template(text).safe_substitute(
         name=check_name(name), scripts=shlex.quote(str(source / "scripts")), branch=shlex.quote(branch or name),
-        pipeline=check_name(pipeline), repo=shlex.quote(str(validate_repository(repo_root)))), nl=False)
+        pipeline=check_name(pipeline), repo=shlex.quote(str(validate_repository(repo_root))))

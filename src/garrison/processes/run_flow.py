@@ -37,7 +37,7 @@ from garrison.pipeline.subpipelines import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.flow import Place
@@ -214,6 +214,16 @@ class RunFlow:
         """Return whether a place may build on the work of a node of its own pipeline."""
         flow, located = self.locate(place)
         return node in upstream_of(flow.program, flow.state, located)
+
+    def upstream_of(self, name: str, place: Place, names: Iterable[str]) -> list[str]:
+        """Return those of the run's tasks `names` that the task `name`, at this place, may build on, in their order.
+
+        Of a nested pipeline, these are tasks of that pipeline.
+        """
+        flow, located = self.locate(place)
+        within, upstream = name.removesuffix(located.node), upstream_of(flow.program, flow.state, located)
+        return [each for each in names if each != name and each.startswith(within)
+                and each.removeprefix(within) in upstream]
 
     def session_updates(self, place: Place, session: str) -> dict[str, str]:
         """Return the context values with which later nodes find the session of the agent of a place."""

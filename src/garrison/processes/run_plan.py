@@ -21,7 +21,7 @@ from garrison.records.names import Key
 from garrison.records.run import CONTINUE, LOST, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from garrison.pipeline.fidelity import Carryover
@@ -47,10 +47,12 @@ def graph_hash(text: str, plan: RunPlan) -> str:
 
 
 def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-               context: dict[str, Any] | None = None, carried: Carryover | None = None) -> Task:
+               context: dict[str, Any] | None = None, carried: Carryover | None = None,
+               landed: Sequence[dict[str, str]] = ()) -> Task:
     """Return the task of a node's current attempt.
 
-    `context` holds the values of the flow's step, `carried` what the agent learns about the run before it. Pure.
+    `context` holds the values of the flow's step, `carried` what the agent learns about the run before it, `landed` the
+    upstream nodes that have landed. Pure.
     """
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
@@ -69,7 +71,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         ways=list(planned.next_steps),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
-        continues=carried.session if carried else "", step=node.step)
+        continues=carried.session if carried else "", step=node.step, landed=list(landed))
 
 
 def may_change_nothing(planned: PlannedTask, agent: str) -> bool:

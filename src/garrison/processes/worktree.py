@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
 
 
+CONFLICTS, MERGED = "conflicts.txt", "merged.txt"
+"""Files of an attempt: the names of the files in which it began with conflict markers, and what was merged to begin
+it, with the name in the markers."""
+
+
 # ---- collect ---------------------------------------------------------------------------------------------------------
 
 
@@ -110,10 +115,12 @@ def has_unsaved_work(git: Git, worktree: Path, tips: Sequence[str]) -> bool:
 # ---- create and remove -----------------------------------------------------------------------------------------------
 
 
-def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str, conflicts: Path) -> list[str]:
+def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str, conflicts: Path,
+                    target: str = "") -> list[str]:
     """Create the worktree on the node's branch at `tip`, or adopt a predecessor's; return notes.
 
-    With `rework=merge`, `tip` is merged into it, and the names of the files in conflict are written to `conflicts`.
+    With `rework=merge`, `tip`, of the branch `target`, is merged into it, and the names of the files in conflict are
+    written to `conflicts`.
     """
     worktree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not worktree.exists():
@@ -127,7 +134,7 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
         _continue_from_snapshot(git, task, branch)
     git.add_worktree(worktree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":
-        _merge_tip(git, worktree, tip, conflicts)
+        _merge_tip(git, worktree, tip, conflicts, target)
     return complete_worktree(git, worktree)
 
 
@@ -140,14 +147,19 @@ def _continue_from_snapshot(git: Git, task: Task, branch: str) -> None:
         git.update_ref(f"refs/heads/{branch}", after, before, message="garrison: continue from the last snapshot")
 
 
-def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
+def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str) -> None:
     """Merge the target's tip into the branch and leave conflict markers, once per attempt: a later runner must not
-    merge under a working agent because the target moved."""
+    merge under a working agent because the target moved.
+
+    The markers name the target, unless that has moved on or its name means something else in git, too. What was merged
+    is written beside the `conflicts`, with the name in the markers.
+    """
     if conflicts.exists():
         return
     head = git.head(worktree) or tip
     is_merging = (git.git_dir(worktree) / "MERGE_HEAD").exists()
-    merge = ("merge", "--no-commit", "--no-ff", tip)
+    label = target if target and git.rev(target) == tip else tip
+    merge = ("merge", "--no-commit", "--no-ff", label)
     result = None
     if not is_merging and not git.is_ancestor(tip, head):
         result = git.run(*merge, cwd=worktree, check=False, extra=git.author(worktree))
@@ -155,6 +167,9 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path) -> None:
     files = git.run(*unmerged, cwd=worktree).out.split("\0")
     if result is not None and result.code and not any(files):
         raise GitError(merge, result.code, result.err)  # git did not merge at all
+    merged = git.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD", cwd=worktree, check=False).out.strip()
+    if result is not None:
+        atomic.write(conflicts.with_name(MERGED), f"{merged} {label}\n".encode())
     atomic.write(conflicts, "".join(f"{name}\n" for name in files if name).encode())
 
 
@@ -242,7 +257,8 @@ class Worktree:
             notes += filter(None, [self._collect(self.task.attempt - is_new_attempt)])
             if is_new_attempt:
                 self._save_side_work(self.task.attempt - 1)
-        notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
+        notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / CONFLICTS,
+                                 self.launch.onto)
         if not agent_alive:
             self.clear_locks()
         self.ready = True

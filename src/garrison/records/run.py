@@ -149,6 +149,8 @@ class Task:
     """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
     ways: list[str] = field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
+    landed: list[dict[str, str]] = field(default_factory=list)
+    """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
 
 
 @dataclass(frozen=True)

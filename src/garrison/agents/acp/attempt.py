@@ -108,6 +108,7 @@ class AcpAttempt(SuspendableAttempt):
                                   has_past=bool(self.endings) or self.session is not None),
             program, MCP_SERVER if mcp_environment else (), mcp_environment,
             tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings)
+        self.files.add_prompt(decision.prompt.value, job.prompt, "", incarnation=job.incarnation, at=self._wall())
         write_json(self.files.order, job.to_json())
         self._connection = ConnectionProcess(Job.start(
             [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,

@@ -12,7 +12,9 @@ from garrison.agents import prompt as task_prompt
 from garrison.agents.acp.report_block import LANGUAGE
 from garrison.agents.claude import questions
 from garrison.agents.claude.policy import Prompt
-from garrison.agents.claude.prompts import choices_block, controllers_block
+from garrison.agents.claude.prompts import choices_block, interruption_of
+from garrison.agents.quotation import quote
+from garrison.agents.template import fill
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment
@@ -32,20 +34,27 @@ def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *
 
 
 def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool) -> str:
-    task = assignment.task
-    parts = [_fill("acp_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt), language=LANGUAGE,
-                   control=controllers_block(assignment), ways=choices_block(task.ways)), assignment.read_prompt()]
+    parts = [rules(assignment), assignment.read_prompt()]
     if has_past:
-        parts.append(_fill("acp_hand_over.md", notes=assignment.read_notes().strip() or "none were left"))
-    return "\n".join([*parts, _answer(files)]).strip() + "\n"
+        parts.append(fill("acp_hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
+                          **task_prompt.progress_texts(assignment.look())))
+    return task_prompt.join([*parts, _answer(files)])
+
+
+def rules(assignment: Assignment) -> str:
+    """Return what garrison expects of its agent."""
+    task = assignment.task
+    return fill("acp_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt), language=LANGUAGE,
+                lands=assignment.lands, ways=choices_block(task.ways))
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
-    return _fill("acp_continue.md", wisdom=assignment.wisdom, language=LANGUAGE) + _answer(files)
+    resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
+    return fill("acp_continue.md", resume=resume, language=LANGUAGE) + _answer(files)
 
 
-def _report(assignment: Assignment, _files: AttemptFiles) -> str:
-    return _fill("acp_report.md", node=assignment.task.node, language=LANGUAGE)
+def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
+    return fill("acp_report.md", language=LANGUAGE)
 
 
 def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
@@ -55,13 +64,9 @@ def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
 def _answer(files: AttemptFiles) -> str:
     """Return the last question with its answer; repeated after a death, since it may not have arrived."""
     answered = questions.last_answer(files)
-    return "" if answered is None else "\n" + _fill("claude_answer.md", question=answered[0], answer=answered[1])
+    return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
 """Prompt of a session that goes on → its builder; any other is told to continue."""
-
-
-def _fill(name: str, **values: str) -> str:
-    return task_prompt.fill_template(name, **values).strip() + "\n"

@@ -158,7 +158,8 @@ class ClaudeAgent:
         """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
         task = assignment.task
         if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
-            return ClaudeAttempt(assignment, read_only(self.settings), now, role=self.role)
+            settings = read_only(self.settings, can_run=assignment.can_run)
+            return ClaudeAttempt(assignment, settings, now, role=self.role)
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
@@ -198,9 +199,12 @@ class ClaudeAttempt(SuspendableAttempt):
         job = ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
             str(self.assignment.worktree), str(self.assignment.folder), session, resume,
-            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume),
+            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume,
+                                  role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config)
+        self.files.add_prompt(decision.prompt.value, job.prompt, job.system_prompt,
+                              incarnation=job.incarnation, at=self._wall())
         write_json(self.files.order, job.to_json())
         self._connection = ConnectionProcess(Job.start(
             [*self._argv, str(self.files.order)], env={**environment, **sandbox}, cwd=self.assignment.worktree,

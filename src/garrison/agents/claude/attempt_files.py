@@ -4,6 +4,7 @@
 |---|---|---|
 | `session.json` | the session's id, how many were begun, and which other one it continues | orchestrator |
 | `order.json` | the job of the present connection | orchestrator |
+| `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
 | `process.json` | pid and start ticks of the CLI | connection |
 | `stream.jsonl` | every event, with time and incarnation | connection |
 | `usage.jsonl` | tokens and costs (`budget`) | connection |
@@ -52,6 +53,7 @@ class AttemptFiles:
         self.folder = attempt / "claude"
         self.session = self.folder / "session.json"
         self.order = self.folder / "order.json"
+        self.prompts = self.folder / "prompts.jsonl"
         self.process = self.folder / "process.json"
         self.stream = self.folder / "stream.jsonl"
         self.usage = self.folder / "usage.jsonl"
@@ -83,6 +85,12 @@ class AttemptFiles:
     def parent_session(self) -> str:
         """Return the id of the earlier node's session that this attempt's continues; '' for none."""
         return str((read_json(self.session) or {}).get("past", ""))
+
+    def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
+        """Record what a connection is about to be told; the system prompt only if it is not the last one."""
+        known = next((line["system"] for line in reversed(read_lines(self.prompts)) if line.get("system")), "")
+        append_line(self.prompts, {"at": at, "life": incarnation, "kind": kind, "message": message,
+                                    **({"system": system} if system != known else {})})
 
     def read_endings(self) -> list[Ending]:
         """Return how the connections ended so far; a torn last line is skipped."""

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import questions
+from garrison.agents.briefing import Interruption
+from garrison.agents.claude import failures, policy, questions, stream
 from garrison.agents.claude.policy import Prompt
+from garrison.agents.quotation import mention, quote
+from garrison.agents.template import fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.agents.base import Assignment
+    from garrison.agents.briefing import Death
     from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.claude.policy import Ending
     from garrison.agents.claude.settings import ClaudeSettings
 
 SESSION = "session"
@@ -26,20 +31,40 @@ SESSION = "session"
 _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 MAX_CONVERSATION = 100_000
 """Bytes of a conversation that are passed to a person's CLI: Linux limits a program's argument to 128 KiB."""
+_CAUSES: Mapping[str, str] = {
+    failures.HANG: "nothing came from the model's service for too long, so the turn was ended",
+    failures.RATE_LIMIT: "the model's service had reached a limit of use",
+    failures.OVERLOADED: "the model's service was overloaded",
+    failures.SERVER: "the model's service failed",
+    failures.NETWORK: "the model's service could not be reached",
+    failures.AUTHENTICATION: "the model's service had refused the key or log-in",
+    failures.BILLING: "the model's service had refused the account",
+    failures.BUDGET: "its budget was used up, and has been raised",
+    policy.STOPPED: "the run was stopped, and has been resumed",
+}
+"""Ending of a connection → what interrupted the session, as a clause."""
 
 
 def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
     """Return what garrison appends to the CLI's own system prompt."""
     task = assignment.task
-    text = _fill(_SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
-                 control=controllers_block(assignment), ways=choices_block(task.ways))
-    return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
+    can_run = role == VALIDATOR and "Bash" in settings.tools
+    text = fill(
+        _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt), lands=assignment.lands,
+        ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
+        means=", in the files or by running something" if can_run else " in the files",
+        citation="a path and what it contains, or a command and what it printed" if can_run else
+        "a path and what it contains")
+    return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text
 
 
-def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool) -> str:
+def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool,
+                  role: str = WORKER) -> str:
     """Return the prompt of a connection; a `fresh` session needs the whole task, which a resumed one knows."""
     if fresh and prompt is not Prompt.HAND_OVER:
         prompt = Prompt.TASK
+    if prompt is Prompt.REPORT and role == VALIDATOR:
+        return fill("claude_verdict.md")
     return _BUILDERS[prompt](assignment, files)
 
 
@@ -48,48 +73,64 @@ def conversation_for_person(conversation: str) -> str:
     text = conversation if len(conversation) <= MAX_CONVERSATION else f"…{conversation[-MAX_CONVERSATION:]}"
     while len(text.encode()) > MAX_CONVERSATION:
         text = f"…{text[len(text) // 10:]}"
-    return _fill("session_taken_over.md", conversation=text)
+    return fill("session_taken_over.md", conversation=text)
 
 
 def after_person() -> str:
     """Return the message to an agent's session after a person has worked in its place."""
-    return _fill("session_person.md").strip()
+    return fill("session_person.md").strip()
 
 
 def choices_block(ways: Sequence[str]) -> str:
     """Return the edges between which the agent chooses with its report."""
-    return "" if not ways else "\n" + _fill("claude_edges.md", ways="\n".join(f"- {way}" for way in ways))
-
-
-def controllers_block(assignment: Assignment) -> str:
-    """Return the block of an agent graph, which names the controllers."""
-    task = assignment.task
-    block = task_prompt.control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)
-    return block or f"{task_prompt.CONTROL_HEADING}\nNo agent directs you; the person who started this run does."
+    return fill("claude_edges.md", ways="\n".join(f"- {way}" for way in ways)).strip() if ways else ""
 
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
-    preamble = task_prompt.preamble(assignment.task)
-    text = assignment.read_prompt().removeprefix(preamble)
-    return ("" if files.parent_session() else preamble) + text + _answer(files)
+    text = task_prompt.without_run_so_far(assignment.task, assignment.read_prompt())
+    if not files.parent_session():
+        text = task_prompt.with_run_so_far(assignment.task, assignment.read_prompt())
+    return text + _answer(files)
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     """Repeat the task if the session has a parent: it may have been interrupted before it received the task."""
     task = _task(assignment, files) + "\n" if files.parent_session() else ""
-    return task + _fill("claude_continue.md", wisdom=assignment.wisdom) + ("" if task else _answer(files))
+    interruption = interruption_of(assignment, files)
+    crash = fill("claude_crash.md").strip() if interruption.in_flight else ""
+    text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash)
+    return task + text + ("" if task else _answer(files))
+
+
+def interruption_of(assignment: Assignment, files: AttemptFiles) -> Interruption:
+    """Return what interrupted the session: the last death, unless a connection has ended since."""
+    endings, deaths = files.read_endings(), assignment.deaths
+    calls = tuple(f"{call.name} {call.argument}".strip() for call in stream.calls_in_flight(assignment.folder))
+    return Interruption(_cause(endings[-1] if endings else None, deaths), len(deaths), calls,
+                        progress=assignment.look(), notes=assignment.read_notes())
+
+
+def _cause(ending: Ending | None, deaths: Sequence[Death]) -> str:
+    died = deaths[-1] if deaths else None
+    if ending is None or (died is not None and died.at >= ending.at):
+        return died.how if died is not None else "its process ended"
+    known = _CAUSES.get(ending.kind)
+    if known is None:
+        return died.how if died is not None else "its process ended"
+    reason = f" ({mention(ending.reason)})" if ending.reason and ending.kind in policy.TRANSIENT else ""
+    return f"{known}{reason}"
 
 
 def _person(_assignment: Assignment, files: AttemptFiles) -> str:
-    return _fill("claude_person.md") + _answer(files)
+    return fill("claude_person.md") + _answer(files)
 
 
-def _report(assignment: Assignment, _files: AttemptFiles) -> str:
-    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: each session has one of them
+def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
+    return fill("claude_report.md")
 
 
 def _loop(_assignment: Assignment, files: AttemptFiles) -> str:
-    return _fill("claude_loop.md", reason=files.read_endings()[-1].reason)
+    return fill("claude_loop.md", reason=files.read_endings()[-1].reason)
 
 
 def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
@@ -97,21 +138,17 @@ def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
-    notes = assignment.read_notes()
-    return _task(assignment, files) + "\n" + _fill("claude_hand_over.md", notes=notes.strip() or "none were left")
+    notes = quote(assignment.read_notes()) or "It left none."
+    return task_prompt.join([_task(assignment, files), fill(
+        "claude_hand_over.md", notes=notes, **task_prompt.progress_texts(assignment.look()))])
 
 
 def _answer(files: AttemptFiles) -> str:
     """Return the last question with its answer; repeated after a death, since it may not have arrived."""
     answered = questions.last_answer(files)
-    return "" if answered is None else "\n" + _fill("claude_answer.md", question=answered[0], answer=answered[1])
+    return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
-    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person,
-    Prompt.LOOP: _loop}
-
-
-def _fill(name: str, **values: str) -> str:
-    return task_prompt.fill_template(name, **values).strip() + "\n"
+    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: _loop}

@@ -17,6 +17,8 @@ TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
 READ_ONLY = ("Read", "Glob", "Grep")
 """Tools of a validator."""
+RUNNING = ("Bash",)
+"""Its further tools where nothing that a command writes is kept."""
 ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "plan", "default", "bypassPermissions", "auto")
@@ -56,6 +58,8 @@ class ClaudeSettings:
     effort: str | None = None
     system_prompt: str | None = None
     """Appended to garrison's own."""
+    instructions: bool = True
+    """Append the repository's own instructions (CLAUDE.md, AGENTS.md), too."""
     budget: float | None = 10.0
     """Limit of the node, over all its attempts."""
     budget_run: float | None = None
@@ -153,8 +157,8 @@ BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
 READERS: Mapping[str, Callable[[Any], Any]] = {
     **extensions.READERS, "betas": _names, "model": _text, "fallback_model": _text, "permission_mode": _one_of(*MODES),
-    "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "budget": _or_none(_amount),
-    "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
+    "max_turns": _or_none(_count), "effort": _one_of(*EFFORTS), "system_prompt": _text, "instructions": extensions.flag,
+    "budget": _or_none(_amount), "budget_run": _or_none(_amount), "budget_day": _or_none(_amount), "stale": _amount,
     "max_response": _or_none(_amount), "max_repeats": _or_none(_count), "max_idle": _or_none(_count),
     "starts": _count, "cli": _text, "set": _mapping,
 }
@@ -162,6 +166,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
               "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",),
+              "instructions": ("instructions",),
               "max_repeats": ("max_repeats",), "max_idle": ("max_idle",),
               **{name: (name,) for name in ("allowed_tools", "disallowed_tools", "skills", "plugins", "add_dirs",
                                             "betas", "thinking", "output_schema", "attribution")}}
@@ -186,11 +191,15 @@ def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) 
     return _override(profile, f"node {node}", values)
 
 
-def read_only(profile: ClaudeSettings) -> ClaudeSettings:
-    """Return the profile for a validator: no tool that writes, whatever the profile allows."""
-    tools = tuple(tool for tool in profile.tools if extensions.tool_of(tool) in READ_ONLY)
-    return replace(profile, tools=tools or READ_ONLY, permission_mode="dontAsk", allowed_tools=(), mcp_servers={},
-                   subagents={}, output_schema=None)
+def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettings:
+    """Return the profile for a validator: no tool that writes, whatever the profile allows.
+
+    Args:
+        can_run: it works where nothing that a command writes is kept.
+    """
+    tools = tuple(tool for tool in profile.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
+    return replace(profile, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk", allowed_tools=(),
+                   mcp_servers={}, subagents={}, output_schema=None)
 
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,22 +138,48 @@ def cut(text: str) -> str:
     return f"{text[:MAX_TEXT // 2]}\n… {len(text) - MAX_TEXT} characters …\n{text[-MAX_TEXT // 2:]}"
 
 
+class CallInFlight(NamedTuple):
+    """Tool call without a result: the tool, and its main argument."""
+
+    name: str
+    argument: str
+
+
 def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
     """Return (name, seconds for which it may be silent) of this attempt's last tool call that has no result yet."""
-    calls: dict[str, str] = {}
+    calls = _calls(attempt, resumed_end_calls=True)
+    return (calls[-1].name, TOOL_TIMEOUT) if calls else None
+
+
+def calls_in_flight(attempt: Path) -> list[CallInFlight]:
+    """Return the tool calls that were cut off when this attempt's session was interrupted last.
+
+    A session that was resumed, and interrupted again before its model had spoken, still has those of before.
+    """
+    return _calls(attempt, resumed_end_calls=False)
+
+
+def _calls(attempt: Path, *, resumed_end_calls: bool) -> list[CallInFlight]:
+    calls: dict[str, CallInFlight] = {}
+    has_begun = False
     for line in _tail(attempt / "claude" / "stream.jsonl").splitlines():
         try:
             event = json.loads(line)
         except ValueError:  # the first line of the tail is cut, the last may be torn
             continue
         kind = event.get("kind") if isinstance(event, dict) else None
-        if kind in ("begin", "result"):
+        if kind == "result" or (has_begun and kind in _SPOKEN) or (kind == "begin" and resumed_end_calls):
             calls.clear()
-        elif kind == "tool":
-            calls[str(event.get("id"))] = str(event.get("name", ""))
+        has_begun = kind == "begin" or (has_begun and kind not in _SPOKEN)
+        if kind == "tool":
+            calls[str(event.get("id"))] = CallInFlight(str(event.get("name", "")), _main_argument(event.get("input")))
         elif kind == "tool_result":
             calls.pop(str(event.get("id")), None)
-    return (list(calls.values())[-1], TOOL_TIMEOUT) if calls else None
+    return list(calls.values())
+
+
+_SPOKEN = frozenset({"text", "thinking", "tool"})
+"""Kinds of events in which the model has said something."""
 
 
 def _render_begin(event: Mapping[str, Any]) -> str:

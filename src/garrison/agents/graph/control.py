@@ -6,10 +6,11 @@ same graph gives the same prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from garrison.agents.graph.model import AgentGraphError, Edge, NodeNotFoundError
-from garrison.agents.prompt import control_block
+
+CONTROL_HEADING = "## Control Hierarchy"
 
 
 def effective_prompt(original: str, node_id: str, controllers: Sequence[tuple[str, str]]) -> str:
@@ -114,3 +115,13 @@ class ControlGraph:
     def relationships(self) -> dict[str, list[str]]:
         """Return controller → its subordinates, both sorted; nodes without subordinates are omitted."""
         return {node_id: directed for node_id in sorted(self._out) if (directed := self.subordinates(node_id))}
+
+
+def control_block(agent: str, controllers: Iterable[tuple[str, str]]) -> str:
+    """Return the block that names an agent's controllers, each (id, control type), in the given order; '' for none."""
+    lines = [f"  - Agent '{controller}' ({control_type})" for controller, control_type in controllers]
+    if not lines:
+        return ""
+    return "\n".join([CONTROL_HEADING, f"You are agent '{agent}'. You report to the following controllers:", *lines, "",
+                      "Follow directives from your controllers while maintaining your specialized role.",
+                      "(end of the control hierarchy)"])

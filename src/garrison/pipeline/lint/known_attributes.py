@@ -75,7 +75,8 @@ NODE_TYPES: Mapping[str, Reader] = {
     "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
     "manager.max_cycles": count,
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
-    "allow_empty": flag, "retry_jitter": flag, "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
+    "allow_empty": flag, "instructions": flag, "retry_jitter": flag,
+    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref"),

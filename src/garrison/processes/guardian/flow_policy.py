@@ -195,12 +195,28 @@ def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any],
 
     `kind` is the node's handler; only an agent (`codergen`) learns anything.
     """
-    node, flow = state.nodes[name], state.flow
-    place = next((place for place in flow.places.values() if place.node == name and is_at(node, place)), None) \
-        if flow is not None else None
+    flow, place = state.flow, _place_of(state, name)
     if flow is None or place is None:
         return {}, Carryover()
     return flow.context(place), flow.carryover(place) if kind == "codergen" else Carryover()
+
+
+def landed_upstream(plan: RunPlan, state: RunState, name: str) -> list[dict[str, str]]:
+    """Return the upstream nodes whose work has landed, oldest first, as `Task.landed` has them."""
+    flow, place = state.flow, _place_of(state, name)
+    landed = sorted((each for each, node in state.nodes.items() if node.has_landed and node.commit),
+                    key=lambda each: state.nodes[each].since)
+    if flow is None or place is None or not landed:
+        return []
+    return [{"node": each, "task": plan.tasks[each].label, "commit": state.nodes[each].commit}
+            for each in flow.upstream_of(name, place, landed) if each in plan.tasks]
+
+
+def _place_of(state: RunState, name: str) -> Place | None:
+    """Return the place of the flow that a node's current attempt is for."""
+    node, flow = state.nodes[name], state.flow
+    places = flow.places.values() if flow is not None else ()
+    return next((place for place in places if place.node == name and is_at(node, place)), None)
 
 
 # ---- gates -----------------------------------------------------------------------------------------------------------

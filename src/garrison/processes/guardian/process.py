@@ -492,7 +492,8 @@ class Guardian:
         if task is None or (task.run_id, task.node, task.attempt) != (self.run, node, attempt):
             planned = self.plan.tasks[node]
             context, carried = flow_policy.task_context(self.state, node, planned.kind)
-            task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried)
+            landed = flow_policy.landed_upstream(self.plan, self.state, node)
+            task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried, landed)
             run_records.save(path, task)
         return task
 

@@ -15,28 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.registry import agent
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
-from garrison.processes.control_graph import CONTROL_KINDS
+from garrison.processes.briefing import Briefer
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
 from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
-from garrison.processes.worktree import adopt_commits, collect_commits, undo_foreign_move
+from garrison.processes.worktree import CONFLICTS, adopt_commits, collect_commits, undo_foreign_move
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import Key
 from garrison.records.run import LOST, Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
-from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.rights import read_rights
@@ -100,8 +97,7 @@ class Orchestrator:
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
-                                     controllers=_controllers(incarnation, launch), attempts=folder.parent.parent,
-                                     reports=self.reports)
+                                     attempts=folder.parent.parent, reports=self.reports)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
         self.network: NetworkPlace | None = None
@@ -223,13 +219,14 @@ class Orchestrator:
         shortage.require_room(shortage.MIN_FOR_WORK)
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
-        wisdom = build_wisdom_prompt_block(self.hook) if is_successor else ""
-        text = prompt.build(self.task, self.incarnation.identity.branch or "", wisdom, self._conflicts())
-        self.assignment.write_context(self.task.context)
+        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree)
+        notes = self.hook.resumption_instructions or ""
+        self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
         self.assignment.write_prompt(text)
+        self.assignment.write_context(self.task.context)
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
                            mounts=(*self.assignment.mounts(), *self._channel_mount()))
-        self.assignment = replace(self.assignment, wisdom=wisdom, place=place)
+        self.assignment = replace(self.assignment, place=place)
         failpoint.here(":prompted")
         self._move_hook("executing")
         try:
@@ -253,7 +250,7 @@ class Orchestrator:
 
     def _conflicts(self) -> list[str]:
         """Return the files in which this attempt began with conflict markers."""
-        return _read(self.assignment.folder / "conflicts.txt").splitlines()
+        return _read(self.assignment.folder / CONFLICTS).splitlines()
 
     def _unresolved(self) -> list[str]:
         """Return those of `_conflicts` that still have a marker."""
@@ -522,15 +519,6 @@ class Mailbox:
         folder = signals.inbox_path(self.runtime.home, self.incarnation.key)
         if folder.is_dir():
             event_loop.watch_directory(folder)
-
-
-def _controllers(incarnation: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
-    """Return the controllers of an orchestrator's agent, nearest first."""
-    guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
-    by_guardian = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
-    parent = incarnation.identity.parent
-    runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
-    return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *by_guardian) if runner else by_guardian
 
 
 def _commit_message(task: Task) -> str:

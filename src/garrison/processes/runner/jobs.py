@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
 from garrison.errors import Shortage
+from garrison.processes.briefing import read_judgement
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
 from garrison.processes.places import git_variables, node_place
@@ -23,7 +24,8 @@ from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
-from garrison.sandbox.place import Role
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
@@ -234,15 +236,16 @@ class ValidatorJob:
         remove_validator_worktree(git, node_worktree, task)  # that of an earlier incarnation may be at another commit
         git.add_worktree(worktree, None, head)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
-        changes = git.run("diff", "--stat=120", f"refs/heads/{launch.onto}...{head}").out
-        atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode(errors="replace"))
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
         environment |= git_variables(runtime, launch, agent)
-        assignment = Assignment(judged, worktree, folder, environment, incarnation.number,
-                                controllers=((incarnation.key.full, "judges by your verdict"),))
+        rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
+        can_run = choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP
+        assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run)
+        judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)
+        assignment.write_prompt(prompt.validation(judged, judgement))
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = replace(assignment, environment=self.network.apply(environment),

@@ -1,0 +1,216 @@
+"""Briefing: everything that a prompt tells an agent besides its task. Pure records.
+
+`processes.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
+program wrote (subjects of commits, paths, notes, output) is kept as it is here; `prompt` quotes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Reporting(StrEnum):
+    """Way in which an agent reports how its task ended."""
+
+    TOOLS = "tools"
+    """It calls garrison's tools; its system prompt tells them."""
+    EXIT_CODE = "exit code"
+    RESULT_FILE = "result file"
+
+
+class RefusedBy(StrEnum):
+    """What refused the work of the attempt before."""
+
+    ACCEPTANCE = "acceptance"
+    VALIDATOR = "validator"
+    GATE = "gate"
+    CONFLICT = "conflict"
+    REVIEW = "review"
+    """A person."""
+    NO_CHANGE = "no change"
+    LOST = "lost"
+    """Nothing refused it: its worktree or branch was taken away."""
+    FAILED = "failed"
+    """Its own agent, or its set-up."""
+    RUN = "run"
+    """The pipeline led back to the node."""
+
+
+class Start(StrEnum):
+    """Where an attempt begins that follows a refused one."""
+
+    FRESH = "fresh"
+    MERGE = "merge"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChange:
+    """A commit of the target branch; `node` and `task` say whose work it is, `author` of whom else."""
+
+    commit: str
+    subject: str
+    node: str = ""
+    task: str = ""
+    author: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedWork:
+    """Work of an upstream node, which is in the worktree."""
+
+    node: str
+    task: str
+    commit: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictedFile:
+    """A file in conflict, with what changed it on the target since the branch began."""
+
+    name: str
+    changes: tuple[TargetChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One criterion of a validator's verdict."""
+
+    text: str
+    met: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
+    """
+
+    by: RefusedBy
+    attempt: int
+    """The refused attempt."""
+    reason: str
+    command: str = ""
+    how: str = ""
+    """How the command ended, such as `exit code 1`."""
+    note: str = ""
+    """What else its report says, such as which files were not tested."""
+    output: str = ""
+    """End of what the command printed."""
+    log: str = ""
+    """Path of all that it printed, which the agent can read; '' if that is gone."""
+    failing: tuple[str, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    """Criteria that a validator found not met."""
+    target: str = ""
+    tip: str = ""
+    """Commit of the target with which the branch was tested or merged."""
+    base: str = ""
+    """Commit of the target at which the branch began."""
+    landed: tuple[TargetChange, ...] = ()
+    """What landed between the two, newest first."""
+    more_landed: int = 0
+    rescue: str = ""
+    """Ref that holds the refused work."""
+    stat: str = ""
+    """Diffstat of the refused work."""
+    start: Start = Start.FRESH
+    conflicts: tuple[ConflictedFile, ...] = ()
+    """Files in conflict: those that have markers now (`Start.MERGE`), else those that had none."""
+    merged: str = ""
+    """Commit of the target that is merged into the branch now (`Start.MERGE`)."""
+    label: str = ""
+    """Name of the target in the conflict markers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of a worktree: its commits since `base`, newest first, and its uncommitted changes, as `git status` lists
+    them."""
+
+    base: str = ""
+    commits: tuple[str, ...] = ()
+    more_commits: int = 0
+    uncommitted: tuple[str, ...] = ()
+    more_uncommitted: int = 0
+
+
+NO_PROGRESS = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """End of an earlier process of the same attempt; `at` is in seconds since 1970."""
+
+    at: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What an agent is told that continues after an interruption."""
+
+    how: str
+    """What interrupted it, as a clause."""
+    deaths: int = 1
+    """Deaths in this attempt so far; 0: nothing died."""
+    in_flight: tuple[str, ...] = ()
+    """Tool calls that the interruption cut off."""
+    output: str = ""
+    """End of what the interrupted program printed."""
+    progress: Progress = NO_PROGRESS
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """How the work lands: on which branch, and which commands must pass before; an empty `target`: it does not."""
+
+    target: str = ""
+    gate: str = ""
+    run_target: str = ""
+    """Branch on which the whole run lands at its end, '' if each node lands by itself."""
+    run_gate: str = ""
+    approval: bool = False
+    """Set if a person has to approve it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """Everything for the prompt of one attempt."""
+
+    branch: str = ""
+    landing: Landing = Landing()
+    validated: bool = False
+    """Set if another agent judges the work."""
+    landed: tuple[LandedWork, ...] = ()
+    more_landed: int = 0
+    refusal: Refusal | None = None
+    interruption: Interruption | None = None
+    reporting: Reporting = Reporting.TOOLS
+    notes_file: str = ""
+    result_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Everything for the prompt of a validator."""
+
+    branch: str = ""
+    base: str = ""
+    head: str = ""
+    target: str = ""
+    stat: str = ""
+    diff: str = ""
+    """The whole difference, '' if it is too long for a prompt."""
+    diff_file: str = ""
+    """Path of the whole difference, which the validator can read."""
+    accepted: str = ""
+    """Acceptance command that has passed, '' for none."""
+    claim: str = ""
+    """What the worker reported."""
+    evidence: tuple[str, ...] = field(default=())
+    can_run: bool = False
+    """Set if the validator may run commands, in a sandbox."""

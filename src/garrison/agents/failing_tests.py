@@ -1,0 +1,62 @@
+"""Failing tests: their names in the output of common test runners. Pure.
+
+What is not recognised is not listed: the end of the output and the whole log tell the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from garrison.system.terminal_text import clean_lines
+
+MAX_NAMES = 20
+"""Failing tests that are named."""
+MAX_NAME = 300
+"""Characters of a line that is looked at: a name is shorter."""
+
+
+class _Runner(NamedTuple):
+    """Lines with which a test runner names a failed test; `sign` is found in its output and in no other's."""
+
+    name: str
+    failed: re.Pattern[str]
+    sign: re.Pattern[str] | None = None
+
+
+def _runner(name: str, failed: str, sign: str = "") -> _Runner:
+    return _Runner(name, re.compile(failed), re.compile(sign, re.MULTILINE) if sign else None)
+
+
+_RUNNERS = (
+    _runner("pytest", r"(?:FAILED|ERROR) (?P<test>\S+?\.py(?:::[^\[]*?(?:\[.*\])?)?)(?: - .*)?$"),
+    _runner("unittest", r"(?:FAIL|ERROR): (?P<test>\w+ \([\w.<>]+\))", r"^Ran \d+ tests? in "),
+    _runner("cargo", r"test (?P<test>\S+) \.\.\. FAILED$"),
+    _runner("go", r"\s*--- FAIL: (?P<test>\S+)"),
+    _runner("jest", r"\s*● (?P<test>.+ › .+)$"),
+    _runner("vitest", r"\s*FAIL\s+(?P<test>\S+ > .+)$"),
+    _runner("node", r"\s*✖ (?P<test>.+?) \([\d.]+m?s\)$", r"^\s*ℹ fail \d"),
+    _runner("mocha", r"\s+\d+\) (?P<test>[^:]+)$", r"^\s*\d+ failing$"),
+    _runner("tap", r"\s*not ok \d+(?: -)? (?P<test>.+?)(?: #.*)?$"),
+    _runner("rspec", r"rspec (?P<test>\./\S+)"),
+    _runner("maven", r"\[ERROR\]\s+(?P<test>[\w$]+(?:\.[\w$]+)+:\d+)"),
+    _runner("gradle", r"(?P<test>\S+ > .+) FAILED$"),
+    _runner("ctest", r"\s*\d+ - (?P<test>\S+) \((?:Failed|Timeout|SEGFAULT|Not Run|Child aborted)\)"),
+    _runner("dotnet", r"\s*Failed (?P<test>\S+) \[[^\]]*m?s\]$"),
+    _runner("phpunit", r"\d+\) (?P<test>\w[\w\\]*::\w+)"),
+    _runner("exunit", r"\s*\d+\) (?P<test>test .+ \([\w.]+\))$"),
+)
+
+
+def find_failing(output: str) -> list[str]:
+    """Return the names of the tests that failed, in the order of the output, each once and at most `MAX_NAMES`."""
+    runners = [runner for runner in _RUNNERS if runner.sign is None or runner.sign.search(output)]
+    names: dict[str, None] = {}
+    for line in clean_lines(output):
+        if len(line) <= MAX_NAME and (name := _name_in(line, runners)):
+            names[name] = None
+    return list(names)[:MAX_NAMES]
+
+
+def _name_in(line: str, runners: list[_Runner]) -> str:
+    return next((found["test"].strip() for runner in runners if (found := runner.failed.match(line))), "")

@@ -1,0 +1,60 @@
+"""Quotations: what an agent or a program wrote, as it stands in another agent's prompt. Pure.
+
+Such text is hostile: it may imitate a heading of the prompt, an instruction, or the end of the quotation. So it stands
+in a fence that is longer than any in it, without hidden characters, and within a bound; a short one is one line of
+code. Prompts say that whatever is quoted like this is information and no instruction.
+"""
+
+from __future__ import annotations
+
+import re
+
+from garrison.system.terminal_text import clean, clean_lines, spell_hidden
+
+MAX_QUOTED = 6000
+"""Characters of a quotation; a token is about four."""
+MAX_LINE = 500
+"""Characters of a quoted line: a longer one is data that nobody reads."""
+MAX_MENTIONED = 160
+"""Characters of a title, a path or a name that an agent chose."""
+_PLAIN_PATH = re.compile(r"[\w./+-]*[\w]")
+_BACKTICKS = re.compile("`+")
+
+
+def quote(text: str, limit: int = MAX_QUOTED) -> str:
+    """Return `text` as a fenced block of at most about `limit` characters, '' for none; of a long one the end."""
+    lines = [_cut(spell_hidden(line), MAX_LINE) for line in clean_lines(text)]
+    while lines and not lines[0].strip():
+        lines.pop(0)
+    if not lines:
+        return ""
+    kept, left = 0, limit
+    for line in reversed(lines):
+        left -= len(line) + 1
+        if left < 0 and kept:
+            break
+        kept += 1
+    if kept < len(lines):
+        lines = [f"… ({_count(len(lines) - kept, 'line')} before this)", *lines[-kept:]]
+    body = "\n".join(lines)
+    fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(body)), default=0))
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def mention(text: str, limit: int = MAX_MENTIONED) -> str:
+    """Return `text` as one line of code of at most `limit` characters; '' for none."""
+    line = _cut(spell_hidden(clean(text)).replace("`", "'"), limit)
+    return f"`{line}`" if line else ""
+
+
+def path_name(path: str) -> str:
+    """Return a path as it is if it can be nothing else, else as `mention` does."""
+    return path if len(path) <= MAX_MENTIONED and _PLAIN_PATH.fullmatch(path) else mention(path)
+
+
+def _cut(line: str, limit: int) -> str:
+    return line if len(line) <= limit else f"{line[:limit - 1]}…"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,388 @@
+"""Briefings: what the prompt of an attempt tells besides its task, read from the run's files and the repository.
+
+`agents.briefing` holds the records, `agents.prompt` puts them into words. Nothing is written but a copy of the log that
+the agent is to read: the original is where no agent looks.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents import prompt
+from garrison.agents.base import REFUSAL_LOG, VALIDATOR
+from garrison.agents.briefing import (
+    NO_PROGRESS,
+    Briefing,
+    ConflictedFile,
+    Criterion,
+    Death,
+    Interruption,
+    Judgement,
+    LandedWork,
+    Landing,
+    Progress,
+    Refusal,
+    RefusedBy,
+    Reporting,
+    Start,
+    TargetChange,
+)
+from garrison.agents.failing_tests import find_failing
+from garrison.agents.registry import reporting_of, validator_agent
+from garrison.errors import GarrisonError
+from garrison.processes.instructions import read_instructions
+from garrison.processes.run_branch import landing_queue, node_queue
+from garrison.processes.worktree import CONFLICTS, MERGED
+from garrison.records import atomic, journal
+from garrison.records import run as run_records
+from garrison.records.events import ChildDied, FactRecorded, WorkSaved, decode
+from garrison.records.json_io import read_json
+from garrison.records.names import Key, branch_name
+from garrison.records.run import CONTINUE, LAND_NONE, LAND_RUN, LOST, Task, read_result
+from garrison.system.clock import from_iso
+from garrison.system.git.rescues import parse_rescue
+from garrison.system.jobs import read_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from garrison.agents.base import Assignment
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import MergeQueue
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+    from garrison.system.git import Git
+
+MAX_LANDED = 8
+"""Upstream nodes whose landed work is named, the latest."""
+MAX_CHANGES = 12
+"""Commits of the target that are named."""
+MAX_COMMITS, MAX_UNCOMMITTED = 15, 30
+"""Commits and changed files of a worktree that are named."""
+TAIL_LINES, TAIL_BYTES = 80, 6000
+"""End of a log that a prompt holds."""
+MAX_LOG = 1 << 20
+"""Bytes at the end of a log that the agent gets as a file."""
+MAX_FILES = 50
+"""Files in conflict that are named."""
+REJECTED_IN_REVIEW = "rejected in review: "
+_HOW = re.compile(r"failed \((exit -?\d+)\)|(timed out after \d+ s)|was (killed by \w+)|"
+                  r"(ran longer than [\d.]+ s and was stopped)|(was not found or could not run)|(ran no tests)|(hung)")
+"""How a command ended, in the reason of a refusal."""
+_REFUSED_IT = re.compile(r"\Athe validator \S+ refused it: ")
+_BY_KIND = {"gate": RefusedBy.GATE, "conflict": RefusedBy.CONFLICT, "no_change": RefusedBy.NO_CHANGE,
+            LOST: RefusedBy.LOST}
+_BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
+
+
+class Briefer:
+    """Reads the briefing of one attempt."""
+
+    def __init__(self, runtime: Runtime, launch: Launch, task: Task, git: Git, worktree: Path, *,
+                 copies: bool = True) -> None:
+        """Prepare to read; `copies`: the log that the agent is to read is copied to where it can."""
+        self.copies = copies
+        self.runtime, self.launch, self.task, self.git, self.worktree = runtime, launch, task, git, worktree
+        self.files = runtime.files(launch.run_id)
+        self.folder = self.files.attempt(task.node, task.attempt)
+
+    def landing(self) -> Landing:
+        """Return how the attempt's work lands."""
+        launch = self.launch
+        gate = "" if launch.no_gate else launch.gate or ""
+        if launch.land == LAND_RUN:
+            return Landing(launch.onto, launch.node_gate or "", launch.base, gate, self.task.approve)
+        if launch.land == LAND_NONE:
+            return Landing(launch.onto, launch.node_gate or "", approval=self.task.approve)
+        return Landing(launch.onto, gate, approval=self.task.approve)
+
+    def prepare(self, assignment: Assignment, notes: str, *, is_successor: bool) -> tuple[Assignment, str]:
+        """Return the assignment with what its agent's messages tell, and the text of its prompt."""
+        deaths = self.deaths() if is_successor else ()
+        briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
+        instructions = read_instructions(self.git, self.launch.onto) if briefing.reporting is Reporting.TOOLS else ""
+        assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
+                             instructions=instructions)
+        return assignment, prompt.build(self.task, briefing)
+
+    def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
+        """Return the briefing of the attempt, and copy the log of what refused the one before."""
+        task = self.task
+        landed, more = self._landed()
+        return Briefing(
+            branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
+            self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
+            str(assignment.notes), str(assignment.result_file))
+
+    # ---- what is there
+
+    def _landed(self) -> tuple[tuple[LandedWork, ...], int]:
+        named = self.task.landed[-MAX_LANDED:]
+        changes = self._changes(*(each["commit"] for each in named), walk=False) if named else []
+        files = {commit: names for commit, _, _, names in changes}
+        works = tuple(LandedWork(each["node"], _first_line(each["task"]), each["commit"],
+                                 tuple(files.get(each["commit"], ()))) for each in named)
+        return works, len(self.task.landed) - len(works)
+
+    def progress(self) -> Progress:
+        """Return what is committed and uncommitted in the worktree now; nothing if git cannot tell."""
+        with suppress(GarrisonError):
+            head = self.git.head(self.worktree)
+            base = self._base_of(head)
+            if head is None or base is None:
+                return NO_PROGRESS
+            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS)
+            status = self.git.run("status", "--porcelain", "--untracked-files=normal", cwd=self.worktree).out
+            changed = status.splitlines()
+            return Progress(base, tuple(commits), max(0, self.git.count_commits(f"{base}..{head}") - len(commits)),
+                            tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
+        return NO_PROGRESS
+
+    def _base_of(self, commit: str | None) -> str | None:
+        """Return the target's commit at which a branch began."""
+        target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
+        return self.git.merge_base(target, commit) if commit and target else None
+
+    # ---- what happened in this attempt
+
+    def deaths(self) -> tuple[Death, ...]:
+        """Return how earlier processes of this attempt's agent died, oldest first."""
+        full = Key("orchestrator", self.task.node, self.launch.run_id).full
+        return tuple(Death(from_iso(at), f"its process died: {event.why}" if event.why else "its process died")
+                     for at, event in self._journal(self.task.attempt)
+                     if isinstance(event, ChildDied) and event.full == full)
+
+    def interruption(self, deaths: Sequence[Death], notes: str) -> Interruption:
+        """Return what an agent is told that continues an attempt, unless its own session tells it."""
+        how = deaths[-1].how if deaths else "the run was stopped, and has been resumed"
+        return Interruption(how, len(deaths), output=read_tail(self.folder / "output.log", 20, 3000),
+                            progress=self.progress(), notes=notes)
+
+    def _journal(self, attempt: int) -> list[tuple[str, Any]]:
+        """Return the events of one attempt in the runner's journal, each with its time; none if it is damaged."""
+        path = self.files.process_journal(f"runner-{self.task.node}")
+        with suppress(GarrisonError, OSError, ValueError):
+            events = [(entry.at, decode(entry)) for entry in journal.read_all(path)]
+            return [(at, event) for at, event in events if getattr(event, "attempt", None) == attempt]
+        return []
+
+    # ---- why the attempt before was refused
+
+    def refusal(self) -> Refusal | None:
+        """Return why the attempt before was refused, and what is left of it; None for a first attempt."""
+        if self.task.attempt < 2 or not self.task.rework_reason:
+            return None
+        previous = self.task.attempt - 1
+        entry = self._refused_entry(previous)
+        events = [event for _, event in self._journal(previous)]
+        by = self._refused_by(entry, events)
+        rescue = self._rescue(events, previous)
+        start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
+        tip, base = entry.base if entry else "", self._base(entry, rescue)
+        refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
+                          rescue=rescue, stat=self._stat(base, rescue), start=start)
+        if start is Start.MERGE:
+            refusal = self._with_merge(refusal)
+        elif entry is not None and by is RefusedBy.CONFLICT:
+            refusal = replace(refusal, conflicts=self._conflicts(entry.files, base, tip))
+        detail = _DETAILS.get(by)
+        return detail(self, refusal, entry) if detail is not None else refusal
+
+    def _refused_entry(self, attempt: int) -> MergeEntry | None:
+        entries = self._queue().state.entries_of(self.launch.run_id, self.task.node)
+        return next((entry for entry in reversed(entries)
+                     if entry.attempt == attempt and entry.status in _BY_STATUS), None)
+
+    def _queue(self) -> MergeQueue:
+        return node_queue(self.runtime, self.launch, "briefing", self.git)
+
+    def _refused_by(self, entry: MergeEntry | None, events: Sequence[Any]) -> RefusedBy:
+        if entry is not None:
+            is_review = entry.reason.startswith(REJECTED_IN_REVIEW)
+            return RefusedBy.REVIEW if is_review else _BY_STATUS[entry.status]
+        facts = {event.name: event for event in events if isinstance(event, FactRecorded)}
+        kind = facts["failed"].failure_kind if "failed" in facts else ""
+        if kind == "acceptance":
+            accepted = "acceptance" not in facts or facts["acceptance"].value == "ok"
+            return RefusedBy.VALIDATOR if VALIDATOR in facts and accepted else RefusedBy.ACCEPTANCE
+        if self.task.rework == CONTINUE:
+            return RefusedBy.LOST
+        return _BY_KIND.get(kind, RefusedBy.FAILED if "failed" in facts else RefusedBy.RUN)
+
+    def _rescue(self, events: Iterable[Any], attempt: int) -> str:
+        """Return the ref under which the attempt's work was saved at its end, '' for none."""
+        refs = [event.ref for event in events if isinstance(event, WorkSaved)]
+        plain = [ref for ref in refs if parse_rescue(ref).attempt == attempt and not parse_rescue(ref).kind]
+        return plain[-1] if plain and self.git.rev(plain[-1]) else ""
+
+    def _base(self, entry: MergeEntry | None, rescue: str) -> str:
+        if entry is not None and entry.base:
+            return self.git.merge_base(entry.base, entry.oid) or ""
+        return (self._base_of(self.git.rev(rescue)) or "") if rescue else ""
+
+    def _stat(self, base: str, rescue: str) -> str:
+        if not base or not rescue:
+            return ""
+        return self.git.run("diff", "--stat=100", base, rescue, "--", check=False).out.rstrip()
+
+    def _with_merge(self, refusal: Refusal) -> Refusal:
+        """Add what was merged into the branch at the beginning of this attempt, and the files in conflict from that."""
+        names = _lines(self.folder / CONFLICTS)
+        merged, _, label = "".join(_lines(self.folder / MERGED)[:1]).partition(" ")
+        return replace(refusal, merged=merged, label=label or merged,
+                       conflicts=self._conflicts(names, refusal.base, merged))
+
+    def _conflicts(self, names: Sequence[str], base: str, tip: str) -> tuple[ConflictedFile, ...]:
+        """Return files in conflict, each with the commits of the target that changed it."""
+        changed: dict[str, list[TargetChange]] = {name: [] for name in names[:MAX_FILES]}
+        if base and tip and changed:
+            works = self._works()
+            for commit, subject, author, files in self._changes(f"{base}..{tip}", "--", *changed):
+                for name in changed.keys() & set(files):
+                    changed[name].append(_target_change(commit, subject, author, works))
+        return tuple(ConflictedFile(name, tuple(changes[:MAX_CHANGES])) for name, changes in changed.items())
+
+    def _landed_since(self, base: str, tip: str) -> tuple[tuple[TargetChange, ...], int]:
+        if not base or not tip or base == tip:
+            return (), 0
+        found, works = self._changes(f"{base}..{tip}"), self._works()
+        named = tuple(_target_change(commit, subject, author, works)
+                      for commit, subject, author, _ in found[:MAX_CHANGES])
+        return named, len(found) - len(named)
+
+    def _changes(self, *revisions: str, walk: bool = True) -> list[tuple[str, str, str, list[str]]]:
+        """Return commit, subject, author and changed files of the target's commits in a range, newest first."""
+        arguments = ("log", "--first-parent", "-m", "--name-only", "--no-show-signature", "--encoding=UTF-8",
+                     "--format=%x00%H%x01%s%x01%an%x01", *(() if walk else ("--no-walk=unsorted",)))
+        output = self.git.run(*arguments, *revisions, check=False).out
+        changes = []
+        for part in output.split("\0")[1:]:
+            commit, subject, author, names = part.split("\1", 3)
+            changes.append((commit, subject, author, [name for name in names.splitlines() if name]))
+        return changes
+
+    def _works(self) -> dict[str, tuple[str, str]]:
+        """Return for each commit that the queue landed its node and task."""
+        works = {}
+        for entry in self._queue().state.entries.values():
+            if entry.status == "landed" and entry.commit:
+                works[entry.commit] = (entry.node, self._label(entry))
+        return works
+
+    def _label(self, entry: MergeEntry) -> str:
+        with suppress(GarrisonError):
+            path = self.runtime.files(entry.run or "-").attempt(entry.node, entry.attempt) / "task.json"
+            task = run_records.load(Task, path)
+            return _first_line(task.label if task.label != entry.node else task.prompt) if task is not None else ""
+        return ""
+
+    # ---- details by what refused it
+
+    def _by_acceptance(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+        log = self.files.attempt(self.task.node, refusal.attempt) / "acceptance.log"
+        return self._with_log(replace(refusal, command=self.task.acceptance or "", how=_how(refusal.reason)), log)
+
+    def _by_gate(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
+        config = self._queue().state.config
+        is_setup = refusal.reason.startswith("the set-up")
+        command = (config.setup if is_setup else config.gate) if config is not None else self.launch.gate
+        landed, more = self._landed_since(refusal.base, refusal.tip)
+        refusal = replace(refusal, command=command or "", how=_how(refusal.reason), landed=landed, more_landed=more,
+                          note=_note(refusal.reason))
+        return self._with_log(refusal, Path(entry.log) if entry is not None and entry.log else None)
+
+    def _by_validator(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+        folder = self.files.attempt(self.task.node, refusal.attempt) / VALIDATOR
+        report = read_json(folder / "claude" / "report.json") or {}
+        listed = report.get("criteria")
+        criteria = tuple(Criterion(str(each.get("criterion", "")), False, str(each.get("evidence", "")))
+                         for each in listed if isinstance(each, dict) and each.get("met") is not True) \
+            if isinstance(listed, list) else ()
+        said = _REFUSED_IT.sub("", refusal.reason)
+        return replace(refusal, reason=said, criteria=criteria[:10])
+
+    def _by_review(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+        return replace(refusal, reason=refusal.reason.removeprefix(REJECTED_IN_REVIEW))
+
+    def _without_change(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+        log = self.files.attempt(self.task.node, refusal.attempt) / "output.log"
+        return replace(refusal, output=read_tail(log, 20, 3000))
+
+    def _by_run(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+        """Add the gate's output if the whole run was refused."""
+        queue = landing_queue(self.runtime, self.launch, "briefing", self.git)
+        entries = [each for each in queue.state.entries.values() if each.run == self.launch.run_id] if queue else []
+        if not entries or entries[-1].status != "rejected" or not entries[-1].log:
+            return refusal
+        return self._with_log(refusal, Path(entries[-1].log))
+
+    def _with_log(self, refusal: Refusal, log: Path | None) -> Refusal:
+        if log is None or not log.is_file():
+            return refusal
+        output, copy = read_tail(log, TAIL_LINES, TAIL_BYTES), self.folder / REFUSAL_LOG
+        if self.copies:
+            _copy_end(log, copy)
+        return replace(refusal, output=output, failing=tuple(find_failing(read_tail(log, 20_000, MAX_LOG))),
+                       log=str(copy))
+
+
+_DETAILS = {RefusedBy.ACCEPTANCE: Briefer._by_acceptance, RefusedBy.GATE: Briefer._by_gate,
+            RefusedBy.VALIDATOR: Briefer._by_validator, RefusedBy.REVIEW: Briefer._by_review,
+            RefusedBy.NO_CHANGE: Briefer._without_change, RefusedBy.RUN: Briefer._by_run}
+
+
+def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head: str, diff_file: Path, *,
+                   can_run: bool) -> Judgement:
+    """Return what a validator of an attempt is told, and write the whole change to a file if it is long."""
+    target = git.branch_tip(launch.onto) or launch.base_oid
+    base = git.merge_base(target, head) or target
+    diff = git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, head, "--").out
+    is_long = len(diff) > prompt.MAX_DIFF
+    if is_long:
+        atomic.write(diff_file, diff.encode(errors="replace"))
+    folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
+    result, _ = read_result(folder / "result.json", task.run_id, task.node, task.attempt)
+    claim = str(result.said.get("notes") or "") if result is not None else ""
+    report = read_json(folder / "claude" / "report.json") or {}
+    evidence = report.get("evidence")
+    return Judgement(
+        branch_name(task.run_id, task.node), base, head, launch.onto,
+        git.run("diff", "--stat=100", base, head, "--").out.rstrip(), "" if is_long else diff, str(diff_file),
+        task.acceptance or "", claim or (result.tail if result is not None else ""),
+        tuple(map(str, evidence)) if isinstance(evidence, list) else (), can_run)
+
+
+def _target_change(commit: str, subject: str, author: str, works: dict[str, tuple[str, str]]) -> TargetChange:
+    node, task = works.get(commit, ("", ""))
+    return TargetChange(commit, subject, node, task, author)
+
+
+def _how(reason: str) -> str:
+    found = _HOW.search(reason)
+    return next((group for group in found.groups() if group), "") if found is not None else ""
+
+
+def _note(reason: str) -> str:
+    """Return what the reason of a red gate says besides how the command ended."""
+    found = _HOW.search(reason)
+    return reason[found.end():].partition("\n")[0].lstrip(");, ") if found is not None else ""
+
+
+def _copy_end(source: Path, target: Path) -> None:
+    """Copy the end of a log to where the agent can read it."""
+    with suppress(OSError), source.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - MAX_LOG))
+        atomic.write(target, file.read(MAX_LOG), durable=False)
+
+
+def _lines(path: Path) -> list[str]:
+    return (atomic.read(path) or b"").decode(errors="replace").splitlines()
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

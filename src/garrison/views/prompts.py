@@ -1,0 +1,130 @@
+"""Prompts of an attempt as a person reads them: what its agent was told, or would be told if it began now."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents import registry
+from garrison.agents.acp import prompts as acp_prompts
+from garrison.agents.base import VALIDATOR, Assignment
+from garrison.agents.claude import prompts as claude_prompts
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.settings import for_node
+from garrison.agents.prompt import estimate_tokens
+from garrison.errors import NotFound
+from garrison.processes.briefing import Briefer
+from garrison.processes.guardian import flow_policy
+from garrison.processes.run_plan import build_task, read_plan
+from garrison.processes.run_state import replay_run
+from garrison.processes.spawn import worktree_path
+from garrison.records import journal
+from garrison.records import run as run_records
+from garrison.records.json_io import read_json, read_lines
+from garrison.records.run import Task
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+
+SYSTEM = "system prompt, added to the program's own"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One text that the agent got, or would get: `what` it is, and about how many tokens it has."""
+
+    what: str
+    text: str
+
+    @property
+    def tokens(self) -> int:
+        """Return its size, estimated by its length."""
+        return estimate_tokens(self.text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"what": self.what, "text": self.text, "tokens": self.tokens}
+
+
+@dataclass(frozen=True)
+class AttemptPrompts:
+    """Everything that an attempt's agent was told, in order; `sent` is False if it has not begun."""
+
+    run: str
+    node: str
+    attempt: int
+    sent: bool
+    parts: list[Part]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"run": self.run, "node": self.node, "attempt": self.attempt, "sent": self.sent,
+                "parts": [part.to_json() for part in self.parts], "tokens_are": "estimated from the length"}
+
+
+def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, validator: bool) -> AttemptPrompts:
+    """Return the prompts of a node's attempt, by default the latest; NotFound if there is none such."""
+    launch, files = runtime.launch(run), runtime.files(run)
+    latest = files.latest_attempt(node)
+    number = attempt or max(latest, 1)
+    folder = files.attempt(node, number)
+    if validator:
+        parts = _sent(folder / VALIDATOR)
+        if not parts:
+            raise NotFound(f"attempt {number} of {node} has not been validated; without --validator you see what its "
+                           "agent was told")
+        return AttemptPrompts(run, node, number, True, parts)
+    if parts := _sent(folder):
+        return AttemptPrompts(run, node, number, True, parts)
+    if number > max(latest, 1):
+        raise NotFound(f"{node} of run {run} has had {latest} attempts, no attempt {number}")
+    return AttemptPrompts(run, node, number, False, _would_send(runtime, launch, node, folder))
+
+
+def _sent(folder: Path) -> list[Part]:
+    """Return what the agent of an attempt's folder was told; nothing if it has not begun."""
+    files, task = AttemptFiles(folder), folder / "prompt.md"
+    parts: list[Part] = []
+    for line in read_lines(files.prompts):
+        parts += [Part(SYSTEM, line["system"])] if line.get("system") else []
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
+        parts.append(Part(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
+    if parts or not task.exists():
+        return parts
+    order = read_json(files.order) or read_json(folder / "session_order.json") or {}
+    system = str(order.get("system") or "")
+    text = order.get("prompt") or task.read_text(errors="replace")
+    return [*([Part(SYSTEM, system)] if system else []), Part("prompt", str(text))]
+
+
+def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
+    """Return what the agent of an attempt that has not begun would be told now."""
+    task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
+    worktree = worktree_path(launch, node)
+    git = Git(Path(launch.repo), home=runtime.home)
+    briefer = Briefer(runtime, launch, task, git, worktree, copies=False)
+    assignment, text = briefer.prepare(Assignment(task, worktree, folder, {}), "", is_successor=False)
+    profile = registry.find_profile(task.agent, runtime.home)
+    if isinstance(profile, registry.AcpProfile):
+        return [Part("rules, before the message", acp_prompts.rules(assignment)), Part("message (task)", text)]
+    if not isinstance(profile, registry.ClaudeProfile):
+        return [Part("prompt", text)]
+    settings = for_node(profile.settings, node, task.attributes)
+    return [Part(SYSTEM, claude_prompts.system_prompt(assignment, settings)), Part("message (task)", text)]
+
+
+def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:
+    """Return the task of a node that has not begun, as its guardian would build it now."""
+    files = runtime.files(launch.run_id)
+    plan = read_plan(files, launch)
+    if node not in plan.tasks:
+        raise NotFound(f"{node} of run {launch.run_id} is no task; only tasks have a prompt")
+    state = replay_run(journal.read_history(files.journal), plan.program, launch.run_id, plan.children)
+    planned = plan.tasks[node]
+    context, carried = flow_policy.task_context(state, node, planned.kind)
+    landed = flow_policy.landed_upstream(plan, state, node)
+    return build_task(planned, launch, plan, state.nodes[node], context, carried, landed)

@@ -23,6 +23,8 @@ from support import Node, git, processes
 
 PATIENCE = 25.0
 """Seconds for a run with a trap; it takes five."""
+TRUSTED = ("-c", "safe.directory=*")
+"""For a repository that belongs to nobody."""
 TOO_MUCH = 250_000
 """KiB of memory that no process of garrison's needs for an agent's notes."""
 
@@ -208,10 +210,10 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
     try:
         (world.repo / "check.sh").write_text("true\n")
         (world.repo / "accept.sh").write_text("true\n")
-        git(world.repo, "add", "-A")
-        git(world.repo, "commit", "-qm", "Add checks")
+        git(world.repo, *TRUSTED, "add", "-A")
+        git(world.repo, *TRUSTED, "commit", "-qm", "Add checks")
         world.gate.write_text("sh ./check.sh && test -f calc.py\n")
-        world.start = git(world.repo, "rev-parse", "main")
+        world.start = git(world.repo, *TRUSTED, "rev-parse", "main")
         world.give_away()
         child = world.open(nodes=[Node(name, command=settings_of(world, name) + trap.script,
                                        attributes='acceptance="sh ./accept.sh"') for name, trap in named.items()])

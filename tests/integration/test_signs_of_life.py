@@ -15,7 +15,6 @@ import pytest
 
 from garrison.agents.claude import client
 from garrison.agents.claude.stream import TOOL_TIMEOUT, tool_in_flight
-from garrison.processes import agent_activity
 from garrison.processes.agent_activity import AgentActivity
 from garrison.records.identity import Identity
 from garrison.records.run import Task
@@ -69,7 +68,7 @@ def test_without_files_there_are_no_signs(tmp_path: Path, monkeypatch: pytest.Mo
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
-    monkeypatch.setattr(agent_activity, "MAX_ENTRIES", 2)
+    monkeypatch.setattr("garrison.system.newest_entry.MAX_ENTRIES", 2)
     found = newest_entry(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"

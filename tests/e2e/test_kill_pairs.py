@@ -62,12 +62,12 @@ def walk(place: Place, kills: list[tuple[str, Pair]]) -> None:
 
 
 def check_wisdom(place: Place) -> None:
-    """The last life was told the phase, the last commit and the notes of the one before."""
+    """The last life was told the death, the commits and the notes of the one before."""
     lives = place.identity("orchestrator-a")["incarnation"]
     prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
     assert "RESUMPTION CONTEXT" in prompt
-    assert "Previous phase reached: executing" in prompt
-    assert "Half of the work" in prompt.partition("Last committed node:")[2].partition("\n")[0]
+    assert "was interrupted because its process died" in prompt
+    assert "Half of the work" in prompt.partition("Committed on the branch")[2].partition("```\n\n")[0]
     assert f"half is there, seen by life {lives - 1}" in prompt
     assert place.hook("orchestrator-a")["incarnation"] == lives
 

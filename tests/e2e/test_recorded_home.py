@@ -117,7 +117,8 @@ def test_agents_signals_costs_logs_and_rescues_are_listed(old: Place) -> None:
     assert {one["state"] for one in signals} == {"taken", "waiting"}
     [waiting] = [one for one in signals if one["state"] == "waiting"]
     assert waiting["payload"]["question"] == "Which parser?"
-    assert from_json(old, "cost") == [{"of": "finished/write", "calls": 3, "input": 3000, "output": 150, "usd": 0.015}]
+    assert from_json(old, "cost") == [{"of": "finished/write", "calls": 3, "input": 3000, "output": 150, "usd": 0.015,
+                                       "limit": None}]
     assert output(old, "logs", "broken", "--run", "failed").strip().endswith("no")
     [rescue] = from_json(old, "rescue", "list")
     assert (rescue["node"], rescue["files"]) == ("broken", 1)

@@ -17,7 +17,7 @@ from garrison.agents.base import VALIDATOR
 from garrison.agents.config_check import check_configuration
 from garrison.agents.limits import describe_limits
 from garrison.config import trees_root
-from garrison.errors import RecordError, Refused, UsageError
+from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge import hooks
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
@@ -411,8 +411,12 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     guardian = runtime.store.read(Identity, Key("guardian", launch.pipeline_id, launch.run_id))
     if guardian is not None and runtime.observer.judge(guardian).living:
         return launch
+    try:
+        plan = read_plan(runtime.files(launch.run_id), launch)
+    except GarrisonError:  # its guardian tells of a lost or damaged graph, and what is to be done about it
+        return launch
     environ = runtime.environment(launch, {})
-    agents = used_agents(read_plan(runtime.files(launch.run_id), launch), launch.agent)
+    agents = used_agents(plan, launch.agent)
     line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
     if changed != launch:

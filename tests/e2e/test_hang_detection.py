@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import pytest
 
-from support import DEADLINE, Node, Place, Process, load, processes, wait_for
+from support import DEADLINE, Node, Place, Process, load, processes, stat, wait_for
 
 TIMEOUT = 2.0
 """Seconds of silence in these runs."""
@@ -62,6 +62,15 @@ def agent_of(place: Place, node: str = "a") -> list[Process]:
             and str(place.root) in one.environ["GARRISON_LIFE"] and one.pid != layer]
 
 
+def is_stopped(agent: list[Process]) -> bool:
+    """Stop an agent's processes; whether they were stopped before: its loop starts a `sleep` after the other."""
+    states = [found[0] for one in agent if (found := stat(one.pid)) is not None]
+    for one in agent:
+        with suppress(ProcessLookupError):
+            stop(one.pid)
+    return len(states) > 1 and set(states) == {"T"}
+
+
 def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_everything(quick: Place) -> None:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     manager.bind(str(quick.root / "manager"))
@@ -72,9 +81,7 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
         wait_for("the watchdog is told", lambda: b"WATCHDOG=1" in heard(manager))
     stop(quick.pid("guardian-crew"))
     beat = last_beat(quick, "guardian-crew")
-    for one in agent_of(quick):
-        with suppress(ProcessLookupError):  # the loop's `sleep` comes and goes
-            stop(one.pid)
+    wait_for("its agent is stopped", lambda: is_stopped(agent_of(quick)))
     wait_for("the guardian is replaced", lambda: quick.identity("guardian-crew")["incarnation"] > 1)
     assert time.time() - beat > TIMEOUT - 0.1
     quick.wait_until_held("a")

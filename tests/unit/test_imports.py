@@ -45,7 +45,8 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
                                             "garrison.pipeline.lint"),
     ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
     ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
-                                                "garrison.agents.claude.policy garrison.agents.graph.model"),
+                                                "garrison.agents.claude.policy garrison.agents.graph.model "
+                                                "garrison.merge.queue garrison.records.events"),
     ("garrison.agents.scripted", "yaml"),
     ("garrison.cli.launch", "asyncio garrison.processes.guardian garrison.processes.repair"),
 ])

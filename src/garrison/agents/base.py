@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from garrison.agents.briefing import NO_PROGRESS
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
@@ -51,6 +50,13 @@ WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 
 
+def look_nowhere() -> Progress:
+    """Return that nothing is known of a worktree."""
+    from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never makes
+
+    return NO_PROGRESS
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Work of one incarnation in an attempt: the task, where to work, and the exact environment of its processes."""
@@ -63,7 +69,7 @@ class Assignment:
     incarnation: int = 1
     deaths: tuple[Death, ...] = ()
     """How earlier incarnations of this attempt died, oldest first."""
-    look: Callable[[], Progress] = lambda: NO_PROGRESS
+    look: Callable[[], Progress] = look_nowhere
     """Look at what is committed and uncommitted in the worktree now."""
     can_run: bool = False
     """Set if it may run commands although it only judges: nothing that they write is kept."""

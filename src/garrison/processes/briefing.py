@@ -2,6 +2,9 @@
 
 `agents.briefing` holds the records, `agents.prompt` puts them into words. Nothing is written but a copy of the log that
 the agent is to read: the original is where no agent looks.
+
+Events and the merge queue are imported where they are read: together they take 40 ms of an orchestrator's start, and
+few attempts need them.
 """
 
 from __future__ import annotations
@@ -35,11 +38,9 @@ from garrison.agents.failing_tests import find_failing
 from garrison.agents.registry import reporting_of, validator_agent
 from garrison.errors import GarrisonError
 from garrison.processes.instructions import read_instructions
-from garrison.processes.run_branch import landing_queue, node_queue
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal
 from garrison.records import run as run_records
-from garrison.records.events import ChildDied, FactRecorded, WorkSaved, decode
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_RUN, LOST, Task, read_result
@@ -135,22 +136,27 @@ class Briefer:
             base = self._base_of(head)
             if head is None or base is None:
                 return NO_PROGRESS
-            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS)
+            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS) if head != base else []
+            more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
             status = self.git.run("status", "--porcelain", "--untracked-files=normal", cwd=self.worktree).out
             changed = status.splitlines()
-            return Progress(base, tuple(commits), max(0, self.git.count_commits(f"{base}..{head}") - len(commits)),
+            return Progress(base, tuple(commits), more,
                             tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
         return NO_PROGRESS
 
     def _base_of(self, commit: str | None) -> str | None:
         """Return the target's commit at which a branch began."""
         target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
+        if commit == target:
+            return target
         return self.git.merge_base(target, commit) if commit and target else None
 
     # ---- what happened in this attempt
 
     def deaths(self) -> tuple[Death, ...]:
         """Return how earlier processes of this attempt's agent died, oldest first."""
+        from garrison.records.events import ChildDied
+
         full = Key("orchestrator", self.task.node, self.launch.run_id).full
         return tuple(Death(from_iso(at), f"its process died: {event.why}" if event.why else "its process died")
                      for at, event in self._journal(self.task.attempt)
@@ -164,10 +170,12 @@ class Briefer:
 
     def _journal(self, attempt: int) -> list[tuple[str, Any]]:
         """Return the events of one attempt in the runner's journal, each with its time; none if it is damaged."""
+        from garrison.records.events import decode
+
         path = self.files.process_journal(f"runner-{self.task.node}")
         with suppress(GarrisonError, OSError, ValueError):
-            events = [(entry.at, decode(entry)) for entry in journal.read_all(path)]
-            return [(at, event) for at, event in events if getattr(event, "attempt", None) == attempt]
+            return [(entry.at, decode(entry)) for entry in journal.read_all(path)
+                    if entry.data.get("attempt") == attempt]
         return []
 
     # ---- why the attempt before was refused
@@ -198,9 +206,13 @@ class Briefer:
                      if entry.attempt == attempt and entry.status in _BY_STATUS), None)
 
     def _queue(self) -> MergeQueue:
+        from garrison.processes.run_branch import node_queue
+
         return node_queue(self.runtime, self.launch, "briefing", self.git)
 
     def _refused_by(self, entry: MergeEntry | None, events: Sequence[Any]) -> RefusedBy:
+        from garrison.records.events import FactRecorded
+
         if entry is not None:
             is_review = entry.reason.startswith(REJECTED_IN_REVIEW)
             return RefusedBy.REVIEW if is_review else _BY_STATUS[entry.status]
@@ -215,6 +227,8 @@ class Briefer:
 
     def _rescue(self, events: Iterable[Any], attempt: int) -> str:
         """Return the ref under which the attempt's work was saved at its end, '' for none."""
+        from garrison.records.events import WorkSaved
+
         refs = [event.ref for event in events if isinstance(event, WorkSaved)]
         plain = [ref for ref in refs if parse_rescue(ref).attempt == attempt and not parse_rescue(ref).kind]
         return plain[-1] if plain and self.git.rev(plain[-1]) else ""
@@ -314,6 +328,8 @@ class Briefer:
 
     def _by_run(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
         """Add the gate's output if the whole run was refused."""
+        from garrison.processes.run_branch import landing_queue
+
         queue = landing_queue(self.runtime, self.launch, "briefing", self.git)
         entries = [each for each in queue.state.entries.values() if each.run == self.launch.run_id] if queue else []
         if not entries or entries[-1].status != "rejected" or not entries[-1].log:

@@ -19,7 +19,6 @@ from garrison.errors import GarrisonError
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
-from garrison.sandbox.git_programs import confine_programs
 from garrison.system.git import trust
 from garrison.system.git.configuration import find_git_dirs, read, stamp_of
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
@@ -134,6 +133,8 @@ def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept
 
     `accept`: that, too. What is left out is reported.
     """
+    from garrison.sandbox.git_programs import confine_programs  # a launch needs the sandbox, a guardian does not
+
     present = {(each.key, each.value) for each in _settings(git)}
     suspects = set() if accept else trust.read_suspects(home, git.common) & present
     path = trust.path_of(home, git.common)

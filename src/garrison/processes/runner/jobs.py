@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
 from garrison.errors import Shortage
-from garrison.processes.briefing import read_judgement
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
 from garrison.processes.places import git_variables, node_place
@@ -244,6 +243,8 @@ class ValidatorJob:
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
         can_run = choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run)
+        from garrison.processes.briefing import read_judgement  # here: few runners ever validate
+
         judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)
         assignment.write_prompt(prompt.validation(judged, judgement))
         place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())

@@ -281,7 +281,10 @@ def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[...
     """`garrison up` watches nobody for long: a late life that beats or computes meanwhile was only held up."""
     clock, store = FakeClock(monotonic=5000.0), Store(tmp_path)
     observer = Observer(store, RealProcesses(), clock)
-    shell = tree("trap 'i=0; while test $i -lt 300000; do i=$((i+1)); done' USR1; while :; do sleep 60 & wait; done")
+    ready = tmp_path / "ready"  # before its trap is set, the signal would end it
+    shell = tree("trap 'i=0; while test $i -lt 300000; do i=$((i+1)); done' USR1; "
+                 f"touch '{ready}'; while :; do sleep 60 & wait; done")
+    until(ready.exists)
     found = until(lambda: probe(shell.pid))
     here = observer.machine
     identity = Identity("id", "guardian", "a", "r1", clock.utc(), pid=shell.pid, start_ticks=found.ticks,

@@ -15,17 +15,16 @@ from dataclasses import replace
 from garrison.agents.acp import prompts
 from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.settings import AcpSettings, for_node
-from garrison.agents.base import NO_REPORT, AgentReport, Assignment, Outcome, Question, Work
+from garrison.agents.base import NO_REPORT, AgentReport, Assignment, Question, Work
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.claude import cli_process, failures, policy, questions
-from garrison.agents.claude.attempt import ConnectionProcess, SuspendableAttempt
+from garrison.agents.claude.attempt import ConnectedAttempt
 from garrison.agents.claude.cli_sandbox import launcher_script
-from garrison.agents.claude.policy import Decision, Ending, Step
+from garrison.agents.claude.policy import Decision, Step
 from garrison.agents.claude.tools import to_agent_report
 from garrison.records import atomic
-from garrison.records.json_io import read_json, write_json
+from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
-from garrison.system.jobs import Job
 
 CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.acp.connection")
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
@@ -47,25 +46,18 @@ class AcpAgent:
         return AcpAttempt(self.name, assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
-class AcpAttempt(SuspendableAttempt):
+class AcpAttempt(ConnectedAttempt):
     """An attempt's ACP session."""
 
     def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self._name, self._argv = name, argv
+        self._name = name
         kept = {key: value for key, value in settings.set.items() if key not in assignment.network_variables}
         self.settings = replace(settings, set=kept)
-        self._connection: ConnectionProcess | None = None
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
-        super().__init__(assignment, now, wall=wall)
-
-    @property
-    def session(self) -> str | None:
-        """Return the session's id, once the agent has chosen it."""
-        body = read_json(self.files.session)
-        return str(body["id"]) if body else None
+        super().__init__(assignment, now, argv, wall=wall)
 
     @property
     def question(self) -> Question | None:
@@ -108,12 +100,7 @@ class AcpAttempt(SuspendableAttempt):
                                   has_past=bool(self.endings) or self.session is not None),
             program, MCP_SERVER if mcp_environment else (), mcp_environment,
             tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings)
-        self.files.add_prompt(decision.prompt.value, job.prompt, "", incarnation=job.incarnation, at=self._wall())
-        write_json(self.files.order, job.to_json())
-        self._connection = ConnectionProcess(Job.start(
-            [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,
-            log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
-        return self._connection
+        return self._connect(decision, job, now)
 
     def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the words that start the agent's program in its place, and the variables of garrison's MCP server."""
@@ -127,18 +114,6 @@ class AcpAttempt(SuspendableAttempt):
         atomic.write(launcher, launcher_script(outside, confined.env, confined.argv).encode(), durable=False)
         inside = {name: confined.env[name] for name in (VARIABLE, "PYTHONPATH") if name in confined.env}
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
-
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
-        if self._stopping:
-            return None
-        if self._connection is not None and self._connection.timed_out:
-            return ended
-        if not recorded:
-            self.endings.append(Ending(failures.CRASH, self._wall(), ended.reason))
-            self.files.add_ending(self.endings[-1])
-        if self.endings[-1].kind == failures.CRASH:
-            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
-        return None
 
     def _report(self) -> AgentReport:
         """Return the agent's report; without one, that there is none."""

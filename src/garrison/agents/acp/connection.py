@@ -12,9 +12,7 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +25,14 @@ from garrison.agents.acp.report_block import find_report, to_report
 from garrison.agents.claude import cli_process, failures, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.session_connection import SessionConnection, clean
 from garrison.agents.claude.start_limiter import start_slot
-from garrison.agents.claude.stream import cut, render
+from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import plain_question
 from garrison.agents.reports import RESULT
-from garrison.agents.result import LANDING
-from garrison.records import atomic
-from garrison.records.json_io import append_line, read_json, write_json
-from garrison.records.life_lock import LifeLock
+from garrison.records.json_io import read_json, write_json
 from garrison.system.processes import die_with_parent
-from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from garrison.agents.claude.stream import Event
@@ -46,37 +41,32 @@ _POLL = 0.2
 """Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
 _AFTER_REPORT = 20.0
 """Seconds for which an agent's turn may go on after it has reported or asked."""
-_LOCK_TIMEOUT = 30.0
-"""Seconds to wait for an earlier incarnation's connection to release the session."""
-_MAX_REASON = 2000
 MAX_QUESTIONS = 200
 """Requests for leave in one connection about which a person is asked."""
 
 
-class Connection:
+class Connection(SessionConnection):
     """One connection."""
 
     def __init__(self, job: AcpJob) -> None:
+        super().__init__(job.attempt_folder, job.incarnation)
         self.job, self.settings = job, job.settings
-        self.files = AttemptFiles(job.attempt_folder)
-        env = dict(os.environ)
-        self._client = AcpClient(job.program, {**env, **self.settings.set}, job.worktree, self,
+        self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
                                  stale=self.settings.stale)
-        self._stop = asyncio.Event()
         self._question = asyncio.Lock()
         self._asked = 0
-        self._lock: LifeLock | None = None
-        """Held until this process ends: no other may run the session."""
+
+    @property
+    def _answered(self) -> bool:
+        return self._client.turn_state.answered
 
     async def run(self) -> Ending:
         """Run the connection to its end."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        self._stop_on_signals()
         if report := self._find_report():  # its predecessor died before it had recorded that
             return self._reported(report)
-        if not await self._lock_session():
-            return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
-                failures.CRASH, "another process still runs the session")
+        if ending := await self._lock_session():
+            return ending
         try:
             return await self._connect()
         except Breach as breach:
@@ -89,16 +79,6 @@ class Connection:
             return self._ending(*acp_failures.classify(error.code, str(error), error.data))
         except OSError as error:
             return self._ending(failures.INVALID, f"{self.job.program[0]} cannot be started: {error.strerror}")
-
-    async def _lock_session(self) -> bool:
-        """Wait until no other process runs the session; False if that takes too long, or we are to stop."""
-        until = time.monotonic() + _LOCK_TIMEOUT
-        while not self._stop.is_set() and time.monotonic() < until:
-            self._lock = LifeLock.try_acquire(self.files.lock)
-            if self._lock is not None:
-                return True
-            await asyncio.sleep(0.05)
-        return False
 
     async def _connect(self) -> Ending:
         async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
@@ -230,7 +210,7 @@ class Connection:
             if self._asked > MAX_QUESTIONS:
                 self._note(f"{MAX_QUESTIONS} questions have been asked; what it asks for now is refused")
                 return permissions.choose(options, Ruling.REFUSE)
-            answer = await self._ask_person(permissions.question_of(_clean(title), options))
+            answer = await self._ask_person(permissions.question_of(clean(title), options))
         self._client.still_heard()
         chosen = permissions.read_answer(options, answer)
         self._note(f"answered {answer.strip()[:100]!r}: {chosen.name if chosen else 'refused'}")
@@ -272,22 +252,17 @@ class Connection:
         return questions.unanswered(self.files) if question and not question.get("call") else ""
 
     def _withdraw_question(self) -> None:
-        """Withdraw a request for leave that nobody waits for any more, unless the agent's death interrupted it."""
+        """Withdraw a request for leave whose agent no longer waits, unless its death ended the wait."""
         question = read_json(self.files.question)
         if question and question.get("call") and self._client.turn_state.ended:
             self.files.question.unlink(missing_ok=True)
 
     # ---- endings
 
-    def _ending(self, kind: str, reason: str = "") -> Ending:
+    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
         if kind not in (policy.STOPPED, failures.CRASH) and (report := self._find_report()):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
-        return Ending(kind, time.time(), _clean(reason).strip()[:_MAX_REASON], False, None,
-                      self._client.turn_state.answered)
-
-    def _reported(self, report: Mapping[str, Any]) -> Ending:
-        return Ending(policy.REPORTED, time.time(), _clean(str(report["summary"])).strip()[:_MAX_REASON],
-                      report["status"] in LANDING, None, self._client.turn_state.answered)
+        return super()._ending(kind, reason, resets_at=resets_at)
 
     async def _agent_ended(self, error: AgentEnded) -> Ending:
         code = error.code
@@ -305,30 +280,6 @@ class Connection:
         kind = failures.classify(None, error.stderr)
         return self._ending(kind if kind in policy.NEEDS_PERSON else failures.CRASH,
                             f"the agent's program ended with exit code {code}: {error.stderr or 'it said nothing'}")
-
-    # ---- what is shown
-
-    def _write(self, event: Mapping[str, Any]) -> None:
-        """Append an event to the stream, and show it in the output."""
-        append_line(self.files.stream, {"at": _now(), "life": self.job.incarnation, **event})
-        if text := render(event):
-            print(_clean(text), flush=True)
-
-    def _note(self, text: str) -> None:
-        self._write({"kind": "note", "text": text})
-
-    def _show_wait(self, what: str) -> None:
-        self._note(f"waits {what}")
-        atomic.write(self.files.waiting, what.encode(), durable=False)
-
-
-def _clean(text: str) -> str:
-    """Remove escape sequences and control characters: an agent's text must not steer the terminal."""
-    return "\n".join(clean_lines(text))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 async def _run(job: AcpJob) -> Ending:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from garrison.agents.claude.settings import BUDGETS, READERS
+from garrison.agents.claude.settings import BUDGETS, READERS, read_values, values_of
 from garrison.errors import UsageError
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
@@ -81,7 +81,8 @@ def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
     """Return the settings of a profile's table; UsageError, beginning with `where`, for an invalid one."""
     if unknown := sorted(set(values) - set(SETTINGS) - set(BUDGETS)):
         raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join([*SETTINGS, *BUDGETS])}")
-    settings = _override(AcpSettings(), where, {name: values[name] for name in values if name in SETTINGS})
+    own = {name: value for name, value in values.items() if name in SETTINGS}
+    settings = AcpSettings(**read_values(where, own, SETTINGS))
     if not settings.argv:
         raise UsageError(f"{where}: argv is missing; name the program that speaks ACP, such as [\"codex-acp\"]")
     return settings
@@ -89,22 +90,7 @@ def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
 
 def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, Any]) -> AcpSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
-    values = {}
-    for name, spellings in ATTRIBUTES.items():
-        value = next((attributes[spelling] for spelling in spellings if spelling in attributes), None)
-        if value is not None:
-            values[name] = value
-    return _override(profile, f"node {node}", values)
-
-
-def _override(settings: AcpSettings, where: str, values: Mapping[str, Any]) -> AcpSettings:
-    read = {}
-    for name, value in values.items():
-        try:
-            read[name] = SETTINGS[name](value)
-        except ValueError as error:
-            raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
-    return replace(settings, **read)
+    return replace(profile, **read_values(f"node {node}", values_of(attributes, ATTRIBUTES), SETTINGS))
 
 
 def to_json(settings: AcpSettings) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Work
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
@@ -148,6 +149,63 @@ class SuspendableAttempt(Work):
         questions.show_waiting(self.files, self.assignment.output, what)
 
 
+class SessionJob(Protocol):
+    """Order to a connection, as order.json has it."""
+
+    @property
+    def prompt(self) -> str:
+        """Return the message to send."""
+
+    @property
+    def incarnation(self) -> int:
+        """Return the orchestrator's incarnation."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of order.json."""
+
+
+class ConnectedAttempt(SuspendableAttempt):
+    """An attempt's session whose programs are connections: processes that record their own ending."""
+
+    def __init__(self, assignment: Assignment, now: float, argv: Sequence[str], *,
+                 wall: Callable[[], float] = time.time) -> None:
+        self._argv = argv
+        self._connection: ConnectionProcess | None = None
+        super().__init__(assignment, now, wall=wall)
+
+    @property
+    def session(self) -> str | None:
+        """Return the session's id, once it has been chosen."""
+        body = read_json(self.files.session)
+        return str(body["id"]) if body else None
+
+    def _connect(self, decision: Decision, job: SessionJob, now: float, *, system_prompt: str = "",
+                 variables: Mapping[str, str] | None = None) -> Work:
+        """Record a connection's order and its prompt, and start it; `variables` are set for it alone."""
+        self.files.add_prompt(decision.prompt.value, job.prompt, system_prompt, incarnation=job.incarnation,
+                              at=self._wall())
+        write_json(self.files.order, job.to_json())
+        assignment = self.assignment
+        self._connection = ConnectionProcess(Job.start(
+            [*self._argv, str(self.files.order)], env={**assignment.environment, **(variables or {})},
+            cwd=assignment.worktree, log=assignment.output, timeout_s=assignment.task.timeout_s, now=now),
+            assignment.output)
+        return self._connection
+
+    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+        if self._stopping:
+            return None
+        if self._connection is not None and self._connection.timed_out:
+            return ended
+        if not recorded:
+            kind = policy.STOPPED if takeover.holder(self.files) is not None else failures.CRASH
+            self.endings.append(Ending(kind, self._wall(), ended.reason))
+            self.files.add_ending(self.endings[-1])
+        if self.endings[-1].kind == failures.CRASH:
+            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
+        return None
+
+
 class ClaudeAgent:
     """Starts Claude sessions with one profile's settings, for a worker or for a validator."""
 
@@ -163,22 +221,15 @@ class ClaudeAgent:
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
-class ClaudeAttempt(SuspendableAttempt):
+class ClaudeAttempt(ConnectedAttempt):
     """An attempt's Claude session; each of its programs is a `connection`."""
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         self.settings = without_variables(settings, assignment.network_variables)
-        self.role, self._argv = role, argv
-        self._connection: ConnectionProcess | None = None
+        self.role = role
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        super().__init__(assignment, now, wall=wall)
-
-    @property
-    def session(self) -> str | None:
-        """Return the session's id, once it has been chosen."""
-        body = read_json(self.files.session)
-        return str(body["id"]) if body else None
+        super().__init__(assignment, now, argv, wall=wall)
 
     @property
     def phase(self) -> str | None:
@@ -203,26 +254,7 @@ class ClaudeAttempt(SuspendableAttempt):
                                   role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
             self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config)
-        self.files.add_prompt(decision.prompt.value, job.prompt, job.system_prompt,
-                              incarnation=job.incarnation, at=self._wall())
-        write_json(self.files.order, job.to_json())
-        self._connection = ConnectionProcess(Job.start(
-            [*self._argv, str(self.files.order)], env={**environment, **sandbox}, cwd=self.assignment.worktree,
-            log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
-        return self._connection
-
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
-        if self._stopping:
-            return None
-        if self._connection is not None and self._connection.timed_out:
-            return ended
-        if not recorded:
-            kind = policy.STOPPED if takeover.holder(self.files) is not None else failures.CRASH
-            self.endings.append(Ending(kind, self._wall(), ended.reason))
-            self.files.add_ending(self.endings[-1])
-        if self.endings[-1].kind == failures.CRASH:
-            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
-        return None
+        return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
 
     def _report(self) -> AgentReport:
         """Return a worker's report; a validator's verdict is not for the pipeline."""

@@ -36,27 +36,22 @@ from garrison.agents.claude.extension_options import extension_options
 from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.permissions import Permissions
 from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.session_connection import SessionConnection
 from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
-from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
+from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
 from garrison.agents.claude.turn_end import TurnEnd, plain_question
-from garrison.agents.result import LANDING
 from garrison.records import atomic, costs
-from garrison.records.json_io import append_line, read_json
-from garrison.records.life_lock import LifeLock
+from garrison.records.json_io import read_json
 from garrison.records.reservations import Reservation
 from garrison.system.newest_entry import MAX_ENTRIES, newest_entry
 from garrison.system.processes import die_with_parent
-from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
 _MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
-_LOCK_TIMEOUT = 30.0
-"""Seconds to wait for an earlier incarnation's connection to release the session."""
-_MAX_REASON = 2000
 _SERVER_FAILURES = frozenset(("failed", "needs-auth"))
 """Statuses of an MCP server in which the agent lacks its tools."""
 _SHOWN_REPEATS = 4
@@ -65,12 +60,12 @@ _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "term
 """Keys of a result in `stream.jsonl`."""
 
 
-class Connection:
+class Connection(SessionConnection):
     """One connection."""
 
     def __init__(self, job: ConnectionJob) -> None:
+        super().__init__(job.attempt_folder, job.incarnation)
         self.job, self.settings = job, job.settings
-        self.files = AttemptFiles(job.attempt_folder)
         self._meter = costs.Meter(Path(job.home), job.run, job.node, costs.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
         self._stderr: list[str] = []
@@ -81,20 +76,19 @@ class Connection:
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._turn_end = TurnEnd(self.files)
         self._resets_at: float | None = None
-        self._stop = asyncio.Event()
         self._config = Path(job.config) if job.config else cli_process.config_folder(Path(job.home))
-        self._lock: LifeLock | None = None
-        """Held until this process ends: no other may run a CLI on the session."""
+
+    @property
+    def _answered(self) -> bool:
+        return self._client.answered
 
     async def run(self) -> Ending:
         """Run the connection to its end."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        self._stop_on_signals()
         if ending := self._left_over():
             return ending
-        if not await self._lock_session():
-            return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
-                failures.CRASH, "another process still runs the session")
+        if ending := await self._lock_session():
+            return ending
         if ending := self._enter_limits():
             return ending
         if not self._prepare_transcript():
@@ -144,16 +138,6 @@ class Connection:
         if shortfall is None:
             return None
         return self._ending(failures.RESERVED if shortfall.is_reserved else failures.BUDGET, shortfall.reason)
-
-    async def _lock_session(self) -> bool:
-        """Wait until no other process runs the session; False if that takes too long, or we are to stop."""
-        until = time.monotonic() + _LOCK_TIMEOUT
-        while not self._stop.is_set() and time.monotonic() < until:
-            self._lock = LifeLock.try_acquire(self.files.lock)
-            if self._lock is not None:
-                return True
-            await asyncio.sleep(0.05)
-        return False
 
     def _prepare_transcript(self) -> bool:
         """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
@@ -293,32 +277,13 @@ class Connection:
             return self._ending(policy.QUESTION, question)
         return self._ending(policy.SILENT, "it ended its turn without report_result")
 
-    def _write(self, event: Mapping[str, Any]) -> None:
-        """Append an event to the stream, and show it in the output."""
-        append_line(self.files.stream, {"at": costs.now(), "life": self.job.incarnation, **event})
-        text = render(event)
-        if text:
-            print(_clean(text), flush=True)
-
-    def _note(self, text: str) -> None:
-        self._write({"kind": "note", "text": text})
-
-    def _show_wait(self, what: str) -> None:
-        """Show that other sessions start before this one, in the output and in `status`."""
-        self._note(f"waits {what}")
-        atomic.write(self.files.waiting, what.encode(), durable=False)
-
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
         report = read_json(self.files.report)
         if report and not self._client.tool_running and kind not in (policy.STOPPED, failures.CRASH):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
-        return Ending(kind, time.time(), _clean(reason).strip()[:_MAX_REASON], False, resets_at, self._client.answered)
-
-    def _reported(self, report: dict[str, Any]) -> Ending:
-        return Ending(policy.REPORTED, time.time(), _clean(report["summary"]).strip()[:_MAX_REASON],
-                      report["status"] in LANDING, None, self._client.answered)
+        return super()._ending(kind, reason, resets_at=resets_at)
 
     async def _process_ended(self, error: ProcessError) -> Ending:
         code = error.exit_code or 0
@@ -380,11 +345,6 @@ def _start_failure(text: str) -> tuple[str, str]:
     """Classify a failure of the CLI itself by its text; without a known cause the CLI crashed."""
     kind = failures.classify(None, text)
     return (kind if kind != failures.SERVER else failures.CRASH), text
-
-
-def _clean(text: str) -> str:
-    """Remove escape sequences and control characters: a model's text must not steer the terminal."""
-    return "\n".join(clean_lines(text))
 
 
 def main(argv: list[str] | None = None) -> int:

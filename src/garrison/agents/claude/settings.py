@@ -6,7 +6,7 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -183,12 +183,28 @@ def from_profile(where: str, values: Mapping[str, Any]) -> ClaudeSettings:
 
 def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) -> ClaudeSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
+    return _override(profile, f"node {node}", values_of(attributes, ATTRIBUTES))
+
+
+def values_of(attributes: Mapping[str, Any], spellings: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the settings that a node's attributes set; of several spellings, the first one present wins."""
     values = {}
-    for name, spellings in ATTRIBUTES.items():
-        value = next((attributes[spelling] for spelling in spellings if spelling in attributes), None)
+    for name, known in spellings.items():
+        value = next((attributes[spelling] for spelling in known if spelling in attributes), None)
         if value is not None:
             values[name] = value
-    return _override(profile, f"node {node}", values)
+    return values
+
+
+def read_values(where: str, values: Mapping[str, Any], readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return what the readers make of settings; UsageError, beginning with `where`, for the first invalid one."""
+    read = {}
+    for name, value in values.items():
+        try:
+            read[name] = readers[name](value)
+        except ValueError as error:
+            raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
+    return read
 
 
 def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettings:
@@ -208,13 +224,7 @@ def without_variables(settings: ClaudeSettings, names: Collection[str]) -> Claud
 
 
 def _override(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -> ClaudeSettings:
-    read = {}
-    for name, value in values.items():
-        try:
-            read[name] = READERS[name](value)
-        except ValueError as error:
-            raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
-    made = replace(settings, **read)
+    made = replace(settings, **read_values(where, values, READERS))
     named = (*made.tools, *made.allowed_tools, *made.disallowed_tools)
     if made.cli is None and (wrong := extensions.unknown_tool(named, made.mcp_servers)):
         raise UsageError(f"{where}: {wrong}")

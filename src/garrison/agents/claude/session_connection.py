@@ -1,0 +1,94 @@
+"""Session connection: what the connections of all sessions share, whichever program an agent is.
+
+A connection is the only process on its session (it waits for the session's lock), ends when it is told to, and records
+in the attempt's files what happens, what the session waits for, and how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from garrison.agents.claude import failures, policy
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.stream import render
+from garrison.agents.result import LANDING
+from garrison.records import atomic, costs
+from garrison.records.json_io import append_line
+from garrison.records.life_lock import LifeLock
+from garrison.system.terminal_text import clean_lines
+
+_LOCK_TIMEOUT = 30.0
+"""Seconds to wait for an earlier incarnation's connection to release the session."""
+_MAX_REASON = 2000
+
+
+class SessionConnection:
+    """One connection to a session."""
+
+    def __init__(self, attempt: Path, incarnation: int) -> None:
+        self.files = AttemptFiles(attempt)
+        self._incarnation = incarnation
+        self._stop = asyncio.Event()
+        self._lock: LifeLock | None = None
+        """Held until this process ends: no other may run the session."""
+
+    @property
+    def _answered(self) -> bool:
+        """Return whether the model has answered in this connection."""
+        raise NotImplementedError
+
+    def _stop_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+
+    async def _lock_session(self) -> Ending | None:
+        """Wait until no other process runs the session; return the ending if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_TIMEOUT
+        while not self._stop.is_set() and time.monotonic() < until:
+            self._lock = LifeLock.try_acquire(self.files.lock)
+            if self._lock is not None:
+                return None
+            await asyncio.sleep(0.05)
+        return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
+            failures.CRASH, "another process still runs the session")
+
+    # ---- endings
+
+    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
+        return Ending(kind, time.time(), shorten(reason), False, resets_at, self._answered)
+
+    def _reported(self, report: Mapping[str, Any]) -> Ending:
+        return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,
+                      self._answered)
+
+    # ---- what is shown
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Append an event to the stream, and show it in the output."""
+        append_line(self.files.stream, {"at": costs.now(), "life": self._incarnation, **event})
+        if text := render(event):
+            print(clean(text), flush=True)
+
+    def _note(self, text: str) -> None:
+        self._write({"kind": "note", "text": text})
+
+    def _show_wait(self, what: str) -> None:
+        """Show what the session waits for, in the output and in `status`."""
+        self._note(f"waits {what}")
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+
+
+def clean(text: str) -> str:
+    """Remove escape sequences and control characters: an agent's text must not steer the terminal."""
+    return "\n".join(clean_lines(text))
+
+
+def shorten(reason: str) -> str:
+    """Return a reason as an ending holds it."""
+    return clean(reason).strip()[:_MAX_REASON]

@@ -17,8 +17,6 @@ from garrison.agents.base import NO_REPORT, Outcome
 from garrison.records.json_io import read_json
 from garrison.system import processes
 
-pytest.importorskip("acp", reason="agent-client-protocol is not installed")
-
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:

@@ -83,8 +83,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture(params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param == "acp":
-        pytest.importorskip("acp", reason="agent-client-protocol is not installed")
     return KINDS[request.param]
 
 

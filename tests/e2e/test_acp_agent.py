@@ -10,7 +10,6 @@ import pytest
 from sandbox_support import missing
 from support import Node, Place, git, load, wait_for
 
-pytest.importorskip("acp", reason="agent-client-protocol is not installed")
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 INSIDE = {"GARRISON_SANDBOX": "bubblewrap"}
 

@@ -22,7 +22,7 @@ def attacks() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     rows: list[tuple[str, Sequence[Case | Trap]]] = [
         (group.value, [case for case in CASES if case.group is group]) for group in Group]
-    rows.append(("whoever comes after the agent (traps)", TRAPS))
+    rows.append(("traps for those who come after the agent", TRAPS))
     for name, cases in rows:
         unconfined = sum(not case.refused_by for case in cases)
         landlock = sum(case.landlock_gap is not None for case in cases)

@@ -45,7 +45,7 @@ REFUSAL_LOG = "refusal.log"
 MAX_NOTES = 4000
 """Bytes at the end of an agent's notes that are read."""
 NO_REPORT = "its agent made no report: judged by its commits and acceptance alone"
-"""What is said of work whose agent ended without a report."""
+"""Reason given for work whose agent ended without a report."""
 WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 

@@ -20,7 +20,7 @@ class Reporting(StrEnum):
 
 
 class RefusedBy(StrEnum):
-    """What refused the work of the attempt before."""
+    """Refusal of the previous attempt's work."""
 
     ACCEPTANCE = "acceptance"
     VALIDATOR = "validator"
@@ -96,7 +96,7 @@ class Refusal:
     how: str = ""
     """How the command ended, such as `exit code 1`."""
     note: str = ""
-    """What else its report says, such as which files were not tested."""
+    """Further lines of its report, such as which files were not tested."""
     output: str = ""
     """End of what the command printed."""
     log: str = ""
@@ -110,7 +110,7 @@ class Refusal:
     base: str = ""
     """Commit of the target at which the branch began."""
     landed: tuple[TargetChange, ...] = ()
-    """What landed between the two, newest first."""
+    """Commits that landed between the two, newest first."""
     more_landed: int = 0
     rescue: str = ""
     """Ref that holds the refused work."""
@@ -150,10 +150,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What an agent is told that continues after an interruption."""
+    """Facts for an agent that continues after an interruption."""
 
     how: str
-    """What interrupted it, as a clause."""
+    """Cause of the interruption, as a clause."""
     deaths: int = 1
     """Deaths in this attempt so far; 0: nothing died."""
     in_flight: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class Judgement:
     accepted: str = ""
     """Acceptance command that has passed, '' for none."""
     claim: str = ""
-    """What the worker reported."""
+    """Report of the worker."""
     evidence: tuple[str, ...] = field(default=())
     can_run: bool = False
     """Set if the validator may run commands, in a sandbox."""

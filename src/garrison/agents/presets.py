@@ -25,7 +25,7 @@ class Preset:
     env: tuple[str, ...]
     """Variables that hold its key; with a log-in of its own program it needs none."""
     seen: str
-    """What was seen to work with garrison."""
+    """Features seen to work with garrison."""
     more: tuple[tuple[str, str], ...] = ()
     """Further settings, as TOML has them."""
 

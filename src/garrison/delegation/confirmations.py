@@ -43,7 +43,7 @@ class Confirmations:
         for proposal in proposals:
             try:
                 lines.append(f"`{proposal}`: {await self._run(proposal.words)}")
-            except Exception as error:
+            except Exception as error:  # whatever went wrong is told to the person
                 lines.append(f"`{proposal}` failed: {error}")
                 success = False
         return "\n".join(lines), success

@@ -1,4 +1,6 @@
-"""What a set-up made in a gate slot: recorded when it has ended, and put back before the slot tests another branch.
+"""Set-up output: files that a set-up made in a gate slot.
+
+They are recorded when it has ended, and put back before the slot tests another branch.
 
 The gate may write there, as many test tools do, and so may the tests of a branch, to have a say in the gate of the
 next one. Files that came after the set-up are removed. Where one of its own files was changed or removed, all that it
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +36,7 @@ def scan(tree: Path, names: Iterable[str]) -> dict[str, Stamp]:
             state = os.lstat(tree / name)
         except OSError:
             continue
-        if not os.path.isdir(tree / name) or os.path.islink(tree / name):  # noqa: PTH112, PTH114
+        if not stat.S_ISDIR(state.st_mode):
             found[name] = state.st_ino, state.st_ctime_ns
             continue
         found[name] = _FOLDER

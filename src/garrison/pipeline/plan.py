@@ -96,7 +96,7 @@ class RunPlan:
     gate: str | None = None
     setup: str | None = None
     land: str | None = None
-    """What lands on the target, and when; None: as its flow implies."""
+    """Rule for what lands on the target, and when; None: as its flow implies."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on the target."""
     setup_key: tuple[str, ...] = ()

@@ -296,7 +296,7 @@ class ForeignMove:
 
 
 class GitChanges(TypedDict, total=False):
-    """What changed in git's configuration and hooks (`processes.git_record.GitState`)."""
+    """Changes of git's configuration and hooks (`processes.git_record.GitState`)."""
 
     settings: dict[str, dict[str, str]]
     """File → key → its values, a line each; '' if it is gone."""

@@ -64,7 +64,7 @@ class Launch:
     max_steps: int | None = None
     """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
     land: str = LAND_NODE
-    """What lands on `base`, and when; one of LANDS. Older runs have no such choice: each finished node lands."""
+    """Rule for what lands on `base`, and when; one of LANDS. An older run has none: each finished node lands."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
     approve: bool = False

@@ -84,7 +84,7 @@ def show_program(rights: Rights, command: str, environ: Mapping[str, str]) -> Ri
     """Return the rights with the command's programs to be read, each with the installation that it is a part of."""
     shown = show_named_programs(rights, command)
     found = [Path(name) for word in shlex.split(command, posix=True)[:1]
-             if (name := shutil.which(word, path=environ.get("PATH"))) and os.path.isabs(name)]  # noqa: PTH117
+             if (name := shutil.which(word, path=environ.get("PATH"))) and os.path.isabs(name)]  # noqa: PTH117  # a string
     installed = [path.parent.parent for path in (*shown.read, *found)
                  if path.parent.name == "bin" and (path.parent.parent / "pyvenv.cfg").is_file()]
     return replace(shown, read=(*shown.read, *installed))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = Path(__file__).with_name("landlock_launcher.py")
 KERNEL = Path("/proc")
-"""What programs read of the kernel, besides the parts of /sys that are shown by bubblewrap, too."""
+"""Kernel files that programs read, besides the parts of /sys that are shown by bubblewrap, too."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
            "/dev/shm")
 """Devices that stay writable."""
@@ -29,7 +29,7 @@ GAPS = (
     "programs that an agent leaves running are only found by their marks",
     "servers behind Unix sockets can be reached, and user namespaces made",
 )
-"""What Landlock does not hold, whatever its ABI."""
+"""Gaps of Landlock, whatever its ABI."""
 _GAPS_OF_ABI = {
     2: "files cannot be moved between folders",
     3: "files outside can be truncated",

@@ -22,7 +22,7 @@ ANSWER = "The answer:"
 """Words of the message that brings the answer to a question."""
 QUESTION = "May I remove the old interface?"
 GOING_ON = say("I go on.", use("Bash", command="echo more >> went-on.txt"))
-"""What a model does that does not stop."""
+"""Behaviour of a model that does not stop."""
 
 
 def report(status: str = "success", summary: str = "All done, all tests pass.") -> Turn:

@@ -375,7 +375,7 @@ class NodeFacts:
     session_waits: str = ""
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
-    """What goes wrong with its session, or has interrupted it."""
+    """Trouble of its session, or cause of its interruption."""
     job: str = ""
     """Set-up, acceptance or validator, while its runner runs it."""
     deaths: int = 0

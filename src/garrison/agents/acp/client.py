@@ -80,7 +80,7 @@ class McpServer:
 
 
 class Listener(Protocol):
-    """What is told of a session, and asked for leave."""
+    """Receives a session's events, and decides on its requests for leave."""
 
     def on_event(self, event: Event) -> None:
         """Take an event of the turn."""
@@ -92,7 +92,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class Turn:
-    """What is known of the turn under way."""
+    """The turn under way, as far as it is known."""
 
     calls: dict[str, str] = field(default_factory=dict)
     """Title of each tool call in flight, by its id."""
@@ -266,7 +266,7 @@ class AcpClient:
             else:
                 break
         # Of a pipe that is full, asyncio does not notice the end; it would print a traceback at the exit.
-        getattr(self._process, "_transport").close()  # noqa: B009
+        getattr(self._process, "_transport").close()  # noqa: B009  # asyncio has no public name for it
 
     # ---- waiting
 
@@ -381,7 +381,7 @@ class AcpClient:
 
 
 class _Client:
-    """What the library calls for an agent's requests; what is missing here is refused as unknown."""
+    """Handlers that the library calls for an agent's requests; it refuses a request without one as unknown."""
 
     def __init__(self, client: AcpClient) -> None:
         self._client = client

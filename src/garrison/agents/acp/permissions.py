@@ -24,7 +24,7 @@ _YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sur
 
 
 class Ruling(StrEnum):
-    """What follows a request for leave."""
+    """Answer to a request for leave."""
 
     ALLOW = "allow"
     REFUSE = "refuse"

@@ -22,7 +22,7 @@ _CHECKS = 4
 
 
 class LoopDetector:
-    """What the calls and responses of one connection say.
+    """Verdict on the calls and responses of one connection.
 
     Args:
         repeats: times in a row after which a call, or a cycle of calls, is a loop; None: never.

@@ -31,9 +31,9 @@ FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
 _MAX_NOTES = 2000
 """Characters of a summary that the pipeline keeps."""
 ACCEPTED = "Noted. End your turn now."
-"""What a model is told after a report."""
+"""Reply to a model's report."""
 ASKED = "Your question is passed on. End your turn now; the answer will be your next message."
-"""What a model is told after a question."""
+"""Reply to a model's question."""
 _STRING = {"type": "string"}
 
 

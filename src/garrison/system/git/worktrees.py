@@ -401,7 +401,7 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
             with suppress(FileNotFoundError):
                 kind = stat.S_IFMT(os.lstat(path).st_mode)  # there may be a hundred thousand
                 if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
-                    os.unlink(path)  # noqa: PTH108
+                    os.unlink(path)  # noqa: PTH108  # path is relative to the walk
 
 
 def _is_folder(tree: Path, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
 This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has four tables:
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has five tables:
 
     [agents.aider]                                  # a profile: how an agent of that name is run
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -18,6 +18,12 @@ This is the only module that reads garrison's environment variables for itself. 
     [chat]                                          # what the butler and its specialists may spend, in US dollars
     budget = 1                                      # a message
     budget_day = 10
+
+    [launch]                                        # options of launches that state none themselves
+    agent = "aider"
+
+A repository may have a `garrison.toml` with the table `[launch]` alone: its own gate and set-up. Agents can change that
+file, so nothing in it gives them rights.
 """
 
 from __future__ import annotations
@@ -34,13 +40,15 @@ if TYPE_CHECKING:
 
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-TABLES = ("agents", "notify", "sandbox", "chat")
+TABLES = ("agents", "notify", "sandbox", "chat", "launch")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "on", "timeout")
+PROJECT_FILE = "garrison.toml"
+"""A repository's own configuration, in its top directory."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name."""
@@ -193,6 +201,30 @@ class ChatConfig:
 
 
 @dataclass(frozen=True)
+class LaunchConfig:
+    """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
+
+    gate: str | None = None
+    setup: str | None = None
+    agent: str | None = None
+    """Agent of the nodes that name none."""
+    base: str | None = None
+    setup_key: tuple[str, ...] = ()
+    gate_from_target: tuple[str, ...] = ()
+    max_agents: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Key → the file that sets it."""
+
+    def over(self, other: LaunchConfig) -> LaunchConfig:
+        """Return it with the values of `other` for what it does not set."""
+        chosen = {key: getattr(self if key in self.sources else other, key) for key in LAUNCH_KEYS}
+        return LaunchConfig(**chosen, sources={**other.sources, **self.sources})
+
+
+LAUNCH_KEYS = tuple(declared.name for declared in fields(LaunchConfig) if declared.name != "sources")
+
+
+@dataclass(frozen=True)
 class ConfigFile:
     """A home's config.toml. Each table is checked when it is asked for."""
 
@@ -210,7 +242,7 @@ class ConfigFile:
         agents = self.tables.get("agents", {})
         if not isinstance(agents, dict):
             raise UsageError(f"{self.path}: agents should be a table of tables, [agents.NAME]")
-        return [_parse_agent(f"{self.path}, [agents.{name}]", name, table) for name, table in agents.items()]
+        return [parse_agent(f"{self.path}, [agents.{name}]", name, table) for name, table in agents.items()]
 
     def notify(self) -> NotifyConfig:
         """Return the table `[notify]`; UsageError if it is malformed."""
@@ -219,6 +251,10 @@ class ConfigFile:
     def chat(self) -> ChatConfig:
         """Return the table `[chat]`; UsageError if it is malformed."""
         return parse_chat(f"{self.path}, [chat]", self.tables.get("chat", {}))
+
+    def launch(self) -> LaunchConfig:
+        """Return the table `[launch]`; UsageError if it is malformed."""
+        return parse_launch(str(self.path), self.tables.get("launch", {}))
 
 
 def config_path(home: Path) -> Path:
@@ -268,7 +304,8 @@ def line_of(text: str, keys: Sequence[str]) -> int | None:
     return None
 
 
-def _parse_agent(where: str, name: str, table: Any) -> AgentConfig:
+def parse_agent(where: str, name: str, table: Any) -> AgentConfig:
+    """Parse a table `[agents.NAME]`; UsageError if it is no table, or of no known kind."""
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
     kind = kind_of(name, table)
@@ -313,6 +350,33 @@ def parse_chat(where: str, table: Any) -> ChatConfig:
             raise UsageError(f"{where}: {key}={value!r} should be a {'whole ' if key == 'max_turns' else ''}number "
                              "above 0, or \"none\"")
     return ChatConfig(**values)
+
+
+def parse_launch(where: str, table: Any) -> LaunchConfig:
+    """Parse a table `[launch]` of the file `where`; UsageError names what is wrong."""
+    from garrison.spelling import nearest
+
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: launch should be a table with {', '.join(LAUNCH_KEYS)}")
+    values = {key: value for key, value in table.items() if not key.startswith("x_")}
+    for key, value in values.items():
+        if key not in LAUNCH_KEYS:
+            near = nearest(key, LAUNCH_KEYS)
+            raise UsageError(f"{where}, [launch]: {key} is not known; "
+                             + (f"did you mean {near}?" if near else f"there are {', '.join(LAUNCH_KEYS)}"))
+        values[key] = _launch_value(f"{where}, [launch]", key, value)
+    return LaunchConfig(**values, sources=dict.fromkeys(values, where))
+
+
+def _launch_value(where: str, key: str, value: Any) -> Any:
+    if key in ("setup_key", "gate_from_target"):
+        return string_list(where, key, value)
+    if key == "max_agents":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{where}: max_agents={value!r} should be a whole number above 0")
+    elif not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{where}: {key}={value!r} should be a text")
+    return value
 
 
 def string_list(where: str, key: str, value: Any) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def test_stopped_by_every_way_and_resumed(place):
     note = 'echo "life $GARRISON_INCARNATION was here" > "$GARRISON_NOTES_FILE"'
     graph = place.graph(Node("a", before=f"{half}; {note}; {place.hold('a')}"))
 
-    detached = place.command(*place.launch_arguments(graph, "r1", "--detach"))
+    detached = place.command(*place.launch_arguments(graph, "r1", "--detach", "--json"))
     assert detached.returncode == 0, detached.stderr
     said = json.loads(detached.stdout)
     assert (said["status"], said["run"], said["launcher_pid"]) == ("ok", "r1", place.pid("launch"))

@@ -33,8 +33,9 @@ from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
+from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
-from garrison.config import config_path, read_config, string_list
+from garrison.config import config_path, parse_agent, read_config, string_list
 from garrison.errors import Refused, UsageError
 from garrison.records.costs import NO_LIMITS, Limits
 
@@ -101,8 +102,25 @@ def find_profile(name: str, home: Path) -> Profile:
     """Return the profile with that name; a UsageError lists the existing names."""
     by_name = profiles(home)
     if name not in by_name:
+        if isinstance(preset := find_preset(name), Preset):
+            return _read_preset(preset)
         raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(by_name))} (more in {config_path(home)})")
     return by_name[name]
+
+
+def installed_agents(home: Path, path: str) -> list[str]:
+    """Return the agents that could do a task in words here: configured ones, Claude, presets whose program exists."""
+    from garrison.agents import scripted
+
+    found = []
+    for name, profile in profiles(home).items():
+        model = _model_profile(profile, home)
+        if isinstance(model, ClaudeProfile):
+            if find_spec("claude_agent_sdk") is not None:
+                found.append(name)
+        elif name not in ("command", scripted.SCRIPTED.name) and shutil.which(model.argv[0], path=path):
+            found.append(name)
+    return [*found, *(preset.name for preset in PRESETS if preset.name not in found and preset.find(path))]
 
 
 def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, Any] | None = None) -> Agent:
@@ -211,6 +229,8 @@ def check_program(name: str, home: Path, path: str) -> None:
         return
     if shutil.which(program, path=path) is None:
         where = "is no program" if "/" in program else "is not on the PATH"
+        if isinstance(preset := find_preset(name), Preset) and name not in profiles(home):
+            raise Refused(f"agent {name} runs {program}, which {where}; install it: {preset.package}")
         raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."
                       f"{profile.name}] in {config_path(home)}")
 
@@ -238,6 +258,16 @@ def _model_profile(profile: Profile, home: Path) -> ModelProfile:
 
 
 # ---- config.toml
+
+
+def _read_preset(preset: Preset) -> Profile:
+    """Return the profile of a preset, for a home that has none of its name."""
+    import tomllib  # most processes need no preset
+
+    where = f"preset {preset.name}"
+    table = tomllib.loads(preset.profile())["agents"][preset.name]
+    config = parse_agent(where, preset.name, table)
+    return _READERS[config.kind](where, config.name, dict(config.settings), config.env)
 
 
 def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:

@@ -17,7 +17,9 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
+from garrison.cli.follow import how_to_follow
 from garrison.cli.interrupt import interruptible
+from garrison.cli.launch_options import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.options import home_option
 from garrison.cli.output import dumps, print_message
 from garrison.config import find_home
@@ -26,7 +28,8 @@ from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.launch import foreign_entries_note
 from garrison.processes.launch_claim import LaunchClaim
-from garrison.processes.preflight import LaunchRequest, PreparedLaunch
+from garrison.processes.launch_request import LaunchRequest
+from garrison.processes.preflight import PreparedLaunch
 from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -34,82 +37,35 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
 
-OPTION_GROUPS = {
-    "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
-    "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
-                                     "approve", "allow_foreign_imports", "trust_git_config"),
-    "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
-}
+RESUMING = {"Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target")}
 
 
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays"}
 """Word of `land` → its note in the first line of a launch."""
 
 
-@click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={
+@click.command(cls=Command, option_groups={**OPTION_GROUPS, **RESUMING}, renamed={
     "--again": "--retry-failed", "--as-begun": "--original-graph", "--onto": "--accept-rewritten-target",
 }, examples=(
     ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
-    ('garrison launch work.dot --target-dir . --gate "make test" --dry-run', "check everything, start nothing"),
+    ('garrison launch work.dot --gate "make test" --dry-run', "in the repository: check everything, start nothing"),
     ("garrison launch --resume crew-1 --detach", "resume a run, independent of this terminal"),
 ))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
-@click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path), help="Repository to work on.")
 @click.option("--resume", metavar="RUN", shell_complete=completion.runs,
               help="Resume an unfinished run, with the options it was launched with.")
-@click.option("--run", metavar="ID", help="Id of the new run (default: made from the pipeline's name).")
-@click.option("--pipeline-id", metavar="NAME", help="Name of the guardian (default: the graph's id, else the file's).")
-@click.option("--base", metavar="BRANCH", help="Branch to land on (default: the one checked out).")
-@click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests.")
-@click.option("--setup-key", multiple=True, metavar="FILE",
-              help="File whose change makes set-up run again (repeatable; default: the common lock files).")
-@click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands.")
-@click.option("--no-gate", is_flag=True, help="Land without testing.")
-@click.option("--gate-from-target", multiple=True, metavar="GLOB",
-              help="Files that the gate sees as the target has them, not as the branch does (repeatable).")
-@click.option("--with-hooks", is_flag=True,
-              help="Ask your reference-transaction hook, as it is now, before each landing.")
-@click.option("--trust-git-config", is_flag=True,
-              help="Let garrison's git use settings that appeared while agents were at work.")
-@click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
-              help="What lands on the branch: each finished node, the whole run once at its exit, or nothing (default: "
-                   "the graph's land=, else node for flow=dag, run for others).")
-@click.option("--approve", is_flag=True,
-              help="Hold the work of every node until a person approves it (`garrison review NODE`).")
-@click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable).")
-@click.option("--agent", default="command", show_default=True, metavar="NAME",
-              help="Agent of the nodes that name none.")
-@click.option("--max-agents", type=click.IntRange(1), metavar="N",
-              help="Concurrent agents (default: the number of cores, at least 2).")
-@click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
-              help="Deaths allowed in one attempt.")
-@click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
-              help="New attempts allowed for one node.")
-@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
-              help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes.")
-@home_option
-@click.option("--detach", is_flag=True, help="Return once the launcher is active; `garrison status` shows progress.")
-@click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing.")
 @click.option("--retry-failed", is_flag=True, help="With --resume of a failed run: try the failed nodes again.")
 @click.option("--original-graph", is_flag=True,
               help="With --resume: keep the graph as launched although its file has changed.")
 @click.option("--accept-rewritten-target", is_flag=True,
               help="With --resume: continue although the target branch was rewritten.")
-@click.option("--new", is_flag=True,
-              help="Start another run although one of this pipeline and repository is unfinished.")
-@click.option("--auto-approve", is_flag=True, help="Answer every gate for people with its default or first option.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N",
               help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
-@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports from another checkout.")
-@click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
-@click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line.")
-def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None,
-           env: tuple[str, ...], setup_key: tuple[str, ...], gate_from_target: tuple[str, ...], *, detach: bool,
+@launch_options
+def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, *, detach: bool,
            dry_run: bool, accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool,
            as_json: bool, **options: Any) -> None:
-    """Run PIPELINE (a DOT graph) on the repository --target-dir, or resume a run with --resume RUN.
+    """Run PIPELINE (a DOT graph) on the repository you are in (or --target-dir), or resume a run with --resume RUN.
 
     Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped. To
     resume a run that is over changes nothing and exits with the run's own code.
@@ -133,23 +89,29 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         return
     if retry_failed or original_graph:
         raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} requires --resume RUN")
-    if pipeline is None or target_dir is None:
-        raise UsageError("launch needs PIPELINE and --target-dir REPO, or --resume RUN")
-    request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key),
-                            gate_from_target=list(gate_from_target), **options)
+    if pipeline is None:
+        raise UsageError("launch needs PIPELINE, or --resume RUN; `garrison new` writes a pipeline from a template")
+    created = create(runtime, make_request(pipeline, target_dir, **options), dry_run=dry_run, as_json=as_json)
+    if created is not None:
+        _start(runtime, created, flags, detach=detach, serve=serve)
+
+
+def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: bool) -> Launch | None:
+    """Check a launch and make its run durable; with `dry_run`, print the plan and return None."""
     with LaunchClaim(runtime.home) as claim:
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
         if dry_run:
             _print_plan(prepared, as_json=as_json)
-            return
+            return None
         if note := launching.logout_note(runtime):
             print_message(note)
         created = launching.create_run(runtime, prepared)
-    print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}"
+    nodes = len(prepared.plan.tasks)
+    print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto))
-    _start(runtime, created, flags, detach=detach, serve=serve)
+    return created
 
 
 def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:
@@ -161,18 +123,32 @@ def _start(runtime: Runtime, launch_: Launch, options: list[str], *, detach: boo
            steps: int | None = None) -> None:
     """Become the run's launcher, or start it detached and wait until it is active."""
     if serve:
-        _serve(runtime, launch_.run_id)
+        serve_page(runtime, launch_.run_id)
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
         launching.exec_launcher(runtime, launch_, options, steps)
+    pid = start_detached(runtime, launch_, options, steps)
+    announce_detached(launch_.run_id, pid, as_json="--json" in options)
+
+
+def announce_detached(run: str, pid: int, *, as_json: bool) -> None:
+    """Print that a run has a launcher in the background."""
+    if as_json:
+        click.echo(json.dumps({"status": "ok", "run": run, "launcher_pid": pid}))
+    else:
+        click.echo(f"run {run} works in the background\n{how_to_follow(run)}")
+
+
+def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps: int | None = None) -> int:
+    """Start the run's launcher in the background, wait until it is active, and return its pid."""
     pid = launching.spawn_launcher(runtime, launch_, options, steps)
     key = launcher_key(launch_.run_id)
     _wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
-    click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
+    return pid
 
 
-def _serve(runtime: Runtime, run: str) -> None:
+def serve_page(runtime: Runtime, run: str) -> None:
     """Start the page's server, which ends with this process (soon the launcher)."""
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(runtime.home), "serve", "--port", "0",
             "--run", run, "--until", str(os.getpid())]

@@ -12,6 +12,7 @@ from garrison.cli.options import home_option, use_home
 
 COMMANDS = {
     "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
+    "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
     "up": ("launch", "up", "Start what every unfinished run lacks: its launcher, or an ad-hoc run's runner."),
     "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
     "status": ("status", "status", "Show runs, their nodes and processes, and what failed; --watch redraws."),

@@ -61,7 +61,8 @@ def _task_options(command: Callable[..., Any]) -> Callable[..., Any]:
      "one node in an ad-hoc run; exit 0 once its branch is enqueued"),
 ))
 @_task_options
-@click.option("--target-dir", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Repository.")
+@click.option("--target-dir", default=".", metavar="DIR", type=click.Path(path_type=Path),
+              help="Repository (default: the one you are in).")
 @click.option("--attempt", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Attempt in an existing run.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work, run in its own worktree.")
@@ -94,7 +95,8 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
      "the agent alone, in its worktree and terminal session"),
 ))
 @_task_options
-@click.option("--repo-root", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Repository.")
+@click.option("--repo-root", default=".", metavar="DIR", type=click.Path(path_type=Path),
+              help="Repository (default: the one you are in).")
 @click.option("--session-name", metavar="NAME",
               help="Name to print as the session's; the session itself is named after node and run.")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",

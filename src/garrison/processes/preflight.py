@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_ins
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
+from garrison.processes.launch_request import COMMAND, LaunchRequest, complete, read_defaults, report_gate
 from garrison.processes.loop import log_line
 from garrison.processes.networks import network_notes
 from garrison.processes.run_plan import check_journal_present, read_plan
@@ -49,6 +50,7 @@ from garrison.system.git.repository import explain_detached_head, operation_in_p
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from garrison.config import LaunchConfig
     from garrison.pipeline.graph import Graph
     from garrison.processes.launch_claim import LaunchClaim
     from garrison.processes.run_state import RunState
@@ -57,36 +59,6 @@ if TYPE_CHECKING:
 REPORTED_RULES = frozenset({"attribute_unknown"})
 """Rules of lint whose warnings a launch prints: what has no effect may be what the run depends on."""
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """Options of a launch as a person gave them; None: not given."""
-
-    pipeline: Path
-    target: Path
-    run: str | None = None
-    pipeline_id: str | None = None
-    base: str | None = None
-    setup: str | None = None
-    setup_key: list[str] = field(default_factory=list)
-    gate: str | None = None
-    no_gate: bool = False
-    env: list[str] = field(default_factory=list)
-    agent: str = "command"
-    max_agents: int | None = None
-    max_respawn: int = 10
-    max_rework: int = 2
-    terminal: str = "auto"
-    new: bool = False
-    auto_approve: bool = False
-    max_steps: int | None = None
-    allow_foreign_imports: bool = False
-    land: str | None = None
-    approve: bool = False
-    gate_from_target: list[str] = field(default_factory=list)
-    with_hooks: bool = False
-    trust_git_config: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,13 +76,16 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
 
     `claim` reserves the run before the gate starts; a launch that only checks needs none.
     """
-    text = _read(request.pipeline)
+    text = _read(request.pipeline) if request.text is None else request.text
     check_configuration(runtime.home, report)
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)
     plan = plan_launch(graph, request.max_steps)
     for finding in lint(graph, rules=REPORTED_RULES):
         report(f"note: {graph.message_at(finding.line, finding.column, str(finding))}")
     repo = validate_repository(request.target)
+    defaults = read_defaults(runtime.home, repo)
+    request = complete(request, plan, defaults)
+    agent = request.agent or COMMAND
     if request.run is not None:
         check_run(request.run)
     pipeline_id = _pipeline_id(request, plan)
@@ -119,21 +94,21 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     git.check_branch_space()
     if what := operation_in_progress(git.git_dir(repo)):
         report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
-    base = _base(request, plan, git)
+    base = _base(request, git)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
         trees=str(trees_root(runtime.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
-        setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
+        setup=request.setup, lock_files=request.setup_key,
         no_gate=request.no_gate, env=_environment_names(runtime, request, plan),
-        held_back=list_withheld(runtime.environ, request.env), agent=request.agent,
+        held_back=list_withheld(runtime.environ, request.env), agent=agent,
         max_agents=request.max_agents or _default_max_agents(report), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
         terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
-        graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
-        max_steps=request.max_steps, land=_land(request, plan, report), node_gate=plan.node_gate,
-        approve=request.approve)
-    agents = used_agents(plan, request.agent)
+        graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
+        auto_approve=request.auto_approve, max_steps=request.max_steps, land=_land(request, plan, report),
+        node_gate=plan.node_gate, approve=request.approve)
+    agents = used_agents(plan, agent)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
     if claim is not None:
@@ -145,12 +120,12 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     launch = replace(launch, sandbox=summarize_sandbox(runtime.home, agents, runtime.environ),
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
-    for line in describe_limits(((name, task.agent or request.agent, task.attrs) for name, task in plan.tasks.items()
+    for line in describe_limits(((name, task.agent or agent, task.attrs) for name, task in plan.tasks.items()
                                  if task.command is None), runtime.home):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")
-    launch = _with_gate(runtime, launch, git, request, plan, report)
+    launch = _with_gate(runtime, launch, git, request, defaults, report)
     return PreparedLaunch(launch, text, plan)
 
 
@@ -178,8 +153,8 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
     return number
 
 
-def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
-    base = plan.base if request.base is None else request.base
+def _base(request: LaunchRequest, git: Git) -> str:
+    base = request.base
     if base is None and (base := git.current_branch()) is None:
         raise Refused(explain_detached_head(git.root))
     if not git.branch_exists(base):  # `main~1` names a commit, not a branch
@@ -294,23 +269,24 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
                           "with --new")
 
 
-def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
+def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,
                report: Callable[[str], None]) -> Launch:
     """Return the launch with the queue's gate, after it has passed on the target itself."""
     if launch.land == LAND_NONE:
-        launch = replace(launch, gate=request.gate or plan.gate)
+        launch = replace(launch, gate=request.gate)
         _check_node_gate(runtime, launch, git, request, report)
         return launch
     queue = run_branch.target_queue(runtime, launch, "launch", git)
     recorded = queue.state.config
-    gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
+    gate = None if request.no_gate else request.gate or (recorded.gate if recorded else None)
+    report_gate(gate, defaults, recorded, report)
     setup = launch.setup
     if setup is None and recorded is not None and gate == recorded.gate:
         setup = recorded.setup
     lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
     if gate is None and not request.no_gate:
-        raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (or set gate= in the graph), or "
-                      "--no-gate to land untested")
+        raise Refused("no gate: pass --gate 'COMMAND' to test each merged tree (`garrison init` proposes one and "
+                      "keeps it), or --no-gate to land untested")
     fixed = request.gate_from_target or (list(recorded.gate_from_target) if recorded else [])
     asked = hooks.record(git) if request.with_hooks else recorded.hooks if recorded else ""
     config = QueueConfig(gate, setup, request.no_gate, runtime.timing.gate_timeout, tuple(lock_files), hooks=asked,

@@ -26,8 +26,8 @@ _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 T = TypeVar("T")
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
-    "resume": lambda run: ["launch", "--resume", run, "--detach"],
-    "again": lambda run: ["launch", "--resume", run, "--retry-failed", "--detach"],
+    "resume": lambda run: ["launch", "--resume", run, "--detach", "--json"],
+    "again": lambda run: ["launch", "--resume", run, "--retry-failed", "--detach", "--json"],
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
@@ -114,7 +114,7 @@ async def run_command(home: Path, words: Sequence[str]) -> str:
     message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
     if code:
         raise Refused(message or f"the command failed with exit code {code} and no message")
-    return message if message and not message.startswith("{") else "done"  # `launch --detach` prints JSON
+    return message if message and not message.startswith("{") else "done"  # `launch --detach --json`
 
 
 def _last_line(text: str) -> str:

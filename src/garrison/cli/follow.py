@@ -1,0 +1,59 @@
+"""Follow a run in the background: print its progress as its launcher would, until it is over or the reader leaves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from garrison.cli import resolve
+from garrison.cli.output import INTERRUPTED, print_message
+from garrison.errors import GarrisonError
+from garrison.processes.launcher.progress import Progress
+from garrison.processes.run_state import EXIT, RunState, describe_landed
+from garrison.records.journal import Reader
+from garrison.records.names import launcher_key
+
+if TYPE_CHECKING:
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Launch
+
+_POLL = 0.2
+"""Seconds between two reads."""
+
+
+def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> int:
+    """Print the progress of a run until it is over; return its exit code.
+
+    Ctrl-C ends only this: the run goes on, and a line says so. GarrisonError if the launcher dies before the run is
+    over.
+    """
+    run = launch.run_id
+    progress, state = Progress(as_json=as_json), RunState()
+    progress.run_branch = launch.onto if launch.onto != launch.base else ""
+    progress.begin(run)
+    reader = Reader(runtime.files(run).journal)
+    try:
+        while True:
+            has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # before reading: its last records count
+            for entry in reader.read():
+                state.apply(entry)
+                progress.show(entry)
+            if not has_launcher:
+                break
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        print_message(f"run {run} continues in the background; {how_to_follow(run)}")
+        return INTERRUPTED
+    if not state.over:
+        raise GarrisonError(f"the launcher of run {run} has ended before the run; `garrison up` starts another, "
+                            f"{runtime.files(run).process_log('launch')} may say why")
+    progress.end(state.status, state.reason, state,
+                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)))
+    return EXIT[state.status]
+
+
+def how_to_follow(run: str) -> str:
+    """Return the commands that a person needs for a run in the background."""
+    return f"watch it: garrison status {run} --watch   stop it: garrison stop {run}"

@@ -1,0 +1,101 @@
+"""Request of a launch, and its defaults: what garrison.toml and config.toml say for what nobody stated.
+
+An option of the command line counts first, then the graph, garrison.toml, config.toml, and last what the queue has
+recorded of earlier launches.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.config import PROJECT_FILE, LaunchConfig, parse_launch, read_config
+from garrison.errors import UsageError
+from garrison.system import untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from garrison.merge.config import QueueConfig
+    from garrison.pipeline.plan import RunPlan
+
+COMMAND = "command"
+"""Agent of nodes that name none, where nothing else says so."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """Options of a launch as a person gave them; None: not given."""
+
+    pipeline: Path
+    target: Path
+    run: str | None = None
+    pipeline_id: str | None = None
+    base: str | None = None
+    setup: str | None = None
+    setup_key: list[str] = field(default_factory=list)
+    gate: str | None = None
+    no_gate: bool = False
+    env: list[str] = field(default_factory=list)
+    agent: str | None = None
+    max_agents: int | None = None
+    max_respawn: int = 10
+    max_rework: int = 2
+    terminal: str = "auto"
+    new: bool = False
+    auto_approve: bool = False
+    max_steps: int | None = None
+    allow_foreign_imports: bool = False
+    land: str | None = None
+    approve: bool = False
+    gate_from_target: list[str] = field(default_factory=list)
+    with_hooks: bool = False
+    trust_git_config: bool = False
+    text: str | None = None
+    """Graph of a run without a file; `pipeline` is its name then."""
+
+
+def read_defaults(home: Path, repo: Path) -> LaunchConfig:
+    """Return the defaults of launches on a repository; UsageError if a file is malformed."""
+    return read_project(repo).over(read_config(home).launch())
+
+
+def read_project(repo: Path) -> LaunchConfig:
+    """Read the garrison.toml of a repository, which may be absent; UsageError if it has more than `[launch]`.
+
+    Agents can change it: no link is followed, and it grants no rights.
+    """
+    path, data = repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE)
+    if data is None:
+        return LaunchConfig()
+    try:
+        tables = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    if unknown := [table for table in tables if table != "launch" and not table.startswith("x_")]:
+        raise UsageError(f"{path}: {unknown[0]} has no effect there, since agents can change that file; it holds the "
+                         "table [launch] alone, everything else belongs in config.toml of the home (`garrison home`)")
+    return parse_launch(str(path), tables.get("launch", {}))
+
+
+def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> LaunchRequest:
+    """Return the request with the defaults for what neither it nor the graph states. Pure."""
+    return replace(
+        request, agent=request.agent or defaults.agent or COMMAND,
+        gate=request.gate or plan.gate or (None if request.no_gate else defaults.gate),
+        setup=request.setup or plan.setup or defaults.setup,
+        setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
+        gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
+        base=request.base or plan.base or defaults.base, max_agents=request.max_agents or defaults.max_agents)
+
+
+def report_gate(gate: str | None, defaults: LaunchConfig, recorded: QueueConfig | None,
+                report: Callable[[str], None]) -> None:
+    """Report a gate that a file sets, and the one it replaces: an agent may have changed that file."""
+    if not gate or gate != defaults.gate:
+        return
+    before = recorded.gate if recorded is not None else None
+    report(f"gate: {gate} ({defaults.sources['gate']})" + (f"; until now it was: {before}" if before not in (None, gate)
+                                                          else ""))

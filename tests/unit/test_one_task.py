@@ -1,0 +1,95 @@
+"""A run of one task: its name, its graph, and the defaults that a launch takes from garrison.toml and config.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.registry import find_profile, installed_agents
+from garrison.cli.run import task_graph, task_name
+from garrison.config import LaunchConfig, parse_launch
+from garrison.errors import UsageError
+from garrison.merge.config import QueueConfig
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import plan_run
+from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_gate
+from garrison.records.names import check_node
+
+
+@pytest.mark.parametrize(("task", "name"), [
+    ("fix the flaky test", "fix_the_flaky_test"),
+    ("Fix: it's broken!", "fix_it_s_broken"),
+    ("überprüfe die Tests", "uberprufe_die_tests"),
+    ("3 bugs", "task_3_bugs"),
+    ("exit", "task_exit"),
+    ("修复", "task"),
+    ("make the whole test suite pass on every supported version", "make_the_whole_test_suite_pass"),
+    ("a" * 60, "a" * 32),
+])
+def test_a_tasks_first_words_name_its_node(task: str, name: str) -> None:
+    assert task_name(task) == check_node(name) == name
+
+
+@pytest.mark.parametrize("task", ['say "hi" \\ and }', "two\nlines; $HOME", "digraph", "node"])
+def test_a_task_of_any_text_becomes_the_prompt_of_one_node(task: str) -> None:
+    plan = plan_run(parse(task_graph(task, acceptance="make test")))
+    [planned] = plan.tasks.values()
+    assert (planned.prompt, planned.acceptance, planned.command, plan.flow) == (task, "make test", None, "dag")
+
+
+def request(**options: object) -> LaunchRequest:
+    return LaunchRequest(Path("x"), Path(), **options)  # type: ignore[arg-type]
+
+
+def test_an_option_counts_before_the_graph_before_garrison_toml_before_config_toml(tmp_path: Path) -> None:
+    home, repo = tmp_path / "home", tmp_path / "repo"
+    home.mkdir(), repo.mkdir()
+    (home / "config.toml").write_text('[launch]\nagent = "codex"\ngate = "home"\nmax_agents = 3\n')
+    (repo / "garrison.toml").write_text('[launch]\ngate = "project"\nsetup_key = ["a.lock"]\nx_why = "mine"\n')
+    defaults = read_defaults(home, repo)
+    bare, gated = (plan_run(parse(f"digraph {{ {more} start -> exit }}")) for more in ("", "gate=graph;"))
+
+    made = complete(request(), bare, defaults)
+    assert (made.gate, made.agent, made.max_agents, made.setup_key) == ("project", "codex", 3, ["a.lock"])
+    assert complete(request(), gated, defaults).gate == "graph"
+    assert complete(request(gate="option", agent="claude"), gated, defaults).gate == "option"
+    assert complete(request(no_gate=True), bare, defaults).gate is None
+    assert complete(request(), bare, LaunchConfig()).agent == "command"
+
+
+def test_a_gate_from_a_file_is_told_with_the_one_it_replaces() -> None:
+    defaults, told = parse_launch("/r/garrison.toml", {"gate": "true"}), list[str]()
+    for recorded in (None, QueueConfig("true"), QueueConfig("make test")):
+        report_gate("true", defaults, recorded, told.append)
+    report_gate("other", defaults, None, told.append)
+    line = "gate: true (/r/garrison.toml)"
+    assert told == [line, line, f"{line}; until now it was: make test"]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[launch]\ngaet = 'x'\n", r"\[launch\]: gaet is not known; did you mean gate\?"),
+    ("[launch]\ngate = ''\n", r"gate='' should be a text"),
+    ("[launch]\nmax_agents = true\n", r"max_agents=True should be a whole number above 0"),
+    ("[launch]\nsetup_key = 'x'\n", r"setup_key should be a list of strings"),
+    ("launch = 3\n", r"launch should be a table"),
+    ("[sandbox]\nmode = 'none'\n", r"sandbox has no effect there, since agents can change that file"),
+    ("[agents.x]\nargv = ['sh']\n", r"agents has no effect there"),
+    ("[launch\n", r"garrison\.toml is not TOML"),
+])
+def test_a_garrison_toml_with_anything_else_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "garrison.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_defaults(tmp_path / "home", tmp_path)
+
+
+def test_a_known_agent_needs_no_profile_and_installed_ones_are_found(tmp_path: Path) -> None:
+    program = tmp_path / "bin/codex-acp"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_profile("codex", tmp_path).argv == ("codex-acp",)  # type: ignore[union-attr]
+    assert "codex" in installed_agents(tmp_path, str(program.parent))
+    assert "codex" not in installed_agents(tmp_path, str(tmp_path))
+    (tmp_path / "config.toml").write_text(f'[agents.codex]\nargv = ["{program}", "mine"]\n')
+    assert find_profile("codex", tmp_path).argv == (str(program), "mine")  # type: ignore[union-attr]

@@ -29,11 +29,12 @@ file, so nothing in it gives them rights.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordUnreadable, UsageError
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 """Events that `[notify]` can name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Timing:
     """Timeouts and intervals of the processes, in seconds; each value is set by `GARRISON_<NAME>`."""
 
@@ -164,7 +165,7 @@ def trees_root(environ: Mapping[str, str] | None = None) -> Path:
 # --- config.toml ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class AgentConfig:
     """A profile `[agents.NAME]`; `settings` are the keys that depend on its kind, as the file has them."""
 
@@ -177,7 +178,7 @@ class AgentConfig:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
@@ -186,7 +187,7 @@ class NotifyConfig:
     timeout: float = 10.0
 
 
-@dataclass(frozen=True)
+@frozen
 class ChatConfig:
     """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day; None: no
     limit.
@@ -200,7 +201,7 @@ class ChatConfig:
     """Model turns of one agent for one message."""
 
 
-@dataclass(frozen=True)
+@frozen
 class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
@@ -224,7 +225,7 @@ class LaunchConfig:
 LAUNCH_KEYS = tuple(declared.name for declared in fields(LaunchConfig) if declared.name != "sources")
 
 
-@dataclass(frozen=True)
+@frozen
 class ConfigFile:
     """A home's config.toml. Each table is checked when it is asked for."""
 

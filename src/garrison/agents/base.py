@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
@@ -57,7 +58,7 @@ def look_nowhere() -> Progress:
     return NO_PROGRESS
 
 
-@dataclass(frozen=True)
+@frozen
 class Assignment:
     """Work of one incarnation in an attempt: the task, where to work, and the exact environment of its processes."""
 
@@ -174,7 +175,7 @@ class AgentReport(TypedDict, total=False):
     """Word that an edge asks for, reported in place of a status."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """Result of the work; `status` is success or fail, `reason` is empty on success."""
 
@@ -190,7 +191,7 @@ class Outcome:
     """Report by the agent itself for the pipeline; empty if there is none."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """A question for a person; `id` differs from that of the previous question."""
 
@@ -198,7 +199,7 @@ class Question:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A function that a model may call as a tool.
 

@@ -6,8 +6,10 @@ program wrote (subjects of commits, paths, notes, output) is kept as it is here;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from garrison.frozen import frozen
 
 
 class Reporting(StrEnum):
@@ -45,7 +47,7 @@ class Start(StrEnum):
     CONTINUE = "continue"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetChange:
     """A commit of the target branch; `node` and `task` say whose work it is, `author` of whom else."""
 
@@ -56,7 +58,7 @@ class TargetChange:
     author: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LandedWork:
     """Work of an upstream node, which is in the worktree."""
 
@@ -66,7 +68,7 @@ class LandedWork:
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConflictedFile:
     """A file in conflict, with what changed it on the target since the branch began."""
 
@@ -74,7 +76,7 @@ class ConflictedFile:
     changes: tuple[TargetChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Criterion:
     """One criterion of a validator's verdict."""
 
@@ -83,7 +85,7 @@ class Criterion:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
     """
@@ -125,7 +127,7 @@ class Refusal:
     """Name of the target in the conflict markers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """State of a worktree: its commits since `base`, newest first, and its uncommitted changes, as `git status` lists
     them."""
@@ -140,7 +142,7 @@ class Progress:
 NO_PROGRESS = Progress()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Death:
     """End of an earlier process of the same attempt; `at` is in seconds since 1970."""
 
@@ -148,7 +150,7 @@ class Death:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interruption:
     """Facts for an agent that continues after an interruption."""
 
@@ -164,7 +166,7 @@ class Interruption:
     notes: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Landing:
     """How the work lands: on which branch, and which commands must pass before; an empty `target`: it does not."""
 
@@ -177,7 +179,7 @@ class Landing:
     """Set if a person has to approve it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Briefing:
     """Everything for the prompt of one attempt."""
 
@@ -194,7 +196,7 @@ class Briefing:
     result_file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     """Everything for the prompt of a validator."""
 

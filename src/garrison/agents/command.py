@@ -12,12 +12,13 @@ written the result, its successor adopts that code and repeats nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import EXIT, AgentReport, Outcome, Work
 from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import confine
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 RULES = ("exit_zero", "result_file")
 
 
-@dataclass(frozen=True)
+@frozen
 class CommandProfile:
     """A command agent as the configuration names it."""
 

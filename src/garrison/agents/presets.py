@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.spelling import nearest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preset:
     """A profile of a known agent."""
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, parse_agent, read_config, string_list
 from garrison.errors import Refused, UsageError
+from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ CLI_USER_AGENT = "claude-cli/"
 """Begins the User-Agent of the Claude CLI, whose calls its session records."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ClaudeProfile:
     """A Claude agent from the configuration."""
 
@@ -59,7 +60,7 @@ class ClaudeProfile:
     env: tuple[str, ...] = ENVIRONMENT
 
 
-@dataclass(frozen=True)
+@frozen
 class AcpProfile:
     """An agent from the configuration that speaks the Agent Client Protocol."""
 
@@ -75,7 +76,7 @@ class AcpProfile:
         return self.settings.argv
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionProfile:
     """An agent that runs another agent's model as a session."""
 

@@ -14,10 +14,10 @@ There is no other request: an agent cannot command a run. A request is hostile u
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import MAX_BYTES, parse_report
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -30,28 +30,28 @@ PHASES = ("planning", "executing", "impl_complete")
 """Phases that are an agent's to report; the later ones are reached by landing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportRequest:
     """The agent's result; the last one counts."""
 
     report: AgentReport
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoteRequest:
     """A note for the agent's successor, added to the earlier ones."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PhaseRequest:
     """A phase that the agent has reached."""
 
     phase: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuestionRequest:
     """A question for a person."""
 
@@ -63,7 +63,7 @@ class QuestionRequest:
 Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     """Reply to a request: refused if `error` is not empty."""
 

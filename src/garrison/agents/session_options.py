@@ -7,16 +7,17 @@ this, but only one of a session needs `session_agent`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 SCRIPTED = "scripted"
 """Name of the agent, besides those of Claude, whose model can be called turn by turn."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionOptions:
     """Options of a session agent."""
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import wraps
 from pathlib import Path
@@ -35,6 +34,7 @@ import click
 
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
+from garrison.frozen import frozen
 from garrison.records.names import parse_marker
 from garrison.system.processes import ancestors, is_tmux, life_marker, probe
 
@@ -94,7 +94,7 @@ class NotPermitted(UsageError):
     """A command that an agent may not give."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """The agent, or the job or gate beside it, in which a command runs."""
 

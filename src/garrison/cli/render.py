@@ -7,8 +7,8 @@ width of the terminal; None means no limit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from garrison.frozen import frozen
 from garrison.system import terminal_text
 
 STYLES: Mapping[str, str] = {
@@ -18,7 +18,7 @@ STYLES: Mapping[str, str] = {
 GAP = "  "
 
 
-@dataclass(frozen=True)
+@frozen
 class Span:
     """Clean text in one style."""
 

@@ -15,17 +15,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import FrameType
 
 from garrison.cli.output import INTERRUPTED
 from garrison.cli.render import Line, fit, raw, text
+from garrison.frozen import frozen
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
-@dataclass(frozen=True)
+@frozen
 class Terminal:
     """Standard output; `columns` and `rows` are None without a limit."""
 

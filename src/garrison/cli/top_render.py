@@ -7,10 +7,11 @@ own symbol and word; colours only help.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status import STYLES as STATUS_STYLES
+from garrison.frozen import frozen
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.views.node_view import first_line
@@ -38,7 +39,7 @@ WIDE = 110
 """Width from which queue and deaths are side by side."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Column:
     """A column of the table; `right`: its values are aligned to the right."""
 
@@ -56,7 +57,7 @@ GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu"
 """Columns in the order in which they are left out on a narrow screen; a row's details show them all."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Selection:
     """State of the screen: the selected row (its id), the first row shown, the filter, and the text over the table."""
 
@@ -117,7 +118,7 @@ def scrolled_to(first: int, index: int, room: int, count: int) -> int:
 # ---- rendering
 
 
-@dataclass(frozen=True)
+@frozen
 class Picture:
     """A screen: its lines, the line of the selected row (None: none), and the first row shown."""
 

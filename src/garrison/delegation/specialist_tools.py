@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.preferences import Preferences
 from garrison.delegation.specialists import Specialist
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 Run = Callable[[Sequence[str]], Awaitable[str]]
 """Runs `garrison ARGS` or, if the first word is `git`, git in the repository; returns the output."""
@@ -29,7 +29,7 @@ MAX_HITS = 100
 _TEXT = {"type": "string"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Command:
     """A tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
 

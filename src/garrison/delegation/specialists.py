@@ -18,13 +18,14 @@ never delegated to.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from garrison.delegation.models import BUTLER
 from garrison.errors import NotFound, UsageError
+from garrison.frozen import frozen
 
 FILE = "delegation.toml"
 TIMEOUT = 180.0
@@ -33,7 +34,7 @@ _KEYS: dict[str, Any] = {"prompt": str, "text": str, "model": str, "about": str,
                          "timeout": (int, float)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Specialist:
     """One agent of the crew; `tools` are names of `specialist_tools`."""
 
@@ -46,7 +47,7 @@ class Specialist:
     timeout: float = TIMEOUT
 
 
-@dataclass(frozen=True)
+@frozen
 class Crew:
     """A butler and its specialists, in the order of the file."""
 

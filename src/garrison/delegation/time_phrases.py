@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from garrison.delegation.models import Interval
+from garrison.frozen import frozen
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NUMBERS = {word: number for number, words in enumerate((
@@ -34,7 +34,7 @@ PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night"
 """Hours of the day; a night ends on the next day."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Span:
     """A phrase's place in the text and its interval [start, end)."""
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.frozen import frozen
 from garrison.merge import history
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, run_repository, save_and_remove
@@ -36,7 +37,7 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
             ("hooks", ".lock"), ("run/plain", ".json"))
 
 
-@dataclass(frozen=True)
+@frozen
 class CleanupOptions:
     """Which saved work is removed, too: archived branches, rescue refs, and those that never landed."""
 

@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.config import read_config
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.escape_attempts import Facts
@@ -31,7 +31,7 @@ _MARK = "garrison-doctor-outside"
 _DEADLINE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proof:
     """Verdicts of all attempts."""
 

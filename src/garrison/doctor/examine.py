@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.doctor import confinement, files, machine, processes, repositories, worktrees
@@ -24,6 +23,7 @@ from garrison.doctor.fixes import (
     UnregisterWorktree,
 )
 from garrison.errors import Fenced, GarrisonError
+from garrison.frozen import frozen
 from garrison.processes.run_status import run_statuses
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """One row of the doctor's table; an examination may make the findings of several checks."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from garrison.doctor.fixes import (
     QuarantineFile,
     RemoveFolder,
 )
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from garrison.system.terminal import Session, Terminal
 
 
-@dataclass(frozen=True)
+@frozen
 class Scope:
     """State of a home that is examined; see `examine.examine`."""
 
@@ -46,7 +47,7 @@ class Severity(StrEnum):
     """Work cannot continue."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """One result of a check: with a fix, with advice for a person, or with neither."""
 
@@ -82,7 +83,7 @@ class Finding:
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class IdentityFact:
     """An identity whose record claims a living process."""
 
@@ -114,7 +115,7 @@ def judge_identity(fact: IdentityFact) -> Finding | None:
     return Finding("identities", Severity.WARNING, f"{name} is {fact.identity.status} on disk only: {fact.why}", fix)
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessFact:
     """A process that carries a life marker of this home."""
 
@@ -144,7 +145,7 @@ def judge_process(fact: ProcessFact) -> Finding | None:
                    f"{fact.name}#{fact.incarnation}, which is over", EndProcess(fact.marker, fact.pid, fact.ticks))
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionFact:
     """A session of the home's own terminals."""
 
@@ -191,7 +192,7 @@ class FileState(StrEnum):
     """A folder whose remover was killed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class FileFact:
     """A file that cannot be used."""
 
@@ -261,7 +262,7 @@ def judge_file_system(path: Path, kind: str, flock_error: str) -> Finding | None
     return None
 
 
-@dataclass(frozen=True)
+@frozen
 class MachineFact:
     """Versions of programs ('' if missing, or too old for tmux) and features of the kernel and login manager."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge import recovery, slots
 from garrison.processes import git_record, run_branch
 from garrison.processes.repair import repair_run
@@ -51,7 +51,7 @@ class Fix(ABC):
         """
 
 
-@dataclass(frozen=True)
+@frozen
 class FenceIncarnation(Fix):
     """Fix for an identity whose process is gone."""
 
@@ -65,7 +65,7 @@ class FenceIncarnation(Fix):
             replace_incarnation(runtime.observer, self.identity, "found dead by doctor", runtime.timing.sweep_grace)
 
 
-@dataclass(frozen=True)
+@frozen
 class EndProcess(Fix):
     """Fix for an orphan."""
 
@@ -81,7 +81,7 @@ class EndProcess(Fix):
             kill_tree.kill_tree(None, self.marker, grace=runtime.timing.sweep_grace)
 
 
-@dataclass(frozen=True)
+@frozen
 class CloseSession(Fix):
     """Fix for a session that no process will close."""
 
@@ -96,7 +96,7 @@ class CloseSession(Fix):
         self.terminal.shutdown()
 
 
-@dataclass(frozen=True)
+@frozen
 class RemoveGitLocks(Fix):
     """Fix for a worktree in which no process works."""
 
@@ -110,7 +110,7 @@ class RemoveGitLocks(Fix):
         self.git.clear_locks(self.worktree.path, f"garrison/{self.worktree.run}/{self.worktree.node}")
 
 
-@dataclass(frozen=True)
+@frozen
 class RemoveWorktree(Fix):
     """Fix for a run that is over."""
 
@@ -126,7 +126,7 @@ class RemoveWorktree(Fix):
             save_and_remove(self.git, self.worktree, attempt)
 
 
-@dataclass(frozen=True)
+@frozen
 class UnregisterWorktree(Fix):
     """Fix for a worktree that git still lists although its directory is gone."""
 
@@ -141,7 +141,7 @@ class UnregisterWorktree(Fix):
             self.git.remove_worktree(self.path)
 
 
-@dataclass(frozen=True)
+@frozen
 class RemoveSlots(Fix):
     """Fix for gate slots that no run needs."""
 
@@ -155,7 +155,7 @@ class RemoveSlots(Fix):
         slots.remove_idle_slots(self.git, self.folder)
 
 
-@dataclass(frozen=True)
+@frozen
 class RestoreGitConfiguration(Fix):
     """Fix for git's configuration and hooks that changed while agents were at work."""
 
@@ -171,7 +171,7 @@ class RestoreGitConfiguration(Fix):
         git_record.restore(self.git, self.folder, git_record.still_changed(self.git, self.folder, self.planted))
 
 
-@dataclass(frozen=True)
+@frozen
 class QuarantineFile(Fix):
     """Fix for a torn record, or a temporary file of a killed writer."""
 
@@ -194,7 +194,7 @@ class QuarantineFile(Fix):
             quarantine(runtime.home, self.path, runtime.clock.utc())
 
 
-@dataclass(frozen=True)
+@frozen
 class RepairRun(Fix):
     """Fix for a damaged or lost record of a run."""
 
@@ -211,7 +211,7 @@ class RepairRun(Fix):
         read_all(runtime.files(self.run).journal)  # an error of it remains: nothing was left to rebuild it from
 
 
-@dataclass(frozen=True)
+@frozen
 class RebuildQueue(Fix):
     """Fix for a merge queue with a damaged journal."""
 
@@ -226,7 +226,7 @@ class RebuildQueue(Fix):
             run_branch.restore_gate_of_runs(runtime, self.queue)
 
 
-@dataclass(frozen=True)
+@frozen
 class RemoveFolder(Fix):
     """Fix for a run's folder whose remover was killed."""
 
@@ -239,7 +239,7 @@ class RemoveFolder(Fix):
         shutil.rmtree(self.path)
 
 
-@dataclass(frozen=True)
+@frozen
 class RemoveWritePermission(Fix):
     """Fix for a file or folder that any user of the machine may write."""
 
@@ -252,7 +252,7 @@ class RemoveWritePermission(Fix):
         self.path.chmod(stat.S_IMODE(self.path.stat().st_mode) & ~stat.S_IWOTH)
 
 
-@dataclass(frozen=True)
+@frozen
 class RefuseSignals(Fix):
     """Of signals that no process will read."""
 

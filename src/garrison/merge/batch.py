@@ -14,9 +14,9 @@ two of them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from garrison.frozen import frozen
 from garrison.merge.verdicts import BROKEN, JUDGED_WINDOW, Evidence, RedRun
 
 if TYPE_CHECKING:
@@ -38,26 +38,26 @@ _RETRIED_ON_BASE = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Land:
     """Land the first `count` entries."""
 
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Reject:
     """Reject the first entry."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PauseQueue:
     """Pause the queue, since the bare target does not pass; `reason` is base_red or gate_broken."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class RunGates:
     """Test the prefixes `wanted`, shortest first (0: the bare target); `start` those without a run in progress."""
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.system import failpoint
@@ -38,7 +38,7 @@ _EXTRA = 8
 """Entries beyond the batch's size that are tried where some do not merge with the others."""
 
 
-@dataclass(frozen=True)
+@frozen
 class CandidateChain:
     """Batch stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
 

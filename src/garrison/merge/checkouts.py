@@ -12,10 +12,10 @@ import os
 import re
 import shutil
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from garrison.frozen import frozen
 from garrison.system import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import operation_in_progress
@@ -30,7 +30,7 @@ _MAX_NAMED = 10
 """Files that one message names."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocked:
     """Reason why a checkout cannot be updated now: `files` are in the way, `why` says what to do."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.merge.entry import STRATEGIES
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 """Environment variables that differ between terminals, not between machines."""
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueConfig:
     """Settings of a queue. `gate` and `setup` are shell lines; without a gate nothing lands unless `no_gate` is set."""
 

@@ -6,10 +6,11 @@ away. Of two entries that conflict with each other, either may land; the other o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Refused
+from garrison.frozen import frozen
 from garrison.merge.queue import PINS, pin_ref
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ConflictCheck:
 # ------------------------------------------------------------------------------------------- `merge-queue conflicts`
 
 
-@dataclass(frozen=True)
+@frozen
 class Conflict:
     """A conflict of `entry` with the target or with another entry, in these files."""
 
@@ -71,7 +72,7 @@ class Conflict:
         return ", ".join(self.files) or self.reason
 
 
-@dataclass(frozen=True)
+@frozen
 class ConflictMatrix:
     """All conflicts of these `entries` at `tip`; those in `gone` were not compared, as their commits are gone."""
 

@@ -10,10 +10,11 @@ entries earlier. Entries therefore age with every later entry, and no clock is r
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition, UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ PLACES = 8
 """Places in the queue that one step of priority is worth."""
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeEntry:
     """One branch of one attempt at one node; `seq` is the number of its `enq` record, and the order of the queue."""
 
@@ -142,7 +143,7 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- options
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryOptions:
     """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
     new entry until a person approves it; also held is one whose predecessor had to be approved."""
@@ -165,7 +166,7 @@ class EntryOptions:
 NO_OPTIONS = EntryOptions()
 
 
-@dataclass(frozen=True)
+@frozen
 class ResolvedOptions:
     """Options as an entry has them."""
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
@@ -85,7 +86,7 @@ _KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """Result of a run, with exit code, a one-line reason, the log and its tail."""
 

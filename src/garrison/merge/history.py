@@ -7,10 +7,11 @@ log of a waiting entry, and the one that explains a pause.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge import records
 from garrison.merge.records import Configured, EntryEnqueued, EntryLanded, LandingStarted, SnapshotTaken, VerdictGiven
 from garrison.merge.state import QueueState
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry as Stored
 
 
-@dataclass(frozen=True)
+@frozen
 class Tested:
     """Green verdict: its tree, time, gate and log; `seq` is its record's number."""
 
@@ -34,7 +35,7 @@ class Tested:
     log: str
 
 
-@dataclass(frozen=True)
+@frozen
 class PastLanding:
     """Commit that the target had. Without an `entry`, someone else moved it there."""
 

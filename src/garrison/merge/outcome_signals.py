@@ -5,9 +5,9 @@ An outcome is identified by its record's number, so a signal that is sent again 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.records.names import Key
 from garrison.records.signals import Signal
 
@@ -25,7 +25,7 @@ STATUS_SIGNALS = {
 """Status that an entry reaches → signals to send."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """Fact to signal; `seq` and `at` are its journal record's."""
 

@@ -17,13 +17,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
+from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
 from garrison.merge.queue import MergeQueue
@@ -39,7 +40,7 @@ _PREFIXES = ("env", "exec", "time", "!", "command")
 """Words that may precede a command."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PreflightResult:
     """Green pre-flight: the commit and tree it ran on, its duration and its log."""
 

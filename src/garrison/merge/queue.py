@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
+from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import (
     FAILED,
@@ -385,7 +385,7 @@ def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, 
 # ------------------------------------------------------------------------------------------------ the processor's side
 
 
-@dataclass(frozen=True)
+@frozen
 class Progress:
     """Result of a processor's step that changed something; step again at once."""
 
@@ -393,7 +393,7 @@ class Progress:
     entry: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Wait:
     """Result of a processor's step that could do nothing.
 

@@ -8,10 +8,11 @@ skipped.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
+from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
 
@@ -45,7 +46,7 @@ def _keys(kind: Hashable) -> dict[str, str]:
     return {**names, **getattr(kind, "stored_as", {})}
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueRecord:
     """Record of any kind."""
 
@@ -68,7 +69,7 @@ class QueueRecord:
         return ()
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryRecord(QueueRecord):
     """Record about one entry."""
 
@@ -80,7 +81,7 @@ class EntryRecord(QueueRecord):
         return (self.entry,)
 
 
-@dataclass(frozen=True)
+@frozen
 class EntriesRecord(QueueRecord):
     """Record about several entries, in the order of their batch."""
 
@@ -110,7 +111,7 @@ class EntriesRecord(QueueRecord):
 # ------------------------------------------------------------------------------------------------------------ the queue
 
 
-@dataclass(frozen=True)
+@frozen
 class Configured(QueueRecord):
     """Configuration that the queue has from now on."""
 
@@ -127,14 +128,14 @@ class Configured(QueueRecord):
         return cls(QueueConfig.from_data(data))
 
 
-@dataclass(frozen=True)
+@frozen
 class LeaseTaken(QueueRecord):
     """Start of a processor; the record's epoch is its fencing token."""
 
     kind = "lease"
 
 
-@dataclass(frozen=True)
+@frozen
 class QueuePaused(EntriesRecord):
     """Pause: nothing is judged until the queue is resumed. `entries` are queued again; `tip` is the target's then."""
 
@@ -145,7 +146,7 @@ class QueuePaused(EntriesRecord):
     log: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueResumed(QueueRecord):
     """End of a pause."""
 
@@ -153,7 +154,7 @@ class QueueResumed(QueueRecord):
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SnapshotTaken(QueueRecord):
     """Whole state of the queue, with which its journal starts again (see `state.snapshot`)."""
 
@@ -173,7 +174,7 @@ class SnapshotTaken(QueueRecord):
 # -------------------------------------------------------------------------------------------------------------- entries
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryEnqueued(EntryRecord):
     """Enqueue of a branch at a commit."""
 
@@ -201,7 +202,7 @@ class EntryEnqueued(EntryRecord):
                                   **data})
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryAmended(EntryRecord):
     """Change of an entry's options."""
 
@@ -211,7 +212,7 @@ class EntryAmended(EntryRecord):
     strategy: str
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryCancelled(EntryRecord):
     """Withdrawal of an entry."""
 
@@ -219,7 +220,7 @@ class EntryCancelled(EntryRecord):
     reason: str = "cancelled"
 
 
-@dataclass(frozen=True)
+@frozen
 class StatusChanged(EntriesRecord):
     """Change of the status of entries.
 
@@ -245,7 +246,7 @@ class StatusChanged(EntriesRecord):
 # ------------------------------------------------------------------------------------------------------------ gate runs
 
 
-@dataclass(frozen=True)
+@frozen
 class GateStarted(EntriesRecord):
     """Start of a gate run on a commit, for these entries; `number` counts the runs of the first."""
 
@@ -263,7 +264,7 @@ class GateStarted(EntriesRecord):
     log: str
 
 
-@dataclass(frozen=True)
+@frozen
 class VerdictGiven(EntriesRecord):
     """End of a gate run, or a verdict reused without one."""
 
@@ -286,7 +287,7 @@ class VerdictGiven(EntriesRecord):
 # ------------------------------------------------------------------------------------------------------------- landings
 
 
-@dataclass(frozen=True)
+@frozen
 class LandingStarted(EntriesRecord):
     """Intent to swap the target from `old` to `new`, the last of `commits`, one for each entry."""
 
@@ -301,7 +302,7 @@ class LandingStarted(EntriesRecord):
         return super().from_data({"commits": [data["new"]], **data})
 
 
-@dataclass(frozen=True)
+@frozen
 class EntryLanded(EntryRecord):
     """End of an entry: the target has it by `commit`. The last of a landing names checkouts that still show `old`."""
 
@@ -313,7 +314,7 @@ class EntryLanded(EntryRecord):
     stale_checkouts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class LandingBlocked(EntriesRecord):
     """Landing that was recorded and not done: `files` of an open checkout are in its way."""
 
@@ -323,7 +324,7 @@ class LandingBlocked(EntriesRecord):
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class TargetMoved(EntriesRecord):
     """Landing that was recorded and not done: someone else moved the target to `found`."""
 
@@ -334,7 +335,7 @@ class TargetMoved(EntriesRecord):
     found: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckoutUpdated(QueueRecord):
     """Update of an open checkout to `new`; `entry` is the first of its landing, empty if that was over."""
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
+from garrison.frozen import frozen
 from garrison.merge import guard, records
 from garrison.merge.entry import FINAL, WAITING_FOR_APPROVAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
@@ -59,7 +60,7 @@ _LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueon
 # --------------------------------------------------------------------------------------------- `merge-queue doctor`
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """A problem in one line, and whether it was repaired or is left to a person."""
 
@@ -204,7 +205,7 @@ class Trace(NamedTuple):
     commit: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Traces:
     """Traces outside the journal. `queue` is the queue's directory, `runs` are the existing runs."""
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
+from garrison.frozen import frozen
 from garrison.merge import records
 from garrison.merge.entry import WAITING_FOR_APPROVAL, MergeEntry, check_transition, order_by_dependencies, rank_entries
 from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
@@ -51,14 +52,14 @@ KEPT_ENTRIES = 1000
 """Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunningGate(GateStarted):
     """Gate run without a verdict, started `at` that time."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@frozen
 class BaseVerdict:
     """Verdict on the bare target, which was tested because of `entry`."""
 
@@ -68,7 +69,7 @@ class BaseVerdict:
     log: str
 
 
-@dataclass(frozen=True)
+@frozen
 class StaleCheckout:
     """Open checkout that still shows `old` although its branch is at `new`."""
 
@@ -77,7 +78,7 @@ class StaleCheckout:
     new: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Pause:
     """Reason why the queue judges nothing now; `tip` was the target's when it began."""
 

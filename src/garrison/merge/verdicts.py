@@ -11,6 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from garrison.frozen import frozen
 from garrison.merge.records import from_data
 from garrison.system.exit_info import quote_command
 
@@ -66,7 +67,7 @@ def describe_result(result: str, command: str, code: object, timeout: float, *, 
     return description.format(command=f" {quote_command(command)}" if command else "", code=code, timeout=timeout)
 
 
-@dataclass(frozen=True)
+@frozen
 class RedRun:
     """Gate run that was not green: the entries under test, its result, its record's number."""
 
@@ -75,7 +76,7 @@ class RedRun:
     seq: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BaseRun:
     """Last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
 
@@ -84,7 +85,7 @@ class BaseRun:
     failures: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """Facts about trees, from the journal and the running gates, on which `batch.decide_next` bases its decision."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, UsageError
+from garrison.frozen import frozen
 from garrison.records import atomic
 
 THRESHOLD = 100 * 1024
@@ -20,7 +21,7 @@ THRESHOLD = 100 * 1024
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.#/-]{0,127}\Z")
 
 
-@dataclass(frozen=True)
+@frozen
 class ArtifactInfo:
     """Description of an artifact."""
 

@@ -17,11 +17,12 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.grammar import build_grammar
 from garrison.pipeline.outcome import Outcome, normalize_label, normalize_status
 from garrison.pipeline.parse_errors import explain_condition
@@ -53,7 +54,7 @@ class ConditionSyntax(UsageError):
         super().__init__(f"condition {shown!r:.80}, character {offset + 1}: {message}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clause:
     """`key op value`, or a lone key (empty `op`). `number`, `label` and `status` are the value in other forms."""
 
@@ -97,7 +98,7 @@ class Clause:
         return to_text(value) == self.value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Not:
     """`! part`."""
 
@@ -108,7 +109,7 @@ class Not:
         return not self.part.holds(outcome, context)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class And:
     """`part && part ...`; true without parts."""
 
@@ -119,7 +120,7 @@ class And:
         return all(part.holds(outcome, context) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Or:
     """`part || part ...`; false without parts."""
 
@@ -133,7 +134,7 @@ class Or:
 Tree = Clause | Not | And | Or
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """A parsed condition: its text and its tree. An empty text and `true` are always true."""
 

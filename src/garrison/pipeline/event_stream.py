@@ -10,10 +10,11 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.records import atomic
 
 KINDS = (
@@ -27,7 +28,7 @@ KINDS = (
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """One event: its kind, run, time (ISO 8601), node if it has one, and other data."""
 

@@ -12,9 +12,9 @@ the latest `full` node, or else of the first node in the thread.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.pipeline.flow import ROOT, FlowState, Place
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.graph import Edge, Graph, Node, text
@@ -35,7 +35,7 @@ _ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure
                           "last_stage"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Carryover:
     """Account of the run so far for a codergen node: its fidelity, the thread whose session it shares, the preamble.
 
@@ -49,7 +49,7 @@ class Carryover:
     history: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class _History:
     """Source of a preamble: the graph's goal, the run's name, the nodes completed by a handler, and the context."""
 

@@ -10,9 +10,10 @@ needs no graph (`OpenGate.to_record`); the library's driver keeps them in files 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Graph, Node, seconds, text
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.pipeline.questions import KINDS, SINGLE_SELECT, Option, Question, matching_options, options_of
@@ -29,7 +30,7 @@ _DEFAULTS = ("human.default_choice", "human_default_choice")
 # ---- gates of a graph ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Gate:
     """A node that waits: for an answer to `question`, or for `signal`. `timeout_s` is in seconds."""
 
@@ -77,7 +78,7 @@ def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
 # ---- open gates ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenGate:
     """A gate that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
 

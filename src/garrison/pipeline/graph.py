@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ def position(value: str) -> tuple[int, int]:
     return (value.line, value.column) if isinstance(value, Value) else (0, 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Node:
     """A node; `attrs` holds the defaults in force at its first mention, overridden by its own attributes."""
 
@@ -112,7 +113,7 @@ class Node:
         return str(self.attrs.get("label") or self.id)
 
 
-@dataclass(frozen=True)
+@frozen
 class Edge:
     """An edge; chains and node sets are already expanded."""
 
@@ -140,7 +141,7 @@ class ReadOnly(dict[str, T]):
         return dict, (dict(self),)
 
 
-@dataclass(frozen=True)
+@frozen
 class Graph:
     """A pipeline: `nodes` in the order of their first mention, `edges` in the order of the text."""
 

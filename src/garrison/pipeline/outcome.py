@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED = "success", "partial_success", "retry", "fail", "skipped"
 
@@ -50,7 +51,7 @@ def normalize_label(label: str) -> str:
     return " ".join(bare[match.end() if match else 0:].split()).casefold()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """Result of one attempt at a node. It decides routing, and its updates go into the context.
 
@@ -117,7 +118,7 @@ class Outcome:
                    data.get("failure_class", ""), data.get("word", ""))
 
 
-@dataclass(frozen=True)
+@frozen
 class RunResult:
     """End of a run: status `success`, `fail` or `waiting`, the reason, and everything that was done.
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from graphlib import TopologicalSorter
 from types import MappingProxyType
 
 from garrison.errors import Refused, UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
@@ -51,7 +52,7 @@ MAX_NAME = 48
 """Characters of a node's name (see records.names)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedTask:
     """A task as its runner gets it; attributes that the node does not set are None."""
 
@@ -74,7 +75,7 @@ class PlannedTask:
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunPlan:
     """A graph as a garrison run sees it.
 

@@ -12,8 +12,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+from garrison.frozen import frozen
 
 SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM = "single_select", "multi_select", "free_text", "confirm"
 KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
@@ -31,7 +32,7 @@ SKIPPED: Final = _Special("skipped")
 """Answer of a person who declines to answer."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """One way to answer: the accelerator key, the label without it, and the node it leads to."""
 
@@ -42,7 +43,7 @@ class Option:
     """Label as written on the edge."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """A question to a person; `id` distinguishes the same gate's questions in different visits."""
 

@@ -10,11 +10,11 @@ the same name is the last resort. A sheet is accepted whole or refused with line
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.grammar import build_grammar, line_and_column
 from garrison.pipeline.graph import Graph, Node, text
 from garrison.pipeline.parse_errors import explain_stylesheet, unknown_property
@@ -41,7 +41,7 @@ class StylesheetSyntax(UsageError):
         super().__init__(self.message)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """One rule: the kind of its selector, the name it selects (empty for `*`), and the properties it sets."""
 

@@ -12,11 +12,11 @@ child's agents (`manager.steer_cooldown` apart), and `wait` waits between cycles
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.condition import Condition, holds, parse_condition
 from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
@@ -116,7 +116,7 @@ ACTIONS = ("observe", "steer", "wait")
 _STATUS_WORDS: Mapping[str, str] = {"success": "completed", "fail": "failed"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Manager:
     """Settings of a manager node; `interval` and `cooldown` in seconds, `prompt` is its message to the child's agents.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from garrison.records.events import (
@@ -74,7 +76,7 @@ class ActionKind(StrEnum):
     TIDY_UP = "tidy"
 
 
-@dataclass(frozen=True)
+@frozen
 class ApplySignal:
     """A signal from the inbox, and the record of what it changes; None if it was applied before."""
 
@@ -82,7 +84,7 @@ class ApplySignal:
     event: GuardianSignal | RunnerSignal | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class SendSignal:
     """A report to the parent; `suffix` distinguishes several of one type and attempt."""
 
@@ -90,21 +92,21 @@ class SendSignal:
     suffix: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class ReplaceChild:
     """Class of a death that is not a crash (`death_classes.CLASSES`)."""
 
     death_class: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ParkChild:
     """Duration of a park: a final one is not followed by a probe."""
 
     is_final: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Action:
     """One thing to do.
 
@@ -127,7 +129,7 @@ class Action:
         return self.payload
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """Actions of one turn, and the latest time of the next one (monotonic seconds; None: at the next event)."""
 

@@ -11,11 +11,12 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
@@ -41,7 +42,7 @@ MAX_NAMED = 6
 """Changes that a warning names."""
 
 
-@dataclass(frozen=True)
+@frozen
 class GitState:
     """Settings (file → key → values, a line each) and files (path in the git directory → hash)."""
 

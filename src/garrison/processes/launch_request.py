@@ -7,12 +7,13 @@ recorded of earlier launches.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import PROJECT_FILE, LaunchConfig, parse_launch, read_config
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.system import untrusted
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ COMMAND = "command"
 """Agent of nodes that name none, where nothing else says so."""
 
 
-@dataclass(frozen=True)
+@frozen
 class LaunchRequest:
     """Options of a launch as a person gave them; None: not given."""
 

@@ -13,11 +13,11 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
+from garrison.frozen import frozen
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -46,7 +46,7 @@ USAGE = ("usage: python -m garrison.processes.main ROLE --home DIR --run RUN --n
          "[--resume] [--again] [--stop] [--json] [--quiet]\n\nOne process of a run; `garrison launch` starts a run.")
 
 
-@dataclass(frozen=True)
+@frozen
 class Options:
     """Command line of a process. Only `spawn.process_argv` and the launch write it, so no parser library is loaded."""
 

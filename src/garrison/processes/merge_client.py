@@ -15,9 +15,9 @@ A merge entry, followed through the code:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from garrison.frozen import frozen
 from garrison.merge.entry import NO_OPTIONS, EntryOptions
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SIGNAL_GRACE = 2.0
 _PHASES_WITH_ENTRY = frozenset({"validating", "impl_complete"})
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeStatus:
     """Status of a node's entry in the merge journal; `attempt` is the one it was enqueued for."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from garrison.agents.config_check import check_configuration
 from garrison.agents.limits import describe_limits
 from garrison.config import trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
+from garrison.frozen import frozen
 from garrison.merge import hooks
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
@@ -61,7 +62,7 @@ REPORTED_RULES = frozenset({"attribute_unknown"})
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
-@dataclass(frozen=True)
+@frozen
 class PreparedLaunch:
     """A checked launch: its record, its graph's text and its plan."""
 

@@ -7,11 +7,11 @@ Only `restore_branch` and `restore_worktree` write, and they never change what e
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system.git import ABSENT, Git, GitError
@@ -31,7 +31,7 @@ class RescueRepository(NamedTuple):
     bases: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class RescuedWork:
     """Saved work under one rescue ref.
 

@@ -7,11 +7,11 @@ says what was done, or what prevents it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.processes.launch import judge_launcher, spawn_launcher
 from garrison.processes.loop import log_line
 from garrison.processes.preflight import check_resume
@@ -51,7 +51,7 @@ _STATE_WORDS = {"started": "started", "over": "over", "tended": "running", "else
                 "refused": "not resumed"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ResumeResult:
     """Result for one run.
 

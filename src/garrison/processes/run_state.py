@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
 from garrison.records.events import (
@@ -74,7 +75,7 @@ HOLDABLE = frozenset({"pending", "active"})
 """Statuses of a node that a person can park; later the merge queue has its work."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeState:
     """State of a node; `commit` is the one that landed for it.
 
@@ -105,7 +106,7 @@ class NodeState:
         return self.status == VALIDATED and not self.is_unchanged
 
 
-@dataclass(frozen=True)
+@frozen
 class ManagerState:
     """Latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
 
@@ -122,7 +123,7 @@ DECLINED = "declined"
 """Statuses of a run's landing (`RunLanding`) after the first request."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunLanding:
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
@@ -138,7 +139,7 @@ class RunLanding:
     refusals: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeOutcome:
     """A node's latest outcome in the flow, for people; `ends` counts how often the node has ended."""
 
@@ -188,7 +189,7 @@ class RunState:
     managers: dict[str, ManagerState] = field(default_factory=dict)
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
-    landing: RunLanding = RunLanding()
+    landing: RunLanding = field(default_factory=RunLanding)
     foreign_moves: list[ForeignMove] = field(default_factory=list)
     """Moves of the target that no merge queue made."""
     warnings: list[Warned] = field(default_factory=list)

@@ -11,11 +11,11 @@ status is the journal's only as long as something of the run is alive, or the ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from garrison.errors import GarrisonError, RecordError
+from garrison.frozen import frozen
 from garrison.merge.queue import QueueReader
 from garrison.processes.run_state import ENDED, RunState, replay_run
 from garrison.records.identity import Identity
@@ -164,7 +164,7 @@ def read_run_state(runtime: Runtime, run: str) -> RunState:
     return replay_run(read_all(runtime.files(run).journal))
 
 
-@dataclass(frozen=True)
+@frozen
 class RunStatus:
     """One run as it is now, for what may be removed; a run whose records cannot be read does not count as over."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from garrison.config import Timing
 from garrison.errors import NotFound, RecordCorrupt
+from garrison.frozen import frozen
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from garrison.system.process_control import Processes
 
 
-@dataclass(frozen=True)
+@frozen
 class Runtime:
     """Environment of a process: everything outside that it works with."""
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge import slots
 from garrison.processes.places import remove_sandbox_folder
 from garrison.records import atomic
@@ -411,7 +411,7 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
 _NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
 
 
-@dataclass(frozen=True)
+@frozen
 class OrphanedWorktree:
     """A worktree left by a run; `what` is tree, validator or directory (no longer a worktree)."""
 

@@ -13,11 +13,11 @@ Sessions outside runs (the butler and its specialists, garrison sessions, plans 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_lines
 
@@ -31,7 +31,7 @@ _CACHE_WRITE, _CACHE_READ = 1.25, 0.1
 """Price of a token written to or read from the cache, relative to an input token."""
 
 
-@dataclass(frozen=True)
+@frozen
 class UsageRecord:
     """One line of a usage file."""
 
@@ -54,7 +54,7 @@ class UsageRecord:
     """True if the response did not report its tokens."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Spent:
     """Sum of usage records."""
 
@@ -64,7 +64,7 @@ class Spent:
     output: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """Limits in US dollars; None: no limit."""
 
@@ -270,7 +270,7 @@ class Meter:
         return by_node, by_run, by_day
 
 
-@dataclass(frozen=True)
+@frozen
 class Allowance:
     """Limits outside runs in US dollars; None: no limit."""
 

@@ -19,8 +19,10 @@ a class each. A signal's id and its effect are one record, so that no crash can 
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, TypeVar, get_args
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +52,7 @@ def nested(of: type) -> Any:
 # ---- every process ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessOpened:
     """An incarnation opened the journal; `phase` is a runner's; `resume` and `why` (what became of its predecessor) are
     a launcher's."""
@@ -66,7 +68,7 @@ class ProcessOpened:
 # ---- supervisors, about their children -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class LaunchRecorded:
     """A copy of launch.json and of the graphs, from which a damaged or lost one is restored; once a journal."""
 
@@ -78,7 +80,7 @@ class LaunchRecorded:
     """Name of a nested pipeline → its text."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DecisionMade:
     """A restart or cleanup decision, before it is carried out; `basis` holds all its inputs (`supervise.decisions`)."""
 
@@ -88,7 +90,7 @@ class DecisionMade:
     basis: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildFenced:
     """An incarnation was declared crashed; `evidence` holds what was observed."""
 
@@ -99,7 +101,7 @@ class ChildFenced:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildSwept:
     """Remaining processes of a fenced incarnation were killed."""
 
@@ -109,7 +111,7 @@ class ChildSwept:
     pids: list[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildDied:
     """An incarnation died: recorded once, and counted from here on. `monotonic` is in seconds of the boot `boot_id`."""
 
@@ -124,7 +126,7 @@ class ChildDied:
     until: float = sparse(0.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildSpawned:
     """An incarnation was started; the time of a half-open probe runs from here."""
 
@@ -138,7 +140,7 @@ class ChildSpawned:
     boot_id: str = sparse("")
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildParked:
     """A name's circuit opened: no successor until the probe is due or a person unparks it."""
 
@@ -152,7 +154,7 @@ class ChildParked:
     probe_at: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class ProbeHealthy:
     """A probe stayed healthy: the circuit is closed."""
 
@@ -163,7 +165,7 @@ class ProbeHealthy:
     attempt: int | None = sparse()
 
 
-@dataclass(frozen=True)
+@frozen
 class SignalRefused:
     """A signal was moved to `refused/`."""
 
@@ -175,7 +177,7 @@ class SignalRefused:
 # ---- guardian --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class RunChanged:
     """Change of the run's status: running, stopped, done or failed."""
 
@@ -184,7 +186,7 @@ class RunChanged:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeChanged:
     """A node's new status, in an attempt.
 
@@ -206,7 +208,7 @@ class NodeChanged:
     landing: str = sparse("")
 
 
-@dataclass(frozen=True)
+@frozen
 class FlowAdvanced:
     """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
 
@@ -229,7 +231,7 @@ class FlowAdvanced:
         return str(self.body.get("place_id", ""))
 
 
-@dataclass(frozen=True)
+@frozen
 class GateChanged:
     """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
 
@@ -240,7 +242,7 @@ class GateChanged:
     body: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class ManagerCycled:
     """A manager observed its child pipeline for the `cycle`-th time, or ended with it (`closed`).
 
@@ -256,7 +258,7 @@ class ManagerCycled:
     closed: bool = sparse(default=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class LandingChanged:
     """A step of the landing of the whole run, at its exit: `requested` (its branch is at `oid`), `landed` (as
     `commit`), `no change`, `declined` (by the answer of a gate), `refused` (`flow` sends the run back) or `failed`."""
@@ -271,7 +273,7 @@ class LandingChanged:
     flow: FlowAdvanced | None = nested(FlowAdvanced)
 
 
-@dataclass(frozen=True)
+@frozen
 class ForeignMove:
     """The target was moved from `old` to `new`, and no merge queue did it; `at_work` are the nodes at work then.
 
@@ -304,7 +306,7 @@ class GitChanges(TypedDict, total=False):
     """Path in the git directory → hash; '' if it is gone."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Warned:
     """A change of what the run depends on, of which a person is warned; `at_work` are the nodes at work then.
 
@@ -326,7 +328,7 @@ class Warned:
         return f"while {', '.join(self.at_work)} {'was' if len(self.at_work) == 1 else 'were'} at work, {self.text}"
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeCancelled:
     """A node was cancelled: its runner was sent a signal that the work is no longer needed."""
 
@@ -342,7 +344,7 @@ REPAIR = "repair"
 """`NoteWritten.who` of a note about a journal that was rebuilt, which waits for no person either."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NoteWritten:
     """Something waits for a person: `who` waits, `text` says for what."""
 
@@ -351,7 +353,7 @@ class NoteWritten:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Question:
     """An agent's open question."""
 
@@ -359,7 +361,7 @@ class Question:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class StuckAgent:
     """A node's agent that its runner parked: its last incarnation, and when a probe is due (UTC)."""
 
@@ -368,7 +370,7 @@ class StuckAgent:
     life: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineSignal:
     """A signal by name, for a gate of the pipeline."""
 
@@ -376,7 +378,7 @@ class PipelineSignal:
     value: Any = True
 
 
-@dataclass(frozen=True)
+@frozen
 class GuardianSignal:
     """A signal that the guardian applied, with all its effects."""
 
@@ -414,7 +416,7 @@ class GuardianSignal:
     """True to stop the run; on disk the `run` record that follows says so."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """A compacted journal's first record: the state of all before it."""
 
@@ -425,7 +427,7 @@ class Snapshot:
 # ---- launcher --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class LauncherSignal:
     """A signal that the launcher applied."""
 
@@ -435,7 +437,7 @@ class LauncherSignal:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class NotificationSent:
     """The person's notify command was run for this `key`."""
 
@@ -445,7 +447,7 @@ class NotificationSent:
     text: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class GuardianUnparked:
     """A person resumed a run whose guardian was parked: its deaths no longer count."""
 
@@ -454,14 +456,14 @@ class GuardianUnparked:
     why: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class LauncherDetached:
     """The terminal is gone; the run continues."""
 
     kind: ClassVar[str] = "detached"
 
 
-@dataclass(frozen=True)
+@frozen
 class LauncherEnded:
     """The launcher ended with the run."""
 
@@ -473,7 +475,7 @@ class LauncherEnded:
 # ---- runner ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class RunnerSignal:
     """A signal that a runner applied, with all its effects."""
 
@@ -490,7 +492,7 @@ class RunnerSignal:
     unpark: bool = sparse(default=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class FactRecorded:
     """A fact about an attempt that its next runner must know; `failure_kind` belongs to the fact `failed`."""
 
@@ -501,7 +503,7 @@ class FactRecorded:
     failure_kind: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class JobStarted:
     """A set-up, an acceptance command or a validation was started."""
 
@@ -511,7 +513,7 @@ class JobStarted:
     attempt: int = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class WorkSaved:
     """The content of a worktree was saved under a rescue ref."""
 
@@ -523,7 +525,7 @@ class WorkSaved:
 # ---- merge processor -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueTaken:
     """The processor took the merge queue, with this epoch."""
 
@@ -531,7 +533,7 @@ class QueueTaken:
     epoch: int
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueStepDone:
     """One step of the merge processor."""
 

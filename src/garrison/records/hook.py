@@ -6,10 +6,11 @@ continues. Each process moves only its own hook.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, UsageError
+from garrison.frozen import frozen
 from garrison.records.names import Key
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PHASES: dict[str, frozenset[str]] = {
 """Phase → the phases that may follow. Back to `executing` is rework; the same phase is no change."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Hook:
     """Work phase of one name in one run, with what a successor needs to continue."""
 

@@ -6,10 +6,11 @@ incarnations and ends them by force; a living process changes its own record, fe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
+from garrison.frozen import frozen
 from garrison.records.names import Key
 from garrison.records.record import is_timestamp
 
@@ -30,7 +31,7 @@ ALIVE = frozenset({"starting", "active", "held"})
 """Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Identity:
     """One name in one run. Times are ISO 8601 UTC; `tmux` holds socket, session and pane ids of an orchestrator."""
 

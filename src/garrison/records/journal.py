@@ -20,11 +20,12 @@ import hashlib
 import json
 import os
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.record import SCHEMA
 
@@ -43,7 +44,7 @@ lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One journal record, as read: with its blobs in `data`."""
 

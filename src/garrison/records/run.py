@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.names import integration_branch
 
@@ -28,7 +29,7 @@ LANDS = (LAND_NODE, LAND_RUN, LAND_NONE)
 """Words of `Launch.land`: each finished node lands; the whole run lands once, at its exit; nothing lands."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Launch:
     """Options of a launched run; no secrets, only the names of variables that pass through."""
 
@@ -92,7 +93,7 @@ class Launch:
         return self.base if self.land == LAND_NODE else integration_branch(self.run_id)
 
 
-@dataclass(frozen=True)
+@frozen
 class RunSandbox:
     """Sandbox of a run since it was last resumed, where that is not the one it was launched with."""
 
@@ -108,7 +109,7 @@ CONTINUE = "continue"
 """`Task.rework` of the attempt after a lost one: it begins at the branch, or at a later snapshot of the work."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Task:
     """One attempt at one node: everything that its runner and orchestrator need to know."""
 
@@ -153,7 +154,7 @@ class Task:
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Result:
     """Result of an attempt, as its orchestrator writes it; ignored unless run, node and attempt are the current
     ones."""
@@ -206,7 +207,7 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@dataclass(frozen=True)
+@frozen
 class RunnerState:
     """Runner state for users' scripts; `status` follows the process."""
 

@@ -21,11 +21,12 @@ the merge queue carry plain dictionaries.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from garrison.errors import RecordCorrupt, RecordError, UsageError
+from garrison.frozen import frozen
 from garrison.records import atomic, record
 from garrison.records.names import Key
 
@@ -52,7 +53,7 @@ TO_INCARNATION = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
 _counter = count()
 
 
-@dataclass(frozen=True)
+@frozen
 class Signal:
     """One message; `source` is {role, name, incarnation}, `target` {role, name}; `attempt` 0 means not of a node."""
 
@@ -81,7 +82,7 @@ class Signal:
         return Key(self.source["role"], self.source["name"], self.run_id)
 
 
-@dataclass(frozen=True)
+@frozen
 class PostedSignal:
     """A file in an inbox, with its signal, or the reason why it cannot be read."""
 
@@ -222,7 +223,7 @@ class Payload:
 
 # reports, upward
 
-@dataclass(frozen=True)
+@frozen
 class NodeComplete(Payload):
     """The node's acceptance is green; `landing` is `no change` if there is nothing to land."""
 
@@ -232,7 +233,7 @@ class NodeComplete(Payload):
     landing: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeReady(Payload):
     """The node's branch is in the merge queue."""
 
@@ -241,7 +242,7 @@ class MergeReady(Payload):
     branch: str
 
 
-@dataclass(frozen=True)
+@frozen
 class RunnerExited(Payload):
     """A runner has ended: its node is `done` or `failed`; `failure_kind` says what failed, `rescue` names the saved
     work."""
@@ -255,7 +256,7 @@ class RunnerExited(Payload):
     rescue: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class OrchestratorHung(Payload):
     """The node's orchestrator hangs and is replaced."""
 
@@ -265,7 +266,7 @@ class OrchestratorHung(Payload):
     evidence: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class OrchestratorParked(Payload):
     """The node's orchestrator is parked, or no longer is; a probe is due at `probe_at` (UTC)."""
 
@@ -278,7 +279,7 @@ class OrchestratorParked(Payload):
     probe_at: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class OrchestratorCrashed(Payload):
     """An incarnation of the node's orchestrator died."""
 
@@ -287,7 +288,7 @@ class OrchestratorCrashed(Payload):
     why: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class NeedsInput(Payload):
     """An agent asks a person."""
 
@@ -296,7 +297,7 @@ class NeedsInput(Payload):
     question_id: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Escalation(Payload):
     """A name was parked; a probe is due at `probe_at` (UTC), if at all."""
 
@@ -306,7 +307,7 @@ class Escalation(Payload):
     probe_at: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineComplete(Payload):
     """The run is over: done or failed."""
 
@@ -317,7 +318,7 @@ class PipelineComplete(Payload):
 
 # requests, downward
 
-@dataclass(frozen=True)
+@frozen
 class InputResponse(Payload):
     """A person's answer to an agent's question, or to a gate: then `question_id` is its place."""
 
@@ -326,7 +327,7 @@ class InputResponse(Payload):
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class KillOrchestrator(Payload):
     """Kill this incarnation of the node's orchestrator; None: the living one."""
 
@@ -334,7 +335,7 @@ class KillOrchestrator(Payload):
     incarnation: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class StopRun(Payload):
     """Stop the run gracefully; with `hurry` kill what does not stop at once."""
 
@@ -342,7 +343,7 @@ class StopRun(Payload):
     hurry: bool | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ResumeRun(Payload):
     """Resume the run; with `retry_failed` the flow also returns to the node at which it failed."""
 
@@ -356,7 +357,7 @@ def resume_id(run: str, incarnation: int) -> str:
     return f"{run}-resume-{incarnation}"
 
 
-@dataclass(frozen=True)
+@frozen
 class ParkNode(Payload):
     """Park a node (or `processor`) until a person unparks it."""
 
@@ -365,7 +366,7 @@ class ParkNode(Payload):
     text: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class UnparkNode(Payload):
     """Unpark a node (or `processor`); without `who`, the recipient's own child."""
 
@@ -373,7 +374,7 @@ class UnparkNode(Payload):
     who: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CancelNode(Payload):
     """End the node's work, which is no longer needed."""
 
@@ -381,7 +382,7 @@ class CancelNode(Payload):
     text: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class SendPipelineSignal(Payload):
     """A signal by name, for a gate of the pipeline."""
 
@@ -390,7 +391,7 @@ class SendPipelineSignal(Payload):
     value: Any = True
 
 
-@dataclass(frozen=True)
+@frozen
 class SetBudget(Payload):
     """Allow the flow so many steps from the next resume on."""
 

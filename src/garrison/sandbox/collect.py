@@ -22,11 +22,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, find_git_dir, restore_link
 from garrison.sandbox.place import Mode, Mount, Rights, Role
@@ -61,7 +61,7 @@ _LIMITS = tuple(part for setting in (
     "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collected:
     """Result of a collection."""
 
@@ -73,7 +73,7 @@ class Collected:
     """Commit to be saved because no ref of the repository holds it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrivateState:
     """Checkout of a view; every value is a well-formed object name, but nothing more is known of it."""
 

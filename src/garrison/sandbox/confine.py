@@ -7,9 +7,9 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from garrison.frozen import frozen
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
@@ -23,7 +23,7 @@ _NOT_INSIDE = ("TMPDIR", "XDG_RUNTIME_DIR")
 """Variables that name folders which do not exist inside."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confined:
     """A wrapped command."""
 

@@ -5,9 +5,9 @@ Each is tried by `escape_attempts.py` inside a real sandbox, for `garrison docto
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from garrison.frozen import frozen
 from garrison.sandbox.machine import Machine
 from garrison.sandbox.place import Mode, Network
 
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     ESCAPED = "ESCAPED"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Escape:
     """Something that a confined process tries; `key` names it in `escape_attempts.py`."""
 

@@ -7,10 +7,11 @@ other worktrees, garrison's home, the user's checkout and home folder, sockets i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from garrison.sandbox.place import Place
@@ -77,7 +78,7 @@ class Step(StrEnum):
     HIDE_FILE = "hide file"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSystemStep:
     """One step; `source` is a path outside, or what a link names."""
 
@@ -86,7 +87,7 @@ class FileSystemStep:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Surroundings:
     """Toolchains that the user's environment names, and folders that must not be shown by chance."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from garrison.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """Abilities of this machine to confine this user's processes."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox import net_namespace
 from garrison.sandbox.place import Mode, Network, Place, Rights
@@ -40,7 +41,7 @@ _NO_PROXY = ("no_proxy", "NO_PROXY")
 _LOCAL = "localhost,127.0.0.1,::1"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkUser:
     """User of a network: the node and attempt that its calls and refused hosts are counted for."""
 

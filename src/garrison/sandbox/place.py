@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
+
+from garrison.frozen import frozen
 
 
 class Role(StrEnum):
@@ -50,7 +52,7 @@ DEFAULT_HOSTS = "default"
 """Word in `hosts` that stands for the hosts that are allowed without a setting."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rights:
     """Rights of a confined tree, as config.toml states them."""
 
@@ -68,7 +70,7 @@ class Rights:
     """True if an agent's git keeps the addresses and credential helpers to push with."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mount:
     """A file or folder of the machine that is shown inside at `target`."""
 
@@ -77,7 +79,7 @@ class Mount:
     writable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """All that one confined process tree is given."""
 

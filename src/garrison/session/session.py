@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import append_line
 from garrison.records.life_lock import LifeLock
@@ -47,7 +48,7 @@ class RunFailed(GarrisonError):
     """A turn or heartbeat failed; the state is as it was before."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TurnResult:
     """Answer to a message, with the number of tool calls and the run's final context."""
 
@@ -58,7 +59,7 @@ class TurnResult:
     steps: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class HeartbeatResult:
     """Result of a heartbeat: its mode, its actions, the number of model calls."""
 

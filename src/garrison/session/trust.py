@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Tier:
     """One trust tier; see trust.toml for the fields."""
 

@@ -7,12 +7,13 @@ with the same state. A person's `unpark` and `--resume` close the circuit too, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from garrison.frozen import frozen
 from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
 
 
-@dataclass(frozen=True)
+@frozen
 class Circuit:
     """Circuit breaker of one name; times are monotonic seconds of the boot `boot_id`."""
 

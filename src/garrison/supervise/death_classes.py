@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True)
+@frozen
 class Ruling:
     """Meaning of a class of deaths: whether it `counts` against window and total, and what `follows`."""
 

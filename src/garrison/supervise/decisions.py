@@ -8,9 +8,10 @@ and an explanation that is not the reason shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from garrison.frozen import frozen
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import restart
@@ -29,7 +30,7 @@ START_RECHECK = 0.5
 time, its deadline passes), and it has no record of its own yet whose process the kernel could report."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ChildState:
     """A supervised process as it is now; identity and verdict are None if it was never started."""
 
@@ -65,7 +66,7 @@ class ChildState:
         return self.identity is not None and self.attempt < attempt
 
 
-@dataclass(frozen=True)
+@frozen
 class DecisionInputs:
     """All inputs of a decision; with them it can be made again (`replay`)."""
 
@@ -79,7 +80,7 @@ class DecisionInputs:
     circuit: Circuit = CLOSED
 
 
-@dataclass(frozen=True)
+@frozen
 class RestartDecision:
     """A decision about one process, with its reason and inputs.
 
@@ -205,7 +206,7 @@ up, and probes early."""
 _SOURCE = "a journaled decision"
 
 
-@dataclass(frozen=True)
+@frozen
 class Replay:
     """A decision made again from its journaled inputs."""
 

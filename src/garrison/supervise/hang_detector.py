@@ -8,8 +8,10 @@ evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -25,7 +27,7 @@ SPINNING_TIMEOUTS = 4.0
 """Timeouts without a heartbeat that a computing process is allowed: a long turn is no hang, but an endless one is."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """Observations of one incarnation at one moment; times in seconds, plain data."""
 
@@ -52,7 +54,7 @@ class Evidence:
     """Seconds this incarnation was watched."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Hang:
     """A process that is alive but does nothing: the rule that fired, and a sentence."""
 

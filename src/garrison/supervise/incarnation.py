@@ -29,10 +29,11 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
+from garrison.frozen import frozen
 from garrison.records.hook import Hook, advance_phase, continue_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
@@ -76,7 +77,7 @@ def new_id() -> str:
 # ---- lease (pure) ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class SpawnRequest:
     """A process to start: its name, its parent and where it works."""
 

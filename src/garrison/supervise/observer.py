@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from garrison.frozen import frozen
 from garrison.records import life_lock
 from garrison.records.identity import Identity
 from garrison.records.names import format_marker
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from garrison.system.processes import ProcessId
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessOrigin:
     """A process as records name it: its pid with start ticks, and where it runs."""
 
@@ -215,7 +216,7 @@ class AgentEvidence(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Inspection:
     """A verdict on one process, with its evidence as JSON values; None if none was gathered."""
 
@@ -318,7 +319,7 @@ def _may_walk_worktree(watched: _Watched, limit: float, at: float) -> bool:
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Tree:
     """Processes of one incarnation at one moment; CPU in clock ticks."""
 

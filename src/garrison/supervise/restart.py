@@ -10,9 +10,10 @@ fails the attempt.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.frozen import frozen
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 from garrison.system.shortage import retry_pause
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from garrison.records.events import ChildDied
 
 
-@dataclass(frozen=True)
+@frozen
 class Policy:
     """Limits of restarts; times in seconds."""
 
@@ -65,7 +66,7 @@ class Policy:
         return circuit.since + self.healthy
 
 
-@dataclass(frozen=True)
+@frozen
 class Death:
     """One death of a name; `monotonic` is in seconds of the boot `boot_id`, `kind` its class."""
 
@@ -93,7 +94,7 @@ class Death:
         return ruling(self.kind).weight
 
 
-@dataclass(frozen=True)
+@frozen
 class PolicyOutcome:
     """Outcome of the policy; `why` names the rule that applied.
 

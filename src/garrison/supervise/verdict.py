@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from garrison.records.identity import Identity
@@ -17,7 +18,7 @@ LINGER_SECONDS = 5.0
 """Seconds after a graceful end in which the life lock must be released: the successor waits for it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Observation:
     """Facts about one identity at one moment; host, boot and pid namespace are the observer's."""
 
@@ -42,7 +43,7 @@ class Observation:
     """State letter of the process with that pid (T: stopped); '' unknown."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """A judgement with its reason.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from garrison.frozen import frozen
 
 AGENT_BYTES = 512 << 20
 """Estimated memory of one agent with its tools."""
@@ -22,7 +24,7 @@ RECOVERY = 60.0
 """Seconds without a shortage after which one more agent may work."""
 
 
-@dataclass(frozen=True)
+@frozen
 class AgentLimit:
     """Number of agents that may work at once: lowered while the machine is short of room, raised again one by one.
 

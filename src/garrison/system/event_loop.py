@@ -13,7 +13,6 @@ import select
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -21,6 +20,7 @@ from typing import Self
 import inotify_simple
 from inotify_simple import INotify, flags
 
+from garrison.frozen import frozen
 from garrison.system import processes
 from garrison.system.processes import ProcessId
 
@@ -33,7 +33,7 @@ _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF |
 """A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Wakeup:
     """Reason why `wait` returned; all empty: the time was up. `signals` are in order of arrival, with repetitions."""
 

@@ -12,10 +12,10 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.system import kill_tree, processes, terminal_text
 from garrison.system.processes import Child, ProcessId
 
@@ -28,7 +28,7 @@ _GIVE_UP = 10.0
 """Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class JobResult:
     """Result of a job: exit code (negative: a signal; 127: no such command), timeout, duration in seconds."""
 

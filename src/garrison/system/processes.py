@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Shortage
+from garrison.frozen import frozen
 from garrison.system.shortage import is_shortage
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class ProcessId:
     ticks: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessInfo:
     """Fields of /proc/PID/stat."""
 
@@ -59,7 +60,7 @@ class ProcessInfo:
         return ProcessId(self.pid, self.ticks)
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessRow:
     """A living process as `kill_tree.select_targets` sees it; `marker` is its incarnation, None if it has none."""
 
@@ -76,7 +77,7 @@ class ProcessRow:
         return ProcessId(self.pid, self.ticks)
 
 
-@dataclass(frozen=True)
+@frozen
 class Host:
     """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
 
@@ -323,7 +324,7 @@ def _read(path: str) -> bytes:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-@dataclass(frozen=True)
+@frozen
 class Child:
     """A process we started; `pidfd` is ours to close (-1: none) and becomes readable when it ends."""
 

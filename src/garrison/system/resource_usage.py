@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import psutil
 
+from garrison.frozen import frozen
 from garrison.system.processes import ProcessId, life_marker
 
 RESOLUTION = 0.01
@@ -27,7 +28,7 @@ MEMORY_READS = 16
 """Processes per sample whose private memory is read again, beside all that were never read."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessSample:
     """One process in one sample; `cpu` is its own time, `waited` that of the children it collected, in seconds."""
 
@@ -48,7 +49,7 @@ class ProcessSample:
         return ProcessId(self.pid, self.ticks)
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """Use of a tree: `cpu` in percent of one core (None before the second sample), `memory` in bytes."""
 
@@ -60,7 +61,7 @@ class Usage:
 NO_USAGE = Usage(None, 0, 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """Load of the machine over 1, 5 and 15 minutes, its cores, and its memory in bytes."""
 

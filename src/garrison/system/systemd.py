@@ -11,9 +11,10 @@ import shlex
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ START_TIMEOUT = 100.0
 """Seconds that starting a unit may take; the call returns when the launcher is ready."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Manager:
     """A user manager that can be called: its runtime directory and the programs that call it."""
 

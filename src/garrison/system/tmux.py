@@ -28,12 +28,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.frozen import frozen
 from garrison.system import kill_tree, processes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import MARKER, ProcessId
@@ -61,7 +61,7 @@ _READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p));
                      "os.execvpe(a[0],a,e)")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pane:
     """One line of `_LISTED`."""
 

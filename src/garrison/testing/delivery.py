@@ -13,10 +13,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.testing import wire
 from garrison.testing.request import Request
 from garrison.testing.script import Answer
@@ -32,7 +33,7 @@ _MALFORMED = {
 _END = b"0\r\n\r\n"
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """Parts to send, and where sending pauses (a hang) or ends with a reset."""
 

@@ -6,15 +6,16 @@ messages since the last prompt. So a client that was killed and resumes from its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from garrison.frozen import frozen
 
 _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
                "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by")
 """Beginnings of the texts that the CLI itself adds to user messages."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """One `POST /v1/messages`."""
 

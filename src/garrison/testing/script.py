@@ -14,12 +14,13 @@ import runpy
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from garrison.frozen import frozen
 from garrison.testing import misbehaviour
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, KINDS, Block, Fault, ScriptError, Turn, Usage, say, text, thinking, use
@@ -29,7 +30,7 @@ Player = Callable[[Request], "Turn | Fault | str"]
 FIELDS = ("prompt", "system", "result", "model", "key", "tool")
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """Answer to a request, and the part of the script that it comes from."""
 
@@ -39,7 +40,7 @@ class Answer:
     step: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Conversation:
     """Turns for the requests that match `when`: field of `FIELDS` → regular expression."""
 

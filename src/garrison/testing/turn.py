@@ -7,10 +7,11 @@ values raise `ScriptError` when they are created. `script` reads both from YAML 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 Block = dict[str, Any]
 """Content block of an assistant message in the Messages API's form; a tool's `id` is added when it is sent."""
@@ -52,7 +53,7 @@ class ScriptError(UsageError):
     """The script is invalid; the message names the place and what is valid."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """Tokens of one answer."""
 
@@ -66,7 +67,7 @@ class Usage:
             raise ScriptError(f"usage needs whole numbers, not {self}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Fault:
     """One failure: a kind of `KINDS` and its value."""
 
@@ -103,7 +104,7 @@ class Fault:
         return {"type": self.type or default, "message": self.message or f"a scripted {self.kind} ({self.value})"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Turn:
     """One assistant message."""
 

@@ -8,11 +8,11 @@ about; read models use `Record`s, including snapshots and whole merge queues.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.events import Event as JournalEvent
 from garrison.records.events import decode
@@ -32,7 +32,7 @@ NODE_ROLES = ("runner", "orchestrator")
 """Roles whose processes work for one node and have its name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Event:
     """One journal record, with its writer and its subject."""
 
@@ -51,7 +51,7 @@ class Event:
     data: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Record:
     """One journal record as it is stored; `journal` as in `Event`, `queue` the folder of a merge queue (else '')."""
 

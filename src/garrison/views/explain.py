@@ -7,10 +7,11 @@ decide otherwise, the line says so. Events that do not concern the subject are l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
+from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing, shown
 from garrison.records.events import (
     ChildDied,
@@ -39,7 +40,7 @@ from garrison.views.event_log import QUEUE, Event
 from garrison.views.node_view import first_line
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """One line of an explanation; `observed` and `rule` are printed below it."""
 
@@ -266,7 +267,7 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 """Kind of a merge queue's record → its words."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Verdict:
     """A gate's verdict on a tree, how often it was the same in a row, and the index of its line."""
 

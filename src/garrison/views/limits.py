@@ -7,10 +7,11 @@ settings, or the queue's configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from garrison.config import Timing
+from garrison.frozen import frozen
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death, Policy, recent_deaths
 
@@ -29,7 +30,7 @@ TIMEOUTS = {
 """Field of `Timing` → what it bounds; the others are intervals, not limits."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Used:
     """Use of a run's limits. `deaths` are those of the current attempt, by full name; `now` is monotonic, on `boot_id`.
     """
@@ -47,7 +48,7 @@ class Used:
     boot_id: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Limit:
     """One limit: how much of `unit` is allowed at `level`, how much is used by name, and what sets the limit."""
 

@@ -7,7 +7,7 @@ The words say who has to act next. They change only when something happened and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from garrison.agents.base import NO_REPORT
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.trouble import current_trouble
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity, read_waiting
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from garrison.views.run_model import RunModel
 
 
-@dataclass(frozen=True)
+@frozen
 class Parking:
     """Why a node is parked, and when a probe will try it again."""
 
@@ -53,7 +54,7 @@ class Parking:
     """None where no probe will come."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeView:
     """One node at one moment."""
 
@@ -101,7 +102,7 @@ class NodeView:
                 **({"unreported": True} if self.unreported else {})}
 
 
-@dataclass(frozen=True)
+@frozen
 class FailedNode:
     """Why a node failed, the end of its log, and its attempt's folder."""
 
@@ -116,7 +117,7 @@ class FailedNode:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@frozen
 class QueueEntryView:
     """An unfinished merge entry of the run; `position` counts those of other runs too, from 1."""
 
@@ -343,7 +344,7 @@ _LONG = 300
 """Characters of a reason that one line shows."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeFacts:
     """Facts about one node that decide its words. Incarnations are 0 before the first."""
 

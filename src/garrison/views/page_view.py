@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
@@ -52,7 +53,7 @@ MIB = 1 << 20
 # ---- observing
 
 
-@dataclass(frozen=True)
+@frozen
 class Observation:
     """State of a run that no journal holds: its processes, and for each node its activity and cost. JSON data,
     except `view`, from which the rest is derived.
@@ -138,7 +139,7 @@ def run_line(view: RunView) -> dict[str, Any]:
 # ---- the page's model
 
 
-@dataclass(frozen=True)
+@frozen
 class GraphNode:
     """A node as the run's graph describes it."""
 

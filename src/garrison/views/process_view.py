@@ -7,9 +7,10 @@ monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.records.names import format_marker
 from garrison.supervise.hang_detector import latest_evidence
 from garrison.supervise.verdict import judge
@@ -24,7 +25,7 @@ SILENT_SECONDS = 60.0
 """Seconds without evidence of activity after which `status` mentions it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessView:
     """One process of a run: launcher, guardian, processor, runner or orchestrator."""
 
@@ -77,7 +78,7 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
         identity.reason or verdict.why)
 
 
-@dataclass(frozen=True)
+@frozen
 class AgentEvidence:
     """Latest evidence of activity of a node's agent."""
 

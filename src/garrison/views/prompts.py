@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import for_node
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
+from garrison.frozen import frozen
 from garrison.processes.briefing import Briefer
 from garrison.processes.guardian import flow_policy
 from garrison.processes.run_plan import build_task, read_plan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SYSTEM = "system prompt, added to the program's own"
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """One text that the agent got, or would get: `what` it is, and about how many tokens it has."""
 
@@ -50,7 +50,7 @@ class Part:
         return {"what": self.what, "text": self.text, "tokens": self.tokens}
 
 
-@dataclass(frozen=True)
+@frozen
 class AttemptPrompts:
     """Everything that an attempt's agent was told, in order; `sent` is False if it has not begun."""
 

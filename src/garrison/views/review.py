@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, Refused
+from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
 from garrison.records.run import Task, read_result
@@ -29,7 +30,7 @@ SHORT = 10
 """Characters of a commit's id as it is shown."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Review:
     """Work of one attempt as a person judges it."""
 

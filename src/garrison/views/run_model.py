@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
 from garrison.processes.run_state import RunState
@@ -27,7 +28,7 @@ CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
 """Errors that replaying a record of another version or a damaged journal may raise."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Lifecycle:
     """One death, respawn or parking of a process; (kind, agent, incarnation) identifies it."""
 

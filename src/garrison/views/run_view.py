@@ -7,12 +7,13 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.pipeline.gates import SIGNAL, OpenGate
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import RunPlan
@@ -55,7 +56,7 @@ PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunDetails:
     """Details of a run that is shown in full."""
 
@@ -76,7 +77,7 @@ class RunDetails:
                 "limits": [limit.to_json() for limit in self.limits]}
 
 
-@dataclass(frozen=True)
+@frozen
 class RunLandingView:
     """Landing of a run whose nodes land on a branch of its own; `land` is `run`, or `none` for one that stays there."""
 
@@ -94,7 +95,7 @@ class RunLandingView:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@frozen
 class RunView:
     """One run at one moment; `details` is None where only its line is shown."""
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.processes.run_status import FINAL
 from garrison.records.run import RunFiles
 from garrison.system import resource_usage
@@ -23,7 +23,7 @@ from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessRow:
     """One of the two processes of a node, for its details."""
 
@@ -42,7 +42,7 @@ class ProcessRow:
                 "age_s": self.age_s, "beat_s": self.beat_s, **_usage_json(self.used), "why": self.why}
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """One row: a run, one of its processes, or one of its nodes (`kind`)."""
 
@@ -98,7 +98,7 @@ class Row:
         return [(name, text) for name, text in fields if text]
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """Contents of one screen."""
 

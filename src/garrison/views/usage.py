@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from garrison.agents.session_agent import ORDER
+from garrison.frozen import frozen
 from garrison.records import costs
 from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
@@ -69,7 +70,7 @@ def next_pause(interval: float, cost: float) -> float:
 # ---- costs
 
 
-@dataclass(frozen=True)
+@frozen
 class RunCosts:
     """Costs of one run's sessions by node, and the limits on them."""
 
@@ -101,7 +102,7 @@ class RunCosts:
             "today": None if day is None else rounded(self.today)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Costs:
     """Costs of a home's sessions and the limits on them, by (run, node)."""
 

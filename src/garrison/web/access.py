@@ -11,10 +11,10 @@ import hmac
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import RecordUnreadable
+from garrison.frozen import frozen
 from garrison.records import atomic
 
 READ, WRITE = "read", "write"
@@ -36,7 +36,7 @@ HEADERS = {
 """Headers of every response."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Rules:
     """Access rules of a server: its host names (with port), tokens by scope, the name of its cookie."""
 
@@ -56,7 +56,7 @@ class Rules:
         return scopes[0] if scopes else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Refusal:
     """Refusal of a request: an HTTP status, and one line that says what to do."""
 

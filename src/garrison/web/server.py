@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from garrison.errors import Refused, UsageError
+from garrison.frozen import frozen
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.routes import Page
@@ -35,7 +35,7 @@ SHUTDOWN_SECONDS = 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True)
+@frozen
 class Endpoint:
     """Address to listen on. `names`: further host names of the server; `tls`: certificate and key."""
 

@@ -19,10 +19,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.workflow import validation
@@ -53,7 +53,7 @@ MIN_SECRET = 4
 _FINISHED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
-@dataclass(frozen=True)
+@frozen
 class Progress:
     """A step started or ended: `done` of `total` steps have finished."""
 

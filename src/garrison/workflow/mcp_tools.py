@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.spelling import nearest
 from garrison.workflow.errors import AgentError, ToolNotFoundError, WorkflowValidationError
 
@@ -39,7 +40,7 @@ class McpError(AgentError):
     """An MCP server could not be used, or its tool failed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ServerSpec:
     """Address of a server: a command for stdio, or a URL. `env` adds variables to a minimal environment."""
 

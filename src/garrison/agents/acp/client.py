@@ -30,6 +30,7 @@ from acp.schema import (
 from garrison.agents.acp.permissions import Option
 from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
 from garrison.agents.claude.stream import cut
+from garrison.frozen import frozen
 from garrison.system.processes import die_with_parent
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Silence(Exception):
     """Raised when nothing was received for too long."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class McpServer:
     """An MCP server that the agent is to start."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
+from garrison.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class AcpJob:
     """One connection: the session to begin or resume, and its prompt."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp.settings import ANYTHING
+from garrison.frozen import frozen
 
 if TYPE_CHECKING:
     from garrison.agents.acp.settings import AcpSettings
@@ -31,7 +31,7 @@ class Ruling(StrEnum):
     ASK = "ask"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """One answer that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
 

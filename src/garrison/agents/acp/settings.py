@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from garrison.agents.claude.settings import BUDGETS, READERS, read_values, values_of
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -22,7 +23,7 @@ ANYTHING = "*"
 """Word that stands for all kinds."""
 
 
-@dataclass(frozen=True)
+@frozen
 class AcpSettings:
     """Settings of one ACP agent; None for the agent's own default."""
 

@@ -33,7 +33,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from garrison.agents.base import WAITING, WORKER
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
+from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.reservations import SESSION_LOCK
@@ -106,7 +107,7 @@ _KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "
 """Field → its key in the file, where they differ."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ConnectionJob:
     """One connection: the session to begin or resume, and its first message."""
 

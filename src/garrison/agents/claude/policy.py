@@ -8,17 +8,17 @@ was killed ends the orchestrator's incarnation, and its runner's restart policy 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from garrison.agents.claude import failures
+from garrison.frozen import frozen
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
 """Endings that are not failures: the agent reported, asked a person, ended its turn without a report, or was stopped;
 or a person worked in its place."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ending:
     """End of one connection; a line of `endings.jsonl`."""
 
@@ -57,7 +57,7 @@ class Prompt(StrEnum):
     LOOP = "loop"
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until a person has acted, or FINISH."""
 
@@ -74,7 +74,7 @@ class Decision:
 RESUME = Decision(Step.CONNECT)
 
 
-@dataclass(frozen=True)
+@frozen
 class Backoff:
     """Waits between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
 

@@ -7,11 +7,12 @@ begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from garrison.agents.claude import extensions
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
@@ -27,7 +28,7 @@ ENVIRONMENT = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"
 """Variables of the person's environment that a session gets; it gets no others."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ClaudeSettings:
     """Settings of one session; money in US dollars, times in seconds, None for the default."""
 

@@ -11,12 +11,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents.claude import cli_process, policy, prompts, questions, transcripts
 from garrison.agents.claude.policy import Ending
 from garrison.errors import NotFound, Refused
+from garrison.frozen import frozen
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes
@@ -34,7 +34,7 @@ _SUSPEND_TIMEOUT = 30.0
 """Seconds for the session to be suspended."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Person:
     """Process of a takeover; pid 0 while it has not recorded itself."""
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
+from garrison.frozen import frozen
 
 MAX_NAME = 200
 """Characters of a node's id or a control type."""
@@ -114,7 +115,7 @@ class Node:
         self.status = new
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edge:
     """Connection of two nodes: `source` directs `target` if directed; otherwise they are peers."""
 
@@ -125,7 +126,7 @@ class Edge:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """Message of one agent to another; `reply_to` is the number of the message it answers."""
 
@@ -151,7 +152,7 @@ def check_name(what: str, name: object) -> str:
 Event = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionSpec:
     """Agent to start: the node's id, its effective prompt, its model (None: the default), its metadata."""
 

@@ -7,14 +7,14 @@ An event records what happened outside the machine, never what follows from it; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finished:
     """An attempt at a place in flight ended.
 
@@ -27,7 +27,7 @@ class Finished:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Restarted:
     """An attempt was lost without an outcome (its process died); the place continues with the next attempt.
 
@@ -38,14 +38,14 @@ class Restarted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suspended:
     """Everything in flight waits for a person or a signal, and the driver exits; the run is `waiting`."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resumed:
     """A run that waited, or that a budget or a person stopped, continues.
 
@@ -57,7 +57,7 @@ class Resumed:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SentBack:
     """Refusal of the landing of a run at its exit; the run returns to the node `to` (`machine.node_to_return_to`)."""
 
@@ -65,14 +65,14 @@ class SentBack:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimedOut:
     """A run reached max_pipeline_duration; it can be resumed."""
 
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Aborted:
     """A person or the driver stopped the run; it can be resumed."""
 
@@ -94,8 +94,7 @@ def event_to_data(event: Event) -> dict[str, Any]:
         return {"event": "finished", "place_id": event.place_id, "outcome": event.outcome.to_data(),
                 "attempt": event.attempt}
     data: dict[str, Any] = {"event": _KIND_NAMES[type(event)]}
-    for key in event.__slots__:
-        value = getattr(event, key)
+    for key, value in vars(event).items():
         if isinstance(value, Outcome):
             data[key] = value.to_data()
         elif value is not None and value is not False and value != "":
@@ -108,7 +107,7 @@ def event_from_data(data: Mapping[str, Any]) -> Event:
     kind = EVENT_KINDS.get(data.get("event", ""))
     if kind is None:
         raise UsageError(f"{data.get('event')!r:.40} is not a flow event")
-    values = {key: data[key] for key in kind.__slots__ if key in data}
+    values = {key: data[key] for key in kind.__match_args__ if key in data}
     if kind is Finished:
         outcome = data.get("outcome")
         values["outcome"] = None if outcome is None else Outcome.from_data(outcome)

@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from garrison.errors import GarrisonError, Refused
+from garrison.frozen import frozen
 from garrison.pipeline.condition import (
     And,
     Clause,
@@ -59,7 +60,7 @@ JOIN_POLICIES = ("wait_all", "all_success", "first_success", "k_of_n", "quorum")
 ERROR_POLICIES = ("continue", "fail_fast", "ignore")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """A compiled edge: `index` is its position in `Graph.edges`, `label` is normalized."""
 
@@ -79,7 +80,7 @@ class Route:
         return f"{self.source} -> {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FanOut:
     """Settings of a `parallel`: its join, its policies, and how many branches run at once."""
 
@@ -102,7 +103,7 @@ class FanOut:
         return branches // 2 + 1 if self.quorum is None else max(1, math.ceil(self.quorum * branches - 1e-9))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A compiled node. `conditional` and `plain` are its edges in the order in which they are tried."""
 
@@ -136,7 +137,7 @@ class Unit:
         return tuple(sorted((*self.conditional, *self.plain), key=lambda route: route.index))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """A compiled graph. `attrs` are the graph's attributes as context keys; `max_seconds` limits wall-clock time."""
 

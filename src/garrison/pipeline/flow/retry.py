@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from garrison.errors import Refused
+from garrison.frozen import frozen
 from garrison.pipeline.graph import flag, number, text
 
 CAP_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryPolicy:
     """At most `attempts` attempts; `first_s` x `factor` ** (n - 1) seconds before the nth retry, at most 60.
 

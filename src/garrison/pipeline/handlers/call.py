@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.pipeline.outcome import (
     DETERMINISTIC,
     FAIL,
@@ -42,7 +43,7 @@ MAX_DEPTH = 8
 """Levels of pipelines within pipelines."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Waiting:
     """A handler's "not yet": the node stays in flight, and the run may be suspended and resumed."""
 

@@ -7,10 +7,10 @@ are evaluated for every combination. A node with too many combinations is not ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from garrison.frozen import frozen
 from garrison.pipeline.condition import (
     Clause,
     Condition,
@@ -179,7 +179,7 @@ def _is_unconditional(view: View, edge: Edge) -> bool:
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Case:
     """One way a node may end: its outcome and the context. `named` holds the values that conditions name."""
 

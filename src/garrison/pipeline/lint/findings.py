@@ -6,10 +6,11 @@ A view computes what several rules need at most once and in linear time, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
 
@@ -19,7 +20,7 @@ RETRY_TARGETS = ("retry_target", "fallback_retry_target")
 """Attributes of a node or graph that name a node to go back to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One problem: the rule, its position (line 0: none), and a fix."""
 
@@ -40,7 +41,7 @@ class Finding:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """A problem as a rule yields it; the table of rules adds its name and severity."""
 
@@ -63,7 +64,7 @@ class Problem:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """A graph as rules see it; `registered` are this installation's handlers besides those of the dialect."""
 

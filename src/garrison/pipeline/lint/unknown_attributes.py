@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
+from garrison.frozen import frozen
 from garrison.pipeline.graph import Edge, Node, is_known_handler, position, text
 from garrison.pipeline.lint.findings import Problem, View
 from garrison.pipeline.lint.known_attributes import (
@@ -32,7 +32,7 @@ DESCRIPTIONS = frozenset({"goal", "inputs", "vars", "namespaces"})
 _USED = re.compile(r"\b(graph|node)\.([A-Za-z_][\w.-]*)", re.ASCII)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Unknown:
     """An attribute that has no effect, where it is first written."""
 

@@ -7,9 +7,10 @@ after a probe or when a person unparks it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from garrison.frozen import frozen
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.view import UNFINISHED
 from garrison.processes.run_state import HOLDABLE
@@ -64,7 +65,7 @@ def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int
 # ---- who is parked, and why ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Parked:
     """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only a person can unpark it."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, GarrisonError
+from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.outcome import FAIL, RETRY
 from garrison.pipeline.plan import first_status
@@ -40,7 +41,7 @@ _MOST_STEPS = 10_000
 """Steps of a flow that are caught up at once, at most."""
 
 
-@dataclass(frozen=True)
+@frozen
 class AttemptEvidence:
     """Evidence of one attempt at a node; `step` is '' in runs of older releases."""
 
@@ -67,7 +68,7 @@ class AttemptEvidence:
         return not self.has_succeeded and self.report is not None and self.report.status == "failed"
 
 
-@dataclass(frozen=True)
+@frozen
 class RunEvidence:
     """Evidence of a run beside its journal."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from garrison.frozen import frozen
 from garrison.processes.run_state import STOPPED_BY_PERSON
 from garrison.supervise.decisions import ChildState
 
@@ -22,7 +23,7 @@ FINISHED = frozenset({"done", "failed"})
 """Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
 
 
-@dataclass(frozen=True)
+@frozen
 class LandingView:
     """Observations about the landing of a whole run, once its flow has ended."""
 
@@ -34,7 +35,7 @@ class LandingView:
     """Latest entry of the run's branch in the target's queue."""
 
 
-@dataclass(frozen=True)
+@frozen
 class GuardianView:
     """Observations of a guardian in one turn."""
 

@@ -16,10 +16,10 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.frozen import frozen
 from garrison.processes.loop import log_line
 from garrison.records import atomic
 from garrison.system.jobs import Job
@@ -38,7 +38,7 @@ _MAX_TEXT = 500
 """Characters of a text from outside in one notification."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Notification:
     """One thing to notify about, once per `key`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from garrison.frozen import frozen
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.run_state import ENDED
 from garrison.records.events import (
@@ -105,7 +106,7 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class LauncherView:
     """Observations of a launcher in one turn."""
 

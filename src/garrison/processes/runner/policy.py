@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
@@ -182,7 +183,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
 # ---- observations ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class RunnerView:
     """Observations of a runner in one turn."""
 

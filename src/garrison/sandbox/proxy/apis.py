@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from garrison.frozen import frozen
 
 
 class ApiName(StrEnum):
@@ -23,7 +24,7 @@ class ApiName(StrEnum):
     GOOGLE = "google"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeyVariable:
     """A variable that holds a key, and the header in which the API expects it."""
 
@@ -35,7 +36,7 @@ class KeyVariable:
     """Beginning of the value that the variable has inside; programs check the shape of a key."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """Calls that are admitted."""
 
@@ -46,7 +47,7 @@ class Route:
     """True if the answer reports tokens that are paid for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Api:
     """One model API."""
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.sandbox.place import DEFAULT_HOSTS
 
 MODEL_HOSTS = (
@@ -46,7 +46,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostRule:
     """One entry of the allow-list."""
 

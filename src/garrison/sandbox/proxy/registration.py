@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.system.unix_socket import short_path
@@ -22,7 +23,7 @@ SOCKET, LOCK = "proxy.sock", "proxy.lock"
 """Files of a run's folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApiAccess:
     """Access to one model API with the user's key."""
 
@@ -37,7 +38,7 @@ class ApiAccess:
         return f"ApiAccess({self.api}, {self.url})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Registration:
     """One listener: whose connections come through it, and what they may do."""
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import h11
 
+from garrison.frozen import frozen
 from garrison.sandbox.proxy.apis import KEY_HEADERS, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
 from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
@@ -46,7 +47,7 @@ _CHUNK = 64 << 10
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Patience:
     """Longest waits, in seconds."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote
 
+from garrison.frozen import frozen
 from garrison.sandbox.proxy.apis import Api, Route, find_api
 from garrison.sandbox.proxy.hosts import normalize_host
 
@@ -36,7 +36,7 @@ class Form(StrEnum):
     API = "api"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """Destination of a request: a host and port, or a call of a model API."""
 

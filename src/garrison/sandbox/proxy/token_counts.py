@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from garrison.frozen import frozen
 from garrison.sandbox.proxy.apis import ApiName
 
 MAX_BODY = 4 << 20
@@ -23,7 +24,7 @@ _TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "argument
 _DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallCounts:
     """Tokens of one call."""
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from garrison.errors import UsageError
+from garrison.frozen import frozen
 from garrison.sandbox.proxy.hosts import HostRule, parse_address, permitted_addresses
 
 CONNECT_TIMEOUT = 10.0
@@ -34,7 +35,7 @@ class UpstreamFailed(Exception):
     """A host that cannot be reached, with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UserProxy:
     """The proxy through which the user's programs reach a scheme's hosts."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.frozen import frozen
 from garrison.system.git import trust
 from garrison.system.git.neutral import (
     ALWAYS,
@@ -46,7 +46,7 @@ class GitDirs(NamedTuple):
     common: Path
 
 
-@dataclass(frozen=True)
+@frozen
 class Configuration:
     """Settings of a repository, in the order in which git reads them, with the files that they come from."""
 

@@ -71,7 +71,7 @@ def test_a_question_by_the_tool_waits_without_a_process_and_the_answer_is_the_ne
 def test_what_the_profile_does_not_allow_is_a_question_while_the_agent_waits(stage: Stage) -> None:
     stage.play([{"ask": "read"}, {"ask": "execute", "title": "rm -rf build"}, {"ask": "fetch"}, {"say": BLOCK}])
     work = stage.acp(allow=("read",), deny=("fetch",))
-    stage.until(work, lambda: work.question is not None)
+    stage.until(work, lambda: work.question is not None and stage.files.waiting.exists())
     assert work.question is not None and "May it: rm -rf build?" in work.question.text
     assert stage.files.waiting.read_text().startswith("for an answer: May it")
     work.answer(work.question.id, "yes, always")

@@ -8,6 +8,7 @@ import pytest
 
 from garrison.system import untrusted
 from garrison.system.untrusted import UnsafeFile
+from support import until
 
 
 def test_regular_files_are_read_and_absent_ones_are_none(tmp_path):
@@ -65,3 +66,29 @@ def test_a_link_is_made_of_regular_files_alone(tmp_path):
         with pytest.raises(UnsafeFile):
             untrusted.link_regular(directory, "file", target, 3)
     assert not os.path.lexists(target)
+
+
+def test_what_is_set_aside_is_gone_at_once_and_removed_behind(tmp_path):
+    for number in range(3):
+        (tmp_path / f"tree/{number}/deep").mkdir(parents=True)
+        (tmp_path / f"tree/{number}/deep/file").write_text("x")
+    (tmp_path / "tree/0/deep").chmod(0)
+    (tmp_path / "tree/link").symlink_to("/etc")
+    untrusted.set_aside(tmp_path, "tree")
+    untrusted.set_aside(tmp_path, "absent")
+    assert not (tmp_path / "tree").exists()
+    untrusted.remove_set_aside(tmp_path)
+    for left in list(tmp_path.iterdir()):  # while the process removes it, too
+        untrusted.remove_tree(left)
+    until(lambda: not list(tmp_path.iterdir()))
+    untrusted.remove_set_aside(tmp_path)
+
+
+def test_what_a_dead_process_had_set_aside_is_removed_with_the_next(tmp_path):
+    (tmp_path / "old").mkdir()
+    untrusted.set_aside(tmp_path, "old")
+    (tmp_path / "new").mkdir()
+    untrusted.set_aside(tmp_path, "new")
+    assert len(list(tmp_path.iterdir())) == 2
+    untrusted.remove_set_aside(tmp_path)
+    until(lambda: not list(tmp_path.iterdir()))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING
 from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
-from garrison.merge.queue import Progress, Wait
+from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
 from garrison.merge.records import GateStarted, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
+from garrison.records.run import RunFiles
 from garrison.sandbox import network
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
@@ -35,7 +37,7 @@ from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import held_mode
-from garrison.sandbox.refused_hosts import refused_in_attempt
+from garrison.sandbox.refused_hosts import OF_GATE, REFUSED, RefusedHost, read_refused, write_refused
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
@@ -80,6 +82,12 @@ MAX_NAMED = 5
 """Files that a verdict names."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
+PROXY_AFTER = 0.25
+"""Seconds after which a running stage gets a proxy although nothing has connected: it may outlive its processor, whose
+end takes the listener of a stage without a proxy with it. One that ends sooner needs none."""
+UNSERVED = "unserved"
+"""Content of the file `proxy` of a stage without a proxy; else the proxy's pid and start ticks."""
+CUT = "; its network had ended with the processor that started it"
 _PID_TIMEOUT = 2.0
 """Seconds that a started wrapper may take to write its pid."""
 _KILL_GRACE = 0.2
@@ -123,6 +131,10 @@ class GateRun:
     _watch: JobWatch | None = None
     network: NetworkPlace | None = None
     """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
+    is_cut: bool = False
+    """Set if the network of a stage of an earlier processor ended before the stage: its failure proves nothing."""
+    _serve_at: float = 0.0
+    _is_served: bool = False
 
     @property
     def pidfd(self) -> int:
@@ -186,6 +198,9 @@ class GateRun:
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
         self.detach()
+        self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
+        if self.network.client is not None:
+            (folder / "proxy").write_text(UNSERVED)
         self.child = processes.spawn(argv, env=confined.env,
                                      cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
@@ -193,8 +208,29 @@ class GateRun:
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         user = NetworkUser(self.home, run, name, 1, self.folder, run_directory=None if run else self.folder.parent)
-        # not lazy: a gate outlives its processor
-        return network.prepare(self._rights(stage, env), held_mode(place), env, user, is_lazy=False)
+        return network.prepare(self._rights(stage, env), held_mode(place), env, user)
+
+    @property
+    def serves_in(self) -> float | None:
+        """Return the seconds until the running stage gets a proxy; None if it has one, or needs none."""
+        if self.network is None or self.network.client is None or self._is_served:
+            return None
+        return max(0.0, self._serve_at - time.monotonic())
+
+    def _keep_network(self, stage: str, *, at_once: bool = False) -> None:
+        """Have a proxy serve the stage once it has connected or is no short one, and write down which."""
+        if self.network is None or self.network.client is None:
+            return
+        is_new = self.network.serve() if at_once or self.serves_in == 0.0 else self.network.keep()
+        self._is_served = self.network.process is not None
+        if is_new and (proxy := self.network.process) is not None:
+            atomic.write(self.folder / stage / "proxy", f"{proxy.pid} {proxy.ticks}".encode(), durable=False)
+
+    def _notice_cut(self, stage: str) -> None:
+        """Notice that the proxy of an earlier processor's stage is gone, or that it never had one."""
+        proxy = (atomic.read(self.folder / stage / "proxy") or b"").decode()
+        if proxy:
+            self.is_cut |= proxy == UNSERVED or not processes.is_running(*map(int, proxy.split()))
 
     def _rights(self, stage: str, env: Mapping[str, str]) -> Rights:
         """Return the rights of a stage; the stages are called as their roles."""
@@ -208,7 +244,7 @@ class GateRun:
             return None
         rights = show_named_programs(rights, command)
         private = self.slot.sandbox / stage
-        untrusted.remove(self.slot.sandbox, stage)
+        untrusted.set_aside(self.slot.sandbox, stage)
         return Place(role, rights, self.slot.path, private, git_mounts(self.slot.git, self.slot.path, rights, role),
                      setup_home=self.slot.sandbox / "setup/home" if role is Role.GATE else None)
 
@@ -240,9 +276,11 @@ class GateRun:
         if stage is None:
             reason = describe_result("lost", self.config.gate or "", -1, self.config.timeout)
             return Verdict("lost", -1, reason, "", self.log)
-        if self.network is not None:
-            self.network.keep()
         running = self._is_running(stage, now)
+        if running and self.network is None:
+            self._notice_cut(stage)
+        elif running:
+            self._keep_network(stage)
         exit_status = self._read_verdict(stage)
         if exit_status is None:
             if running and (hang := self._find_hang(stage, now)) is not None:
@@ -301,16 +339,22 @@ class GateRun:
         tail = read_tail(log, TAIL_LINES)
         hint += explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail)
         hint += self._describe_refused_hosts() if code else ""
-        result: Result = "lost" if self._is_lost(code, timed_out, tail) else \
+        result: Result = "lost" if self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
+        hint += CUT if code and self.is_cut else ""
         restored = self._describe_restored()
         return Verdict(result, code, "; ".join(filter(None, [reason + hint, restored])), tail, log)
 
+    @property
+    def refused_hosts(self) -> list[RefusedHost]:
+        """Return the hosts that set-up and gate were refused."""
+        return read_refused(self.folder / network.FOLDER / REFUSED)
+
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
-        return "".join(f"; {host.describe()}" for host in refused_in_attempt(self.folder)[:MAX_NAMED])
+        return "".join(f"; {host.describe()}" for host in self.refused_hosts[:MAX_NAMED])
 
     def _is_lost(self, code: int, timed_out: bool, tail: str) -> bool:
         """Return whether the run says nothing about the tree: it vanished, a signal ended it, or it had no room."""
@@ -344,6 +388,13 @@ class GateRun:
         shutil.rmtree(self.folder, ignore_errors=True)
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
+
+    def leave(self) -> None:
+        """Leave the running stage to the next processor, with a proxy."""
+        stage = self._stage()
+        if stage is not None and self.child is not None and self._read_verdict(stage) is None:
+            self._keep_network(stage, at_once=True)
+        self.detach()
 
     def detach(self) -> None:
         """Close our handle on the running stage, which continues."""
@@ -476,6 +527,7 @@ class GateRuns:
                 del self._runs[job]
                 self._idle.append(run.slot)
                 self._record(gate, verdict)
+                self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
                 run.remove()
                 return Progress("verdict", gate.first)
         return None
@@ -489,11 +541,20 @@ class GateRuns:
             verdict.code, uncounted=verdict.result == "lost" and self._full_disk() is not None), sync=True)
         failpoint.here("verdict")
 
+    def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
+        """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""
+        hosts = run.refused_hosts
+        for entry in entries if hosts else ():
+            folder = RunFiles(self.queue.home, entry.run).attempt(entry.node, entry.attempt)
+            if folder.is_dir():
+                write_refused(folder / OF_GATE, hosts)
+
     def wait(self, state: QueueState) -> Wait:
         """Return a wait for the runs in progress."""
         first = next((state.gates[job].first for job in self._runs if job in state.gates), "")
         fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
-        return Wait("gate", f"the gate runs for {first}", self._any_of(fds))
+        seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
+        return Wait("gate", f"the gate runs for {first}", self._any_of(fds), min(seconds, RETRY_SECONDS))
 
     def _any_of(self, fds: list[int]) -> int:
         if len(fds) < 2:
@@ -514,7 +575,7 @@ class GateRuns:
             if end:
                 run.abandon()
             else:
-                run.detach()
+                run.leave()
             run.slot.release()
         for slot in self._idle:
             slot.release()

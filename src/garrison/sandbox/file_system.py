@@ -34,6 +34,7 @@ NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "
 RESOLVER = "/etc/resolv.conf"
 AGENT_HOME = Path("/home/agent")
 """Home folder inside for a user whose own is not a folder of its own, such as `/`."""
+_BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
 _PREFIX_SIGNS = ("lib", "libexec")
 """Folders beside a `bin` that show that it is part of an installation."""
 
@@ -101,7 +102,8 @@ class Surroundings:
 
 def home_inside(user_home: Path) -> Path:
     """Return the home folder inside: at the user's own path, where installed programs expect it."""
-    is_above = any(is_within(Path(folder), user_home) for folder in (*SYSTEM, "/tmp", "/var/tmp"))
+    is_above = any(folder == str(user_home) or folder.startswith(_below(user_home))
+                   for folder in (*SYSTEM, "/tmp", "/var/tmp"))
     return AGENT_HOME if is_above or not user_home.is_absolute() else user_home
 
 
@@ -154,7 +156,12 @@ def _without(path: Path, hidden: Iterable[Path], machine: MachinePaths) -> Itera
 
 def is_within(path: Path, folder: Path) -> bool:
     """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
-    return path == folder or str(path).startswith(f"{folder}/" if folder.name else "/")
+    return path == folder or str(path).startswith(_below(folder))
+
+
+def _below(folder: Path) -> str:
+    """Return how paths begin that lie in a folder."""
+    return f"{folder}/" if folder.name else "/"
 
 
 def _system(machine: MachinePaths) -> Iterator[FileSystemStep]:
@@ -207,7 +214,7 @@ def _shows_secrets(path: Path, around: Surroundings) -> bool:
 
 
 def _is_system(path: Path) -> bool:
-    return any(is_within(path, Path(folder)) for folder in SYSTEM)
+    return str(path) in SYSTEM or str(path).startswith(_BELOW_SYSTEM)
 
 
 def _read_only(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:
@@ -223,8 +230,8 @@ def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystem
 
 def _by_depth(paths: Iterable[Path]) -> list[Path]:
     """Return paths with folders before what lies in them, and nothing twice."""
-    kept: list[Path] = []
+    kept: dict[Path, str] = {}
     for path in sorted(set(paths), key=lambda path: (len(path.parts), path)):
-        if not any(is_within(path, other) for other in kept):
-            kept.append(path)
-    return kept
+        if path not in kept and not str(path).startswith(tuple(kept.values())):
+            kept[path] = _below(path)
+    return list(kept)

@@ -160,9 +160,9 @@ class GitView:
                           stores=[str(path) for path in stores.paths])
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
         with atomic.locked(self.lock):
-            if self.folder.exists():
-                untrusted.remove_tree(self.folder)
+            untrusted.set_aside(self.folder.parent, self.folder.name)
             new.rename(self.folder)
+        untrusted.remove_set_aside(self.folder.parent)
         return self.mounts()
 
     def mounts(self) -> tuple[Mount, ...]:

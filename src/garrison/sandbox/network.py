@@ -121,6 +121,10 @@ class NetworkPlace:
         """Have a proxy serve a connection that waits; return whether that was needed."""
         return self.client is not None and self.client.keep()
 
+    def serve(self) -> bool:
+        """Have a proxy serve the tree, whether it connects or not; return whether that was needed."""
+        return self.client is not None and self.client.serve()
+
     def serve_until_end_of(self, process: ProcessId) -> None:
         """Keep the network while a process of the tree lives, also if this process dies meanwhile."""
         if self.client is not None:

@@ -9,8 +9,12 @@ from typing import Any
 
 from garrison.records.json_io import read_json, write_json
 
-FILES = ("network/refused.json", "validator/network/refused.json")
-"""Paths below the folder of an attempt: of its agent and jobs, and of its validator."""
+REFUSED = "refused.json"
+"""File of the refused hosts, in a folder that the proxy keeps for one tree."""
+OF_GATE = "gate/network/refused.json"
+"""Path below the folder of an attempt: the hosts that the last gate on its work was refused."""
+FILES = ("network/refused.json", "validator/network/refused.json", OF_GATE)
+"""Paths below the folder of an attempt: of its agent and jobs, of its validator, of its gate."""
 
 
 @dataclass(slots=True)

@@ -67,6 +67,13 @@ class ProxyClient:
             return False  # its end would show: the proxy sends nothing after its first answer
         if self.proxy is None and not _is_readable(self.listener):
             return False
+        return self._try_to_connect()
+
+    def serve(self) -> bool:
+        """Have the listener served before anything connects; return whether that was needed."""
+        return self._try_to_connect() if self._control is None else self.keep()
+
+    def _try_to_connect(self) -> bool:
         self._disconnect()
         if time.monotonic() < self._retry_at:
             return False

@@ -15,9 +15,9 @@ from garrison.records import costs
 from garrison.records.json_io import write_json
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
-from garrison.sandbox.refused_hosts import RefusedHost, read_refused, write_refused
+from garrison.sandbox.refused_hosts import REFUSED, RefusedHost, read_refused, write_refused
 
-USAGE, REFUSED, LIMITS = "usage.jsonl", "refused.json", "limits.json"
+USAGE, LIMITS = "usage.jsonl", "limits.json"
 """Files of a registration's folder."""
 MAX_REFUSED = 100
 """Hosts that are recorded; an agent may try any number."""

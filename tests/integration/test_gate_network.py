@@ -1,0 +1,154 @@
+"""Network of set-up and gate: when its proxy is started, what its end means for a verdict, who is told of refused
+hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from merge_support import World, drive, until
+
+from garrison.merge import gate
+from garrison.sandbox.proxy import client
+from garrison.sandbox.proxy.registration import LOCK
+from garrison.sandbox.refused_hosts import refused_in_attempt
+from garrison.system import processes
+
+ASK = "curl -s --max-time 20 http://example.invalid/"
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A repository whose gates reach the network through a proxy; no sandbox is needed for that."""
+    made = World(tmp_path, gate="true")
+    made.home.mkdir(exist_ok=True)
+    (made.home / "config.toml").write_text('[sandbox.gate]\nnetwork = "allow"\nhosts = ["example.org"]\n')
+    for node in "ab":
+        (made.home / "runs" / "r" / "nodes" / node / "1").mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Proxies that were started."""
+    found = []
+    start = client.start_proxy
+
+    def record(*arguments):
+        found.append(start(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(client, "start_proxy", record)
+    return found
+
+
+def use_gate(world, command):
+    world.config = gate_config = type(world.config)(command, None, False, 60.0)
+    world.queue.configure(gate_config)
+
+
+def enqueue(world, *nodes):
+    for node in nodes:
+        world.branch(node, {node: node})
+        world.enqueue(node)
+
+
+def test_a_gate_that_connects_to_nothing_starts_no_proxy(world, started, monkeypatch):
+    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+    enqueue(world, "a", "b")
+    world.drain()
+    assert [world.entry(node).status for node in "ab"] == ["landed", "landed"]
+    assert not started
+
+
+def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of_a_green_one(world, monkeypatch):
+    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+    use_gate(world, f"{ASK}; true")
+    enqueue(world, "a", "b")
+    world.drain()
+    files = world.home / "runs" / "r" / "nodes"
+    assert [world.entry(node).status for node in "ab"] == ["landed", "landed"]
+    assert {host.place for node in "ab" for host in refused_in_attempt(files / node / "1")} == {"example.invalid:80"}
+
+
+def run_and_die(world, condition):
+    """Process the queue in a child that is killed, as by kill -9, once the condition holds."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            processor = world.processor()
+            while not condition(processor):
+                processor.step()
+                time.sleep(0.01)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+    go, tried = tmp_path / "go", tmp_path / "tried"
+    use_gate(world, f"test -e {tried} && exit 0; touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK}")
+    enqueue(world, "a")
+    run_and_die(world, lambda _: tried.exists())
+    processor = world.processor()
+    go.touch()
+    drive(processor)
+    processor.close()
+    assert world.entry("a").status == "landed"
+    assert world.entry("a").tests == 2
+
+
+def test_a_processor_that_leaves_its_gate_running_leaves_it_a_proxy(world, tmp_path, started, monkeypatch):
+    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
+    go, tried = tmp_path / "go", tmp_path / "tried"
+    use_gate(world, f"touch {tried}; until test -e {go}; do sleep 0.02; done; {ASK} > {tmp_path}/answer; "
+                    f"grep -q 'not among' {tmp_path}/answer")
+    enqueue(world, "a")
+    processor = world.processor()
+    while not tried.exists():
+        processor.step()
+        time.sleep(0.01)
+    processor.close()
+    assert len(started) == 1
+    go.touch()
+    world.drain()
+    assert (world.entry("a").status, world.entry("a").tests) == ("landed", 1)
+
+
+@pytest.mark.parametrize("victim", ["gate", "proxy"])
+def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp_path, monkeypatch, victim):
+    """The processor is killed, and the gate or its proxy: the successor lands, and the proxy ends."""
+    monkeypatch.setattr(gate, "PROXY_AFTER", 0.0)
+    go, tried = tmp_path / "go", tmp_path / "tried"
+    use_gate(world, f"test -e {tried} && exit 0; echo $PPID > {tried}; until test -e {go}; do sleep 0.02; done; {ASK}")
+    enqueue(world, "a")
+    proxies = world.home / "proxies"
+
+    def is_served(processor):
+        known = [run.network.process for run in processor.gates._runs.values() if run.network and run.network.process]
+        if known and tried.exists():
+            proxies.write_text(f"{known[0].pid} {known[0].ticks}")
+            return True
+        return False
+
+    run_and_die(world, is_served)
+    proxy = processes.ProcessId(*map(int, proxies.read_text().split()))
+    if victim == "proxy":
+        os.kill(proxy.pid, signal.SIGKILL)
+    else:
+        wrapper = next((world.queue.folder / "tests").glob("*/gate/pid"))
+        os.kill(int(wrapper.read_text().split()[0]), signal.SIGKILL)
+    processor = world.processor()
+    if victim == "proxy":
+        adopted = next(iter(processor.gates._runs.values()))
+        until(lambda: adopted.is_cut or not processor.step(), "the successor's notice")
+    go.touch()
+    drive(processor)
+    processor.close()
+    assert world.entry("a").status == "landed"
+    until(lambda: not processes.is_running(proxy.pid, proxy.ticks), "the proxy's end")
+    until(lambda: not (world.home / "runs" / "r" / "proxy.sock").exists(), "the last proxy's end")
+    assert (world.home / "runs" / "r" / LOCK).exists()

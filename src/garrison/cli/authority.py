@@ -57,7 +57,7 @@ class Authority(Enum):
 
 COMMANDS: Mapping[str, Authority] = {
     **dict.fromkeys((
-        "report", "note", "phase", "ask-person", "home", "completion", "prompt", "demo", "agents presets",
+        "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "agents presets",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
         "workflow validate", "workflow tools", "workflow plan", "session start", "session send", "session heartbeat",

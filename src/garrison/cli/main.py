@@ -11,6 +11,8 @@ from garrison.cli.commands import LazyGroup, run_command
 from garrison.cli.options import home_option, use_home
 
 COMMANDS = {
+    "init": ("init", "init", "Prepare a repository: find its gate and set-up, try them, write garrison.toml."),
+    "new": ("new", "new", "Write a pipeline from a template."),
     "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
     "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
     "up": ("launch", "up", "Start what every unfinished run lacks: its launcher, or an ad-hoc run's runner."),

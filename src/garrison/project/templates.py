@@ -1,0 +1,75 @@
+"""Templates of pipelines: a text with places for a goal, a gate and modules, and what each is for. Pure.
+
+The texts are in `templates/NAME.dot`. Places are `@goal@`, `@gate@`, and, in a line that is repeated for each module,
+`@module@` and `@name@`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from garrison.records.names import to_name
+
+FOLDER = Path(__file__).with_name("templates")
+RESERVED = frozenset({"start", "exit", "digraph", "subgraph", "graph", "node", "edge", "strict"})
+"""Names that no module's node may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A pipeline that many projects need."""
+
+    name: str
+    about: str
+    goal: str
+    """Goal of one that states none."""
+
+    @property
+    def text(self) -> str:
+        """Return its text, with places."""
+        return (FOLDER / f"{self.name}.dot").read_text(encoding="utf-8")
+
+
+TEMPLATES = (
+    Template("codemod", "the same change in each module, side by side; each lands by itself",
+             "Replace the old call by the new one"),
+    Template("fix-until-green", "an agent works until the tests pass", "Make the tests pass"),
+    Template("review-and-fix", "one agent works, a second reviews, until the reviewer is content",
+             "Make one change that this project needs, with its test"),
+    Template("port", "survey, plan, your approval, port, test until green", "Port the code"),
+    Template("upgrade-dependencies", "upgrade, test, repair until green", "Upgrade the dependencies to their latest "
+             "compatible releases"),
+)
+
+
+def fill(template: Template, *, goal: str = "", gate: str = "", modules: Sequence[str] = ()) -> str:
+    """Return a template's text with its places filled."""
+    names = _unique_names(modules)
+    lines: list[str] = []
+    for line in template.text.splitlines():
+        repeated = [line.replace("@module@", _quoted(module)).replace("@name@", name)
+                    for module, name in zip(modules, names, strict=True)] if "@name@" in line else [line]
+        lines += repeated
+    return ("\n".join(lines) + "\n").replace("@goal@", _quoted(goal or template.goal)).replace("@gate@", _quoted(gate))
+
+
+def _unique_names(modules: Sequence[str]) -> list[str]:
+    """Return a node's name for each module, distinct ignoring case."""
+    names: list[str] = []
+    for module in modules:
+        stem = re.sub(r"[_-]+", "_", to_name(module.strip("./"))).strip("_")[:40] or "module"
+        stem = f"module_{stem}" if stem.lower() in RESERVED or not stem[0].isalpha() else stem
+        name, number = stem, 1
+        while name.lower() in {taken.lower() for taken in names}:
+            number += 1
+            name = f"{stem}_{number}"
+        names.append(name)
+    return names
+
+
+def _quoted(text: str) -> str:
+    """Return a text for the inside of a DOT string."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,85 @@
+"""`garrison init` and `garrison new` in a repository, and a run of each template with a scripted agent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+
+import pytest
+
+from garrison.project.templates import TEMPLATES
+from support import DEADLINE, PROGRAM, Place, git
+
+GATE = "grep -q right code.txt"
+AGENT = """
+case $GARRISON_NODE in
+    work|port|upgrade|repair) if test -e code.txt; then echo right > code.txt; else echo wrong > code.txt; fi ;;
+    plan) echo "- port it" > PORT.md ;;
+    review) grep -q right code.txt ||
+        echo '{"status": "needs_changes", "notes": "it is wrong"}' > "$GARRISON_RESULT_FILE" ;;
+    *) echo changed > "$GARRISON_NODE.txt" ;;
+esac
+"""
+EXPECTED = {"codemod": "api.txt", "port": "PORT.md"}
+"""Template → a file that its run lands, other than code.txt."""
+
+
+def garrison(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where its user stands: in the repository."""
+    return subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
+                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+
+
+def configure(place: Place) -> None:
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    with (place.home / "config.toml").open("a") as file:
+        file.write(f"[agents.double]\nargv = ['sh', '-c', {json.dumps(AGENT)}]\n")
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(template.name, marks=() if template.name == "upgrade-dependencies" else pytest.mark.slow)
+    for template in TEMPLATES])
+def test_a_template_runs_to_its_end(place: Place, name: str) -> None:
+    configure(place)
+    each = ("--each", "api", "--each", "web") if name == "codemod" else ()
+    written = garrison(place, "new", name, "--goal", "Make it right", "--gate", GATE, *each)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.endswith(f"next: garrison launch {name}.dot\n")
+    ran = garrison(place, "launch", f"{name}.dot", "--agent", "double", "--gate", "test -f calc.py", "--auto-approve",
+                   "--terminal", "process", "--run", "r1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr + place.logs()
+    landed = git(place.repo, "ls-tree", "--name-only", "main").splitlines()
+    assert EXPECTED.get(name, "code.txt") in landed
+    if name != "codemod":
+        assert git(place.repo, "show", "main:code.txt") == "right"
+    place.edits = f"?? {name}.dot"
+
+
+def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
+    """The tests fail at first; mended, the same command passes, and a run uses what it wrote."""
+    test = place.repo / "tests/test_calc.py"
+    test.parent.mkdir()
+    (test.parent / "__init__.py").touch()
+    test.write_text("import unittest, calc\nclass Calc(unittest.TestCase):\n    def test_add(self):\n"
+                    "        self.assertEqual(calc.add(1, 1), 3)\n")
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "Test")
+    configure(place)
+
+    red = garrison(place, "init")
+    assert red.returncode == 0, red.stderr
+    assert "trial: your tests fail on main: 1 failed (test_add (tests.test_calc.Calc.test_add))" in red.stderr
+    assert "a launch is refused until the gate passes" in red.stdout
+    assert "fix_until_green" in (place.repo / "first.dot").read_text()
+    assert "--force writes it anew" in garrison(place, "init").stderr
+
+    test.write_text(test.read_text().replace("3", "2"))
+    git(place.repo, "commit", "-qam", "Mend")
+    green = garrison(place, "init", "--force", "--agent", "double", "--json")
+    said = json.loads(green.stdout)
+    assert (said["gate"], said["trial"]["passed"], said["ecosystems"]) == ("python3 -m unittest -q", True, ["Python"])
+    table = tomllib.loads((place.repo / "garrison.toml").read_text())["launch"]
+    assert table == {"gate": "python3 -m unittest -q", "agent": "double"}
+    place.start = git(place.repo, "rev-parse", "main")
+    place.edits = "?? first.dot\n?? garrison.toml"

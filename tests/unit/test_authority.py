@@ -76,7 +76,7 @@ def inside(monkeypatch, tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", ["stop", "launch", "merge-queue enqueue", "signals send", "spawn-runner", "new"])
+@pytest.mark.parametrize("command", ["stop", "launch", "merge-queue enqueue", "signals send", "spawn-runner", "any"])
 def test_an_agent_does_not_command(inside, command):
     with pytest.raises(NotPermitted) as refusal:
         authority.require(command, {}, inside)

@@ -1,7 +1,9 @@
 """Imported first by every script: if this Python has no garrison, run the script again with the checkout's own.
 
 Imports only sys and os and runs on any Python 3, since cron's may be old. The import either returns with garrison
-importable, or replaces the process, or ends with one line that says what to run.
+importable, or replaces the process, or ends with one line that says what to run. A program of the user's that imports
+a script is not run again, since it may have done something already: it gets the packages of the checkout's Python, if
+that is of the same version. Scripts never shadow modules of the user's: their folder is searched last.
 """
 
 # ruff: noqa: UP036
@@ -24,6 +26,24 @@ def _has_garrison():
     return True
 
 
+def _import_packages():
+    """Add the packages of the checkout's Python to this program's; return whether garrison is among them."""
+    folder = os.path.join(os.path.dirname(_HERE), ".venv", "lib", "python{}.{}".format(*sys.version_info[:2]),
+                          "site-packages")
+    if not os.path.isdir(folder):
+        return False
+    import site
+
+    site.addsitedir(folder)
+    return _has_garrison()
+
+
+def _search_last():
+    """Move the scripts' folder to the end of the search path: a user's `demo` or `cli` comes before ours."""
+    found = [folder for folder in sys.path if os.path.realpath(folder or ".") == _HERE]
+    sys.path[:] = [folder for folder in sys.path if folder not in found] + found[:1]
+
+
 def _command_line():
     """Return this process's arguments for a second start; None in a program that merely imports a script."""
     script = sys.argv[0] if sys.argv else ""
@@ -40,6 +60,8 @@ def _ensure_garrison():
         os.environ.pop(_REEXECUTED, None)  # children must not inherit it
         return
     arguments = _command_line()
+    if arguments is None and _import_packages():
+        return
     if arguments is None:
         raise ImportError(_NOT_SET_UP + ", then use " + _PYTHON)
     if os.environ.get(_REEXECUTED) or not os.access(_PYTHON, os.X_OK):
@@ -49,4 +71,5 @@ def _ensure_garrison():
     os.execv(_PYTHON, [_PYTHON, *arguments])
 
 
+_search_last()
 _ensure_garrison()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`garrison demo`; scripts/demo sets everything up first."""
 import os, sys
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
 import _script
 from garrison.cli.main import main
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Hooks, as commands and as the functions that agents' prompts import."""
 import os, sys
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
 import _script
 from garrison.cli.hooks import (
     build_wisdom_prompt_block, create_hook, main, read_hook, update_phase, update_resumption,

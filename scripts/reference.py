@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
 import _script
 import click
 

@@ -1,4 +1,4 @@
-"""Every command that a prompt for a layer played by hand contains is typed, as the prompt says it."""
+"""Every command that a prompt for a layer played by hand contains is typed, as the prompt says it, to the end."""
 
 from __future__ import annotations
 
@@ -6,47 +6,133 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
-from support import Place, git
+import pytest
+
+from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+
+
+def bash(place: Place, block: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-e", "-c", block], env={**place.env, **env}, cwd=place.root, capture_output=True,
+                          text=True, check=False, timeout=DEADLINE)
 
 
 def typed(place: Place, *arguments: str) -> list[str]:
     """Print a section and run each of its blocks; their outputs."""
     section = place.command("prompt", *arguments, "--repo-root", place.repo)
     assert section.returncode == 0, section.stderr
-    blocks = re.findall(r"```bash\n(.*?)```", section.stdout, re.DOTALL)
     found = []
-    for block in blocks:
+    for block in re.findall(r"```bash\n(.*?)```", section.stdout, re.DOTALL):
         assert "$" not in block, "every name was filled in"
-        done = subprocess.run(["bash", "-e", "-c", block], env=place.env, cwd=place.root, capture_output=True,
-                              text=True, check=False)
+        done = bash(place, block)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         found.append(done.stdout)
     return found
 
 
-def test_a_runner_and_a_guardian_played_by_hand(place):
-    """MERGE_READY goes up, the queue tests and lands, MERGE_COMPLETE comes back; the hooks tell the phases."""
+@pytest.fixture
+def feature(place):
+    """A branch `feature` with a commit, and a queue whose gate is recorded."""
     git(place.repo, "branch", "feature")
     git(place.repo, "worktree", "add", "-q", str(place.root / "w"), "feature")
     (place.root / "w/new.txt").write_text("new\n")
     git(place.root / "w", "add", "-A")
     git(place.root / "w", "commit", "-qm", "Add new")
-    for who in (("runner", "fix"), ("guardian", "crew")):
-        for door in ("identity_registry.py", "hook_manager.py"):
-            made = subprocess.run([sys.executable, str(ROOT / "scripts" / door), "create", *who], env=place.env,
-                                  check=False, capture_output=True, text=True)
-            assert made.returncode == 0, made.stderr
     recorded = place.command("merge-queue", "process", "--repo-root", place.repo, "--gate", "test -f calc.py")
     assert recorded.returncode == 0, recorded.stderr
-    typed(place, "runner", "fix", "--branch", "feature", "--pipeline", "crew")
-    assert list((place.home / "signals").glob("guardian-crew*/*MERGE_READY*.json"))
-    assert json.loads((place.home / "hooks/runner-fix.json").read_text())["phase"] == "validating"
-    told = typed(place, "guardian", "crew")
-    assert "'success': True" in told[1]
-    assert git(place.repo, "show", "main:new.txt") == "new"
-    assert json.loads((place.home / "hooks/guardian-crew.json").read_text())["phase"] == "merged"
+    yield "feature"
     git(place.repo, "worktree", "remove", "--force", str(place.root / "w"))
+
+
+def test_a_runner_and_a_guardian_played_by_hand(place, feature):
+    """Both register, MERGE_READY goes up, the queue tests and lands, MERGE_COMPLETE comes back, both end."""
+    registered = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py create guardian crew")
+    assert registered.returncode == 0, registered.stderr
+    marked = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py mark-crashed guardian crew")
+    assert marked.returncode == 0, "a runner that registers before its guardian's successor finds its inbox"
+    said: dict[str, list[str]] = {}
+    failed: list[BaseException] = []
+
+    def play(role: str, *arguments: str) -> None:
+        try:
+            said[role] = typed(place, role, *arguments)
+        except BaseException as error:
+            failed.append(error)
+
+    players = [threading.Thread(target=play, args=("guardian", "crew")),
+               threading.Thread(target=play, args=("runner", "fix", "--branch", feature, "--pipeline", "crew"))]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+    if failed:
+        raise failed[0]
+    assert git(place.repo, "show", "main:new.txt") == "new"
+    answers = [json.loads(text) for text in said["runner"] if '"MERGE_COMPLETE"' in text]
+    assert [answer["payload"]["commit"] for answer in answers] == [git(place.repo, "rev-parse", "main")]
+    for name in ("runner-fix", "guardian-crew"):
+        assert json.loads((place.home / f"hooks/{name}.json").read_text())["phase"] == "merged"
+        assert json.loads((place.home / f"identities/{name}.json").read_text())["status"] == "terminated"
+    types = [path.name.split("-")[-2] for path in (place.home / "signals/guardian-crew").rglob("*.json")]
+    assert sorted(types) == ["AGENT_REGISTERED", "AGENT_TERMINATED", "MERGE_READY"]
+
+
+def test_a_registered_guardian_hears_of_a_crash_once(place):
+    for words in ("create guardian crew", "create runner fix", "mark-crashed runner fix", "mark-crashed runner fix"):
+        done = bash(place, f"{sys.executable} {SCRIPTS}/identity_registry.py {words}")
+        assert done.returncode == 0, done.stderr
+    listed = json.loads(place.command("signals", "list", "--json").stdout)
+    assert [(each["signal_type"], each["source"]["name"], each["payload"].get("why")) for each in listed] == [
+        ("AGENT_REGISTERED", "fix", None), ("AGENT_CRASHED", "fix", "marked by hand")]
+
+
+SNIPPET = """
+import sys; sys.path.insert(0, '{scripts}')
+from merge_queue import process_next
+from signal_protocol import write_signal
+result = process_next()
+if result['success']:
+    write_signal('guardian', 'runner', 'MERGE_COMPLETE', {{'node_id': result['entry']['node_id']}}, '{scripts}/../pipelines/signals')
+else:
+    write_signal('guardian', 'runner', 'MERGE_FAILED', {{'node_id': result['entry']['node_id'], 'error': result['error']}}, '{scripts}/../pipelines/signals')
+print(result)
+"""  # noqa: E501  # as people have it in their prompts
+"""What a prompt of the original tells a guardian to run, on MERGE_READY."""
+
+
+@pytest.mark.parametrize("how", ["-c", "file"])
+def test_a_guardian_of_the_original_lands_and_answers_with_its_own_lines(place, feature, how):
+    """In a one-line program or in a script of the user's, by the system's Python; on an empty queue nothing is sent."""
+    program = SNIPPET.format(scripts=SCRIPTS)
+    (place.root / "mine").mkdir()
+    (place.root / "mine/demo.py").write_text("OWN = True\n")
+    (place.root / "mine/land.py").write_text(program + "import demo\nassert demo.OWN, 'its own module'\n")
+    line = {"-c": f"cd {place.repo} && python3 -c \"{program}\"",
+            "file": f"cd {place.repo} && PYTHONPATH={place.root}/mine python3 {place.root}/mine/land.py"}[how]
+    empty = bash(place, line)
+    assert (empty.returncode, empty.stdout.strip()) == (0, "{'success': True, 'entry': {}, 'error': None}"), empty
+    assert "no MERGE_COMPLETE is sent" in empty.stderr
+    for words in ("identity_registry.py create runner fix",
+                  f"cli.py merge-queue enqueue fix {feature} --repo-root {place.repo}"):
+        assert bash(place, f"python3 {SCRIPTS}/{words}").returncode == 0
+    landed = bash(place, line)
+    assert landed.returncode == 0, landed
+    assert git(place.repo, "show", "main:new.txt") == "new"
+    inbox = list((place.home / "signals/runner-fix").glob("*MERGE_COMPLETE*.json"))
+    assert len(inbox) == 2, "the queue's own signal, and the one that the lines write"
+    assert not (ROOT / "pipelines/signals").exists()
+
+
+def test_processing_elsewhere_says_where_entries_wait(place, feature, tmp_path):
+    assert place.command("merge-queue", "enqueue", "fix", feature, "--repo-root", place.repo).returncode == 0
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", str(place.repo), str(other))
+    for where, code in ((other, 0), (tmp_path, 1)):
+        done = place.command("merge-queue", "process", "--repo-root", where)
+        assert f"fix waits to land on main of {place.repo}: pass --repo-root {place.repo}" in done.stderr, done
+        assert done.returncode == code, done

@@ -53,7 +53,7 @@ def test_an_empty_queue_is_processed_with_success_even_without_a_gate(world):
     assert json.loads(call("process").stdout) == EMPTY
     result = call("process", "--target", "other")
     assert (result.exit_code, json.loads(result.stdout)) == (0, EMPTY)
-    assert process_next() == EMPTY
+    assert process_next() == {**EMPTY, "entry": {}}
 
 
 def test_enqueue_list_process_show(world):
@@ -215,7 +215,7 @@ def test_an_ad_hoc_run_is_cleaned_up_once_it_landed_and_its_runner_ended(world):
     assert process_next(report=lambda line: None)["success"]
     assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner is alive"
     store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
-    assert process_next() == EMPTY
+    assert process_next() == {**EMPTY, "entry": {}}
     assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/heads/garrison", "refs/garrison/archive") == (
         "refs/garrison/archive/adhoc-n/n")
     assert store.get(Hook, key).phase == "merged"

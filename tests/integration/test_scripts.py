@@ -470,7 +470,7 @@ def test_merge_queue_under_the_seeds_names(scripts: Box, tmp_path: Path, monkeyp
     subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", repo, "commit", "-q", "--allow-empty",
                     "-m", "start"], check=True)
     monkeypatch.chdir(tmp_path / "repo")
-    assert merge_queue.process_next() == {"success": True, "entry": None, "error": None}
+    assert merge_queue.process_next() == {"success": True, "entry": {}, "error": None}
     assert callable(merge_queue.enqueue)
 
 

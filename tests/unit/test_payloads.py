@@ -8,11 +8,15 @@ import pytest
 
 from garrison.records import signals
 from garrison.records.signals import (
+    AgentCrashed,
+    AgentRegistered,
+    AgentTerminated,
     CancelNode,
     Escalation,
     InputResponse,
     KillOrchestrator,
     NeedsInput,
+    NeedsReview,
     NodeComplete,
     OrchestratorCrashed,
     OrchestratorHung,
@@ -27,6 +31,7 @@ from garrison.records.signals import (
     Signal,
     StopRun,
     UnparkNode,
+    Violation,
     parse,
 )
 
@@ -50,6 +55,11 @@ def signal(type_: str, payload: dict[str, Any]) -> Signal:
     (OrchestratorParked("a", "b", parked=False, last_incarnation=0, why="unparked"),
      {"node_id": "a", "branch": "b", "parked": False, "life": 0, "why": "unparked"}),
     (OrchestratorCrashed(1, "killed"), {"incarnation": 1, "why": "killed"}),
+    (NeedsReview("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
+    (Violation("hooks", ("a", "b")), {"why": "hooks", "nodes": ("a", "b")}),
+    (AgentRegistered(2), {"incarnation": 2}),
+    (AgentCrashed(2, "marked by hand"), {"incarnation": 2, "why": "marked by hand"}),
+    (AgentTerminated(2, "done"), {"incarnation": 2, "why": "done"}),
     (NeedsInput("which?", "q1"), {"question": "which?", "question_id": "q1"}),
     (Escalation("runner-a", "six deaths", AT), {"who": "runner-a", "why": "six deaths", "probe_at": AT}),
     (PipelineComplete("failed", "red"), {"status": "failed", "reason": "red"}),
@@ -72,6 +82,7 @@ def test_a_payload_is_written_as_in_the_first_edition_and_read_back(payload: Pay
 
 @pytest.mark.parametrize(("type_", "data", "meant"), [
     ("RUNNER_EXITED", {"status": "failed"}, RunnerExited("", "", "failed", "", "no reason given")),
+    ("VIOLATION", {"nodes": 7}, Violation("")),
     ("KILL_ORCHESTRATOR", {}, KillOrchestrator(None)),
     ("KILL_ORCHESTRATOR", {"incarnation": "4"}, KillOrchestrator(4)),
     ("KILL_ORCHESTRATOR", {"incarnation": "the last"}, KillOrchestrator(None)),

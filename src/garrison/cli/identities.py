@@ -21,10 +21,11 @@ from garrison.cli.options import SECONDS, home_option, incarnation_option, json_
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
 from garrison.config import Timing, find_home
 from garrison.errors import Fenced, NotFound, Refused
-from garrison.records import life_lock, record
+from garrison.records import life_lock, record, signals
 from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
 from garrison.records.names import Key
+from garrison.records.signals import AgentCrashed, AgentRegistered, AgentTerminated, Payload, Signal
 from garrison.records.store import Store, check_incarnation
 from garrison.supervise import observer as stale
 from garrison.supervise.death_classes import ORDER
@@ -33,6 +34,7 @@ from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.system import processes
 from garrison.system.clock import SystemClock, format_age
 
+_ENDINGS = {"crashed": AgentCrashed, "terminated": AgentTerminated}
 STALE_AFTER = 300.0
 """Seconds without a heartbeat after which `find-stale` lists an incarnation."""
 
@@ -57,7 +59,19 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     process = observer.origin(pid) if pid is not None else None
     identity = store.update(Identity, key, lambda old: _next_incarnation(observer, old, request, process))
     _link_hook(store, identity, observer.clock.utc())
+    _tell_guardian(store, identity, AgentRegistered(identity.incarnation))
     return record.to_dict(identity)
+
+
+def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
+    """Send the guardian of the identity's run a signal, if there is one that is another."""
+    guardian = next((key for key in store.keys(Identity) if (key.role, key.run) == ("guardian", identity.run_id)), None)
+    if guardian is None or identity.role in ("guardian", "launch"):
+        return
+    node = identity.name if identity.role in ("runner", "orchestrator") else None
+    source = {"role": identity.role, "name": identity.name, "incarnation": identity.incarnation}
+    signals.post(store.home, Signal(new_id()[:12], source, {"role": guardian.role, "name": guardian.name}, payload.type,
+                                    identity.run_id, SystemClock().utc(), node, 0, payload.to_data()))
 
 
 def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
@@ -179,9 +193,13 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
         _refuse_living(observer, identity)
         return identity if identity.status == status else mark_ended(identity, status, now, reason)
 
+    before = store.get(Identity, key)
     if not kill:
-        return to_json(observer, store.update(Identity, key, with_status, incarnation=writer))
-    identity = store.get(Identity, key)
+        marked = store.update(Identity, key, with_status, incarnation=writer)
+        if before.status != status:
+            _tell_guardian(store, marked, _ENDINGS[status](marked.incarnation, reason))
+        return to_json(observer, marked)
+    identity = before
     if writer is not None:
         check_incarnation(identity, key, writer)
     _end_process(observer, identity, reason)

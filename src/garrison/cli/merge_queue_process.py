@@ -7,6 +7,7 @@ once its branch is enqueued, so its branch is archived and its hook closed here,
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import print_json
 from garrison.cli.resolve import observer_of, open_queue
-from garrison.config import Timing, trees_root
+from garrison.config import Timing, find_home, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
 from garrison.merge.config import QueueConfig
@@ -42,6 +43,19 @@ if TYPE_CHECKING:
 
 EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
 """Result of processing an empty queue."""
+
+
+class NoEntry(dict[str, Any]):
+    """The entry of a result that is about none: empty, so false, and '' for every key.
+
+    Agents' prompts look up `result["entry"]["node_id"]` without asking first whether there was anything to land.
+    """
+
+    def __missing__(self, key: str) -> str:
+        """Return ''."""
+        return ""
+
+
 _REF_LOCK_TIMEOUT = 10.0
 """Seconds to wait for a locked target ref."""
 _WATCH_POLL = 0.2
@@ -60,7 +74,19 @@ def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = N
     options = EntryOptions(priority, None if depends_on is None else tuple(depends_on), strategy).check()
     queue = open_queue(repo_root, target, home)
     check_target(queue.git, queue.target)
-    return {"status": "ok", "entry": queue.enqueue_by_hand(node, branch, run=run, options=options).to_dict()}
+    entry = queue.enqueue_by_hand(node, branch, run=run, recipient=_runner_by_hand(queue.home, run, node),
+                                  options=options)
+    return {"status": "ok", "entry": entry.to_dict()}
+
+
+def _runner_by_hand(home: Path, run: str, node: str) -> str:
+    """Return the full name of the node's runner if somebody acts as one, '' otherwise.
+
+    A run's own runners enqueue for themselves, and would take this entry's outcome for theirs.
+    """
+    store, key = Store(home), Key("runner", node, run)
+    is_by_hand = not run or not RunFiles(home, run).launch.exists()
+    return key.full if is_by_hand and store.path(Identity, key).exists() else ""
 
 
 @guarded("merge-queue process")
@@ -70,12 +96,13 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
                  ) -> dict[str, Any]:
     """Process the queue until its next verdict and return `{"success", "entry", "error"}`.
 
-    For an empty queue the result is a success without an entry; for a refusal it has an `error`. If another processor
-    is alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are recorded in the
-    queue's configuration.
+    For an empty queue the result is a success with an empty entry; for a refusal it has an `error`. If another
+    processor is alive, its verdict is awaited instead, unless `wait` is False. `gate`, `setup` and `no_gate` are
+    recorded in the queue's configuration.
     """
-    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
-                        home=home, report=report))
+    result = next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
+                          home=home, report=report))
+    return {**result, "entry": NoEntry() if result["entry"] is None else result["entry"]}
 
 
 def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
@@ -88,8 +115,11 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
         max_batch: maximum number of entries that are tested together.
         report: prints progress (default: on stderr).
     """
+    report = report or _print_stderr
     try:
         queue = open_queue(repo_root, target, home, busy=True)
+        if not queue.state.unfinished():
+            _report_other_queues(queue.home, queue.folder, report)
         if gate or no_gate or setup:
             recorded = queue.state.config
             queue.configure(QueueConfig(gate or (recorded.gate if recorded and not no_gate else None),
@@ -98,9 +128,10 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
     except UsageError:
         raise
     except GarrisonError as error:
+        _report_other_queues(find_home(home), None, report)
         yield _failure(None, str(error))
         return
-    processing = ManualProcessing(queue, report or _print_stderr, max_batch)
+    processing = ManualProcessing(queue, report, max_batch)
     try:
         yield from _watch(processing) if watch else _drain(processing, wait)
     finally:
@@ -137,6 +168,18 @@ def _watch(processing: ManualProcessing) -> Iterator[dict[str, Any]]:
 def is_verdict(result: dict[str, Any]) -> bool:
     """Return whether a result is the final outcome of an entry."""
     return result["entry"] is not None and (result["success"] or result["entry"]["status"] in FAILED)
+
+
+def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], None]) -> None:
+    """Report the entries that wait in the home's other queues: a person may stand in the wrong repository."""
+    from garrison.merge.queue import list_queues
+
+    for queue in list_queues(home):
+        waiting = [] if queue.folder == own else queue.state.unfinished()
+        if waiting:
+            names = ", ".join(entry.node for entry in waiting[:3]) + (" …" if len(waiting) > 3 else "")
+            report(f"note: {names} waits to land on {waiting[0].target} of {waiting[0].repo}: "
+                   f"pass --repo-root {shlex.quote(waiting[0].repo)} --target {shlex.quote(waiting[0].target)}")
 
 
 def _print_stderr(line: str) -> None:

@@ -21,7 +21,7 @@ from garrison.cli.authority import guarded
 from garrison.cli.commands import Group, run_command
 from garrison.cli.options import SECONDS, home_option, json_option, run_option, use_home
 from garrison.cli.output import print_error_json, print_json, print_message, print_table
-from garrison.config import find_home
+from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.records import atomic, record
 from garrison.records import run as run_records
@@ -49,6 +49,8 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
                  signals_dir: str | os.PathLike[str] | None = None, *, home: str | None = None) -> str:
     """Write a signal into its recipient's inbox and return the path of its file.
 
+    Without a node to tell (`node_id` is empty, as after an empty merge queue) nothing is written and '' returned.
+
     The run is `payload["run_id"]`, else that of a full name, else GARRISON_RUN, else the only or only living one.
 
     Args:
@@ -56,26 +58,35 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         target: recipient, in the same forms.
         type: one of the signal types.
         payload: content; `node_id` and `run_id` in it resolve bare roles.
-        signals_dir: folder of the inboxes (default: the home's).
+        signals_dir: folder of the inboxes (default: the home's; so is the checkout's pipelines/signals).
     """
     body = dict(payload or {})
     if type not in signal_records.TYPES:
         raise UsageError(f"not a signal type: {type!r}; types are {', '.join(sorted(signal_records.TYPES))}")
+    node = body.get("node_id")
+    if target in _NODE_ROLES and node == "":
+        print_message(f"no {type} is sent: there is no node whose {target} could get it")
+        return ""
     store = resolve.open_store(home)
     run = _run_of(store, body, source, target)
-    node = body.get("node_id")
     sender = _resolve_name(store, source, run, node, must_exist=False)
     recipient = _resolve_name(store, target, run, node, must_exist=True)
     signal = Signal(
         new_id()[:12], {"role": sender.role, "name": sender.name, "incarnation": _incarnation_of(store, sender)},
         {"role": recipient.role, "name": recipient.name}, type, run, SystemClock().utc(), node,
         _attempt(store, run, node, body), body)
-    if signals_dir is None:
+    if signals_dir is None or _is_homes(signals_dir):
         return str(signal_records.post(store.home, signal))
     folder = atomic.make_directory(Path(signals_dir) / recipient.full)
     path = folder / signal_records.file_name(signal, next(_file_numbers))
     atomic.write(path, record.encode(signal))
     return str(path)
+
+
+def _is_homes(signals_dir: str | os.PathLike[str]) -> bool:
+    """Return whether a folder stands for the home's inboxes: prompts name the one beside the scripts."""
+    source = checkout()
+    return source is not None and Path(os.path.abspath(signals_dir)) == source / "pipelines" / "signals"  # noqa: PTH100
 
 
 def read_signal(path: str | os.PathLike[str]) -> dict[str, Any]:

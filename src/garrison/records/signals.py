@@ -243,6 +243,15 @@ class MergeReady(Payload):
 
 
 @frozen
+class NeedsReview(Payload):
+    """The node's branch is in the merge queue, and a person has to approve it before it lands."""
+
+    type = "NEEDS_REVIEW"
+    node: str
+    branch: str
+
+
+@frozen
 class RunnerExited(Payload):
     """A runner has ended: its node is `done` or `failed`; `failure_kind` says what failed, `rescue` names the saved
     work."""
@@ -298,6 +307,32 @@ class NeedsInput(Payload):
 
 
 @frozen
+class AgentRegistered(Payload):
+    """An incarnation was registered by hand."""
+
+    type = "AGENT_REGISTERED"
+    incarnation: int
+
+
+@frozen
+class AgentCrashed(Payload):
+    """An incarnation was recorded by hand as crashed."""
+
+    type = "AGENT_CRASHED"
+    incarnation: int
+    why: str = ""
+
+
+@frozen
+class AgentTerminated(Payload):
+    """An incarnation was recorded by hand as terminated."""
+
+    type = "AGENT_TERMINATED"
+    incarnation: int
+    why: str = ""
+
+
+@frozen
 class Escalation(Payload):
     """A name was parked; a probe is due at `probe_at` (UTC), if at all."""
 
@@ -305,6 +340,15 @@ class Escalation(Payload):
     who: str
     why: str
     probe_at: str = ""
+
+
+@frozen
+class Violation(Payload):
+    """Somebody changed what no agent may change, such as git's hooks, while `nodes` were at work."""
+
+    type = "VIOLATION"
+    why: str
+    nodes: tuple[str, ...] = ()
 
 
 @frozen
@@ -415,6 +459,11 @@ def _text(data: Mapping[str, Any], key: str, default: str = "") -> str:
     return default if value is None else str(value)
 
 
+def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = data.get(key)
+    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
+
+
 def _number(data: Mapping[str, Any], key: str) -> int:
     try:
         return int(data.get(key) or 0)
@@ -451,12 +500,17 @@ def _guidance(data: Mapping[str, Any]) -> Payload | None:
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Payload | None]] = {
     "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch"), _text(data, "landing")),
     "MERGE_READY": lambda data: MergeReady(_text(data, "node_id"), _text(data, "branch")),
+    "NEEDS_REVIEW": lambda data: NeedsReview(_text(data, "node_id"), _text(data, "branch")),
+    "VIOLATION": lambda data: Violation(_text(data, "why"), _texts(data, "nodes")),
     "RUNNER_EXITED": lambda data: RunnerExited(
         _text(data, "node_id"), _text(data, "branch"), _text(data, "status"), _text(data, "kind"),
         _text(data, "reason", "no reason given"), _text(data, "rescue")),
     "ORCHESTRATOR_STUCK": _stuck,
     "ORCHESTRATOR_CRASHED": lambda data: OrchestratorCrashed(_number(data, "incarnation"), _text(data, "why")),
     "NEEDS_INPUT": lambda data: NeedsInput(_text(data, "question"), _text(data, "question_id")),
+    "AGENT_REGISTERED": lambda data: AgentRegistered(_number(data, "incarnation")),
+    "AGENT_CRASHED": lambda data: AgentCrashed(_number(data, "incarnation"), _text(data, "why")),
+    "AGENT_TERMINATED": lambda data: AgentTerminated(_number(data, "incarnation"), _text(data, "why")),
     "ESCALATE": lambda data: Escalation(_text(data, "who"), _text(data, "why"), _text(data, "probe_at")),
     "PIPELINE_COMPLETE": lambda data: PipelineComplete(_text(data, "status"), _text(data, "reason")),
     "INPUT_RESPONSE": lambda data: InputResponse(_text(data, "question_id"), _text(data, "text")),

@@ -56,13 +56,14 @@ from garrison.records.events import (
     ProcessOpened,
     RunChanged,
     SignalRefused,
+    Warned,
 )
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.quarantine import quarantine
 from garrison.records.run import Task
-from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode
+from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
@@ -247,6 +248,8 @@ class Guardian:
         for watch in (self.target_watch, self.git_watch, self.gate_watch):
             if (seen := watch.poll(at_work)) is not None:
                 self._record(seen, sync=True)
+                if isinstance(seen, Warned) and seen.about == GIT:
+                    self.supervisor.send(launcher_key(self.run), Violation(seen.text, tuple(seen.at_work)))
 
     def _told(self, about: str) -> str:
         """Return the state of the last warning about something, '' if there was none."""

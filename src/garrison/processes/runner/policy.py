@@ -43,6 +43,7 @@ from garrison.records.signals import (
     KillOrchestrator,
     MergeReady,
     NeedsInput,
+    NeedsReview,
     NodeComplete,
     OrchestratorParked,
     RunnerExited,
@@ -501,8 +502,10 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
                          Action(ActionKind.MOVE_HOOK, "validating")])
     # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
-    complete, ready = NodeComplete(view.task.node, _branch(view)), MergeReady(view.task.node, _branch(view))
-    return Decision([_send(complete), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]), _send(ready),
+    node, branch = view.task.node, _branch(view)
+    return Decision([_send(NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
+                     _send(MergeReady(node, branch)),
+                     *([_send(NeedsReview(node, branch))] if view.task.approve else []),
                      Action(ActionKind.MOVE_HOOK, "validating")])
 
 

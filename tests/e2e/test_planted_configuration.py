@@ -39,7 +39,7 @@ def test_what_an_agent_planted_does_not_run_in_garrison_and_is_told_and_restored
     violations = [each for each in json.loads(place.command("signals", "list", "--json").stdout)
                   if each["signal_type"] == "VIOLATION"]
     assert {(each["source"]["role"], each["to"], "bad" in each["payload"]["nodes"]) for each in violations} == {
-        ("guardian", "launch-launch@r1", True)}
+        ("guardian", "launch@r1", True)}
     ending = " ".join((place.root / "out").read_text().splitlines()[-3:])
     assert "git's configuration or hooks were changed" in ending
     assert "core.fsmonitor" in ending

@@ -45,6 +45,8 @@ TABLES = ("agents", "notify", "sandbox", "chat", "launch")
 """Tables of config.toml."""
 PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
+PROFILE_KEYS = ("kind", "env", "failover")
+"""Other keys of an agent profile that mean the same whatever its kind."""
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 NOTIFY_KEYS = ("command", "on", "timeout")
@@ -75,6 +77,8 @@ class Timing:
     """From parking a name to its first probe, doubled after each that fails; 0: as long as the window."""
     damage_patience: float = 5.0
     """Time for a damaged record to be repaired; then the process gives up and names it."""
+    failover_patience: float = 300.0
+    """Longest wait for an agent's limit or outage before the next agent of its `failover` goes on."""
     git_patience: float = 10.0
     """Time for which the same error of git is retried before the node or attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
@@ -176,6 +180,8 @@ class AgentConfig:
     env: tuple[str, ...] = ()
     """Names of environment variables that the agent gets."""
     settings: dict[str, Any] = field(default_factory=dict)
+    failover: Any = None
+    """Agents that go on when it cannot, as the file has them."""
 
 
 @frozen
@@ -209,6 +215,8 @@ class LaunchConfig:
     setup: str | None = None
     agent: str | None = None
     """Agent of the nodes that name none."""
+    failover: str | None = None
+    """Agents that go on when a node's agent cannot, separated by commas."""
     base: str | None = None
     setup_key: tuple[str, ...] = ()
     gate_from_target: tuple[str, ...] = ()
@@ -313,8 +321,9 @@ def parse_agent(where: str, name: str, table: Any) -> AgentConfig:
     if kind not in AGENT_KINDS:
         raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(AGENT_KINDS)}")
     settings = {key: value for key, value in table.items()
-                if key not in ("kind", "env", *PROFILE_RIGHTS) and not key.startswith("x_")}
-    return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings)
+                if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
+    return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings,
+                       table.get("failover"))
 
 
 def kind_of(name: str, table: Mapping[str, Any]) -> Any:

@@ -192,6 +192,23 @@ class Outcome:
 
 
 @frozen
+class Trouble:
+    """What keeps an agent from working."""
+
+    kind: str
+    """A class of `claude.failures`, or one of `failover`."""
+    reason: str = ""
+    since: float = 0.0
+    """Time of the first failure in a row, in seconds since 1970."""
+    until: float = 0.0
+    """Time at which the agent would be tried again, in seconds since 1970; 0: it would not by itself."""
+    resets_at: float | None = None
+    """Time at which its limit is reset, if that is known."""
+    given_up: bool = False
+    """Set if the attempt fails for it."""
+
+
+@frozen
 class Question:
     """A question for a person; `id` differs from that of the previous question."""
 
@@ -249,6 +266,11 @@ class Work(Protocol):
     @property
     def question(self) -> Question | None:
         """Return the question that it waits for a person to answer."""
+        return None
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Return what keeps its agent from working, while it waits for that or has ended with it."""
         return None
 
     def answer(self, question: str, text: str) -> None:

@@ -164,6 +164,8 @@ class Interruption:
     """End of what the interrupted program printed."""
     progress: Progress = NO_PROGRESS
     notes: str = ""
+    predecessors: tuple[str, ...] = ()
+    """Other agents that worked on it before in this attempt."""
 
 
 @frozen

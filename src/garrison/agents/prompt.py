@@ -265,6 +265,9 @@ def _how(interruption: Interruption, what: str) -> str:
     how = f"{what} was interrupted because {interruption.how}."
     if interruption.deaths > 1:
         how += f" That was the {_ordinal(interruption.deaths)} such death in this attempt."
+    if interruption.predecessors:
+        names = " and ".join(mention(name) for name in interruption.predecessors)
+        how += f" You continue what {names} did, and know nothing of it but what is written here and in the worktree."
     return how
 
 

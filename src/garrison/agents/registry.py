@@ -22,7 +22,7 @@ see `session_agent`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
+from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
+from garrison.agents.failover import parse_failover
 from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, parse_agent, read_config, string_list
@@ -183,6 +185,39 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
         return Limits(settings.budget, settings.budget_run, settings.budget_day)
     return replace(model.limits, node=read_amount(f"node {node}", "budget", attributes["budget"])) \
         if "budget" in attributes else model.limits
+
+
+def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the agents that go on when an agent cannot: those `stated`, else those of its profile.
+
+    UsageError for one that does not exist, and for `command`, which does no task of its own.
+    """
+    if stated is None:
+        config = next((each for each in read_config(home).agents() if each.name == name), None)
+        if config is None or config.failover is None:
+            return ()
+        stated = parse_failover(config.where, config.failover)
+    followers = tuple(each for each in stated if each != name)
+    for each in followers:
+        try:
+            profile = find_profile(each, home)
+        except UsageError as error:
+            raise UsageError(f"failover: {error}") from error
+        if profile is SHELL:
+            raise UsageError(f"failover: {each} runs a node's own command; name an agent that does its task")
+    return followers
+
+
+MODEL_CHOICE = frozenset({
+    *(spelling for setting in ("model", "effort", "fallback_model", "betas", "thinking")
+      for spelling in CLAUDE_ATTRIBUTES[setting]),
+    "session", "tier", "turn_graph", "heartbeat_graph", "initiative"})
+"""Attributes of a node that choose the model of its first agent, and how it runs."""
+
+
+def follower_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node's attributes as they hold for an agent that follows its first one, whose model they do not name."""
+    return {name: value for name, value in attributes.items() if name not in MODEL_CHOICE}
 
 
 def variables_of(name: str, home: Path) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""`garrison cost`: show what calls of models have cost by node, run, day or model."""
+"""`garrison cost`: show what calls of models have cost by node, run, day, model or agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     if as_json:
         print_json(rows)
         return
-    has_limits = by != "model"
+    has_limits = by not in ("model", "agent")
     print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD", *(["LIMIT"] if has_limits else [])), [
         (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}",
          *([_limit(row["limit"])] if has_limits else [])) for row in rows],

@@ -16,7 +16,7 @@ OPTION_GROUPS = {
     "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "gate_from_target", "with_hooks", "land",
                                      "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
+    "Agents": ("agent", "failover", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
 """Heading of the help → parameters."""
 
@@ -46,6 +46,9 @@ _OPTIONS = (
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),
     click.option("--agent", metavar="NAME",
                  help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),
+    click.option("--failover", metavar="NAMES",
+                 help="Agents that go on, in this order, when a node's agent cannot: codex,claude (default: the "
+                      "graph's failover=, garrison.toml's or config.toml's, else that of the agent's profile)."),
     click.option("--max-agents", type=click.IntRange(1), metavar="N",
                  help="Concurrent agents (default: the number of cores, at least 2)."),
     click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",

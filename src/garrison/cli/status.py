@@ -29,7 +29,14 @@ from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean
 from garrison.views.limits import Limit, format_duration
-from garrison.views.node_view import FailedNode, NodeView, first_line, refused_hosts, unreported_work
+from garrison.views.node_view import (
+    FailedNode,
+    NodeView,
+    changed_agents,
+    first_line,
+    refused_hosts,
+    unreported_work,
+)
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 
 FINISHED = 8
@@ -234,7 +241,7 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     for warning in warnings:
         yield from wrapped(f"warning: {warning.describe()}", columns, "due")
     nodes = view.details.nodes if view.details else ()
-    for text in (*refused_hosts(nodes), *unreported_work(nodes)):
+    for text in (*refused_hosts(nodes), *unreported_work(nodes), *changed_agents(nodes)):
         yield from wrapped(text, columns, "due")
     if view.sandbox:
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")

@@ -66,6 +66,8 @@ class PlannedTask:
     setup: str | None = None
     timeout_s: float | None = None
     silence_s: float | None = None
+    failover: str | None = None
+    """Agents that go on when its agent cannot, as the node lists them."""
     allow_empty: bool | None = None
     """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
     attrs: Mapping[str, str] = field(default_factory=dict)
@@ -100,6 +102,8 @@ class RunPlan:
     """Rule for what lands on the target, and when; None: as its flow implies."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on the target."""
+    failover: str | None = None
+    """Agents that go on when a node's agent cannot, as the graph lists them."""
     setup_key: tuple[str, ...] = ()
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
@@ -152,6 +156,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         setup=text(graph.attrs, "setup"),
         land=_land(graph),
         node_gate=text(graph.attrs, "node_gate"),
+        failover=text(graph.attrs, "failover"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
         program=program,
         gates=gates_of(graph),
@@ -193,6 +198,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         setup=text(attrs, "setup"),
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
+        failover=text(attrs, "failover"),
         allow_empty=next((flag(own, "allow_empty") for own in (attrs, graph_attrs) if text(own, "allow_empty")), None),
         attrs=attrs,
         next_steps=steps,
@@ -214,7 +220,8 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
     managers, all_texts = dict(plan.managers), dict(texts)
     for node, child in children.items():
         names = {name: inner_name(node, name) for name in (*child.tasks, *child.gates, *child.managers, *child.texts)}
-        tasks |= {names[name]: replace(task, node=names[name]) for name, task in child.tasks.items()}
+        tasks |= {names[name]: replace(task, node=names[name], failover=child.failover if task.failover is None
+                                       else task.failover) for name, task in child.tasks.items()}
         gates |= {names[name]: gate.renamed(names[name]) for name, gate in child.gates.items()}
         managers |= {names[name]: manager for name, manager in child.managers.items()}
         predecessors |= {names[name]: tuple(dict.fromkeys(names[other] if other in child.tasks else node

@@ -35,6 +35,7 @@ from garrison.agents.briefing import (
     TargetChange,
 )
 from garrison.agents.failing_tests import find_failing
+from garrison.agents.quotation import mention
 from garrison.agents.registry import reporting_of, validator_agent
 from garrison.errors import GarrisonError
 from garrison.processes.instructions import read_instructions
@@ -44,6 +45,7 @@ from garrison.records import run as run_records
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_RUN, LOST, Task, read_result
+from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import parse_rescue
 from garrison.system.jobs import read_tail
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
+    from garrison.records.failover import Failover
     from garrison.records.run import Launch
     from garrison.system.git import Git
 
@@ -83,10 +86,10 @@ _BY_STATUS = {"conflict": RefusedBy.CONFLICT, "rejected": RefusedBy.GATE}
 class Briefer:
     """Reads the briefing of one attempt."""
 
-    def __init__(self, runtime: Runtime, launch: Launch, task: Task, git: Git, worktree: Path, *,
-                 copies: bool = True) -> None:
+    def __init__(self, runtime: Runtime, launch: Launch, task: Task, git: Git, worktree: Path,
+                 failovers: Sequence[Failover] = (), *, copies: bool = True) -> None:
         """Prepare to read; `copies`: the log that the agent is to read is copied to where it can."""
-        self.copies = copies
+        self.copies, self.failovers = copies, failovers
         self.runtime, self.launch, self.task, self.git, self.worktree = runtime, launch, task, git, worktree
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)
@@ -160,13 +163,19 @@ class Briefer:
         full = Key("orchestrator", self.task.node, self.launch.run_id).full
         return tuple(Death(from_iso(at), f"its process died: {event.why}" if event.why else "its process died")
                      for at, event in self._journal(self.task.attempt)
-                     if isinstance(event, ChildDied) and event.full == full)
+                     if isinstance(event, ChildDied) and event.full == full and event.death_class != FAILOVER)
 
     def interruption(self, deaths: Sequence[Death], notes: str) -> Interruption:
         """Return what an agent is told that continues an attempt, unless its own session tells it."""
-        how = deaths[-1].how if deaths else "the run was stopped, and has been resumed"
-        return Interruption(how, len(deaths), output=read_tail(self.folder / "output.log", 20, 3000),
-                            progress=self.progress(), notes=notes)
+        how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
+        if last is not None and (not deaths or deaths[-1].at <= last.at):
+            how = f"{last.previous}, the agent that worked on it, cannot go on ({mention(last.cause)})"
+        elif deaths:
+            how = deaths[-1].how
+        since = [death for death in deaths if last is None or death.at > last.at]
+        return Interruption(how, len(since), output=read_tail(self.folder / "output.log", 20, 3000),
+                            progress=self.progress(), notes=notes,
+                            predecessors=tuple(dict.fromkeys(each.previous for each in self.failovers if each.started)))
 
     def _journal(self, attempt: int) -> list[tuple[str, Any]]:
         """Return the events of one attempt in the runner's journal, each with its time; none if it is damaged."""

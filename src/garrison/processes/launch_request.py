@@ -54,6 +54,7 @@ class LaunchRequest:
     gate_from_target: list[str] = field(default_factory=list)
     with_hooks: bool = False
     trust_git_config: bool = False
+    failover: str | None = None
     text: str | None = None
     """Graph of a run without a file; `pipeline` is its name then."""
 
@@ -89,7 +90,9 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
         setup=request.setup or plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
-        base=request.base or plan.base or defaults.base, max_agents=request.max_agents or defaults.max_agents)
+        base=request.base or plan.base or defaults.base, max_agents=request.max_agents or defaults.max_agents,
+        failover=next((stated for stated in (request.failover, plan.failover, defaults.failover) if stated is not None),
+                      None))
 
 
 def report_gate(gate: str | None, defaults: LaunchConfig, recorded: QueueConfig | None,

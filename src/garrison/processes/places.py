@@ -28,15 +28,19 @@ if TYPE_CHECKING:
 
 
 def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
-               mounts: Iterable[Mount] = ()) -> Place | None:
-    """Return the place of a process in a node's worktree; None where nothing is confined."""
+               mounts: Iterable[Mount] = (), turn: int = 0) -> Place | None:
+    """Return the place of a process in a node's worktree; None where nothing is confined.
+
+    Each agent of an attempt, by its `turn`, has a home of its own: another one's may hold a log-in.
+    """
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
         return None
     command = {Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
     rights = show_named_programs(rights, command or "")
     setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
-    private = setup if role is Role.SETUP else sandbox_folder(worktree) / f"{role}-{task.attempt}"
+    name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{task.attempt}"
+    private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
     git = Git(Path(launch.repo), home=runtime.home)
     shown = git_mounts(git, worktree, rights, role, str(task.attempt))
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.base import VALIDATOR
 from garrison.agents.config_check import check_configuration
+from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits
 from garrison.config import trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
@@ -26,7 +27,7 @@ from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
-from garrison.pipeline.plan import NO_PULL_REQUESTS, RunPlan, plan_run, with_installed_transforms
+from garrison.pipeline.plan import NO_PULL_REQUESTS, PlannedTask, RunPlan, plan_run, with_installed_transforms
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
@@ -49,7 +50,7 @@ from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from garrison.config import LaunchConfig
     from garrison.pipeline.graph import Graph
@@ -108,8 +109,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=_land(request, plan, report),
-        node_gate=plan.node_gate, approve=request.approve)
-    agents = used_agents(plan, agent)
+        node_gate=plan.node_gate, approve=request.approve,
+        failover=_stated_failover(request.failover, plan))
+    agents = used_agents(plan, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
     if claim is not None:
@@ -188,9 +190,34 @@ def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
     return plan_run(graph, max_steps=max_steps, load=with_installed_transforms(load_from_source))
 
 
-def used_agents(plan: RunPlan, default: str | None) -> set[str]:
-    """Return the agents and validators of a plan; `default` is the agent of nodes that name none."""
-    return {agent for agent in _agents_by_node(plan, default).values() if agent is not None} | _validators(plan)
+def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequence[str] | None) -> set[str]:
+    """Return the agents and validators of a plan, with those that go on when another cannot.
+
+    Args:
+        default: agent of nodes that name none.
+        failover: agents that go on in nodes that name none.
+    """
+    agents = _agents_by_node(plan, default)
+    followers = {each for name, task in plan.tasks.items() for each in _followers(task, agents[name], home, failover)}
+    return {agent for agent in agents.values() if agent is not None} | followers | _validators(plan)
+
+
+def _followers(task: PlannedTask, agent: str | None, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the agents that go on when the agent of a node cannot; Refused if it runs a command of its own."""
+    stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
+    if agent is None or agent == "command":
+        if agent and task.failover is not None and stated:
+            raise Refused(f"node {task.node} has failover=, but its own command does it; give it an agent= and a "
+                          "prompt=, or leave failover= out")
+        return registry.followers_of("", home, stated) if stated and agent is None else ()
+    return registry.followers_of(agent, home, stated)
+
+
+def _stated_failover(option: str | None, plan: RunPlan) -> list[str] | None:
+    """Return the failover of a run: of --failover, else its graph's; None if neither states one."""
+    if option is not None:
+        return list(parse_failover("--failover", option))
+    return None if plan.failover is None else list(parse_failover("the graph", plan.failover))
 
 
 def _agents_by_node(plan: RunPlan, default: str | None) -> dict[str, str | None]:
@@ -201,16 +228,19 @@ def _validators(plan: RunPlan) -> set[str]:
     return {validator for task in plan.tasks.values() if (validator := registry.validator_agent(task.attrs))}
 
 
-def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> list[str]:
+def check_agents(plan: RunPlan, home: Path, default: str | None, path: str, failover: str | None = None) -> list[str]:
     """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
 
     Args:
         default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
         path: PATH of the agents.
+        failover: as --failover states it.
     """
     agents = _agents_by_node(plan, default)
     validators = _validators(plan)
-    used = used_agents(plan, default)
+    stated = _stated_failover(failover, plan)
+    registry.followers_of("", home, stated or ())
+    used = used_agents(plan, default, home, stated)
     required = registry.required_variables(used, home)
     for name in sorted(validators):
         registry.agent(name, home, VALIDATOR)
@@ -221,6 +251,8 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> l
         if agent == "command" and not task.command:
             raise Refused(f"node {name} has no command=; add one, or set another agent with --agent or agent=")
         registry.check_node(agent, name, task.attrs, home)
+        for follower in _followers(task, agent, home, stated):
+            registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)
         if session := registry.session_options(agent, name, task.attrs, home):
             from garrison.session.trust import read_tiers, require_working_tier
 
@@ -233,7 +265,8 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, path: str) -> l
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
     """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an agent that
     cannot be used."""
-    required = check_agents(plan, runtime.home, request.agent, runtime.environ.get("PATH", os.defpath))
+    required = check_agents(plan, runtime.home, request.agent, runtime.environ.get("PATH", os.defpath),
+                            request.failover)
     if unset := unset_variables(runtime, request.env):
         raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
                       "export it, or leave that --env out")
@@ -393,7 +426,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     except GarrisonError:  # its guardian tells of a lost or damaged graph, and what is to be done about it
         return launch
     environ = runtime.environment(launch, {})
-    agents = used_agents(plan, launch.agent)
+    agents = used_agents(plan, launch.agent, runtime.home, launch.failover)
     line = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""))
     if changed != launch:

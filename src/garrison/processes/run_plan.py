@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.failover import parse_failover
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse_file
@@ -69,6 +70,8 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
+        failover=list(parse_failover(f"node {planned.node}", planned.failover)) if planned.failover is not None
+        else launch.failover,
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed))

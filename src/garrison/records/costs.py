@@ -19,6 +19,7 @@ from typing import Any
 
 from garrison.frozen import frozen
 from garrison.records import atomic
+from garrison.records.failover import EARLIER
 from garrison.records.json_io import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
@@ -149,8 +150,8 @@ def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
 
 # ---- files
 
-_PLACES = ("claude", "validator/claude", "network", "validator/network")
-"""Folders with a usage file, in that of an attempt: a session's, and the proxy's."""
+_PLACES = ("claude", "validator/claude", "network", "validator/network", f"{EARLIER}/*/claude")
+"""Folders with a usage file, in that of an attempt: a session's, the proxy's, and those of earlier agents' sessions."""
 
 
 OUTSIDE = "@"

@@ -108,8 +108,8 @@ def update_notes(hook: Hook, now: str, *, text: str | None = None, last_committe
                    last_committed_node=hook.last_committed_node if last_committed is None else last_committed)
 
 
-def remember_session(hook: Hook, now: str, session: str) -> Hook:
-    """Return `hook` with the id of the session that a successor resumes."""
+def remember_session(hook: Hook, now: str, session: str | None) -> Hook:
+    """Return `hook` with the id of the session that a successor resumes; None: it begins one."""
     return replace(hook, updated_at=now, claude_session_id=session)
 
 

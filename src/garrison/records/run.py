@@ -74,6 +74,8 @@ class Launch:
     """Patterns of files that the gate sees as the target has them."""
     hooks: str = ""
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
+    failover: list[str] | None = None
+    """Agents that go on when a node's agent cannot; None: its profile says."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
     sandbox_mode: str = ""
@@ -150,6 +152,8 @@ class Task:
     """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
     ways: list[str] = field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
+    failover: list[str] | None = None
+    """Agents that go on when its agent cannot, in this order; None: the agent's profile says."""
     landed: list[dict[str, str]] = field(default_factory=list)
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
 

@@ -28,7 +28,7 @@ class Ruling:
 
 
 CRASH, HUNG, CHURN, ORDER, REBOOT, STOP, CLEAN = "crash", "hung", "churn", "order", "reboot", "stop", "clean"
-TERMINAL, DAMAGE = "terminal", "damage"
+TERMINAL, DAMAGE, FAILOVER = "terminal", "damage", "failover"
 MEMORY, SHORTAGE = "memory", "shortage"
 RATE_LIMIT, AUTHENTICATION, BILLING, BUDGET = "rate_limit", "authentication", "billing", "budget"
 
@@ -46,6 +46,7 @@ CLASSES: Mapping[str, Ruling] = {
     BILLING: Ruling(False, "person"),
     BUDGET: Ruling(False, "person"),
     DAMAGE: Ruling(False, "at once"),  # its record was damaged or lost: how it ended is not known
+    FAILOVER: Ruling(False, "at once"),  # its agent could not go on, and another one does
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }

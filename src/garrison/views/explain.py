@@ -220,7 +220,7 @@ def _guardian_signal(record: GuardianSignal) -> str:
 
 
 def _fact(record: FactRecorded) -> str:
-    shown = record.name in ("failed", "acceptance", "setup", "validator", "session") and record.value
+    shown = record.name in ("failed", "acceptance", "setup", "validator", "session", "failover") and record.value
     return f"{record.name}: {first_line(str(record.value))}" if shown else ""
 
 

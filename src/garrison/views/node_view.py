@@ -23,6 +23,7 @@ from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records
+from garrison.records.failover import Failover, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, RunFiles, Task
@@ -81,9 +82,11 @@ class NodeView:
     agent: ProcessView | None
     since_s: float | None
     refused_hosts: Sequence[RefusedHost] = ()
+    """Hosts that this attempt's programs were refused."""
     unreported: bool = False
     """Set if its agent ended without a report, so that its work alone was judged."""
-    """Hosts that this attempt's programs were refused."""
+    failovers: Sequence[Failover] = ()
+    """Agents of this attempt that could not go on, each with the one that did."""
 
     @property
     def incarnations(self) -> dict[str, int]:
@@ -99,7 +102,8 @@ class NodeView:
                 "signs": self.signs.to_json() if self.signs else None, "attempts": self.attempts,
                 "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s,
                 "refused_hosts": [host.to_json() for host in self.refused_hosts],
-                **({"unreported": True} if self.unreported else {})}
+                **({"unreported": True} if self.unreported else {}),
+                **({"failovers": [each.to_json() for each in self.failovers]} if self.failovers else {})}
 
 
 @frozen
@@ -211,7 +215,8 @@ class NodeReader:
         return NodeView(name, node, place, describe_activity(facts), asks,
                         bool(blocked), self._parking(name), facts.phase, agent.phase if agent else "", state, signs,
                         node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
-                        age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists())
+                        age(node.since), refused_in_attempt(folder), AttemptFiles(folder).unreported.exists(),
+                        read_failovers(folder))
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
                suspended: bool = False) -> NodeFacts:
@@ -288,6 +293,11 @@ class NodeReader:
 def unreported_work(nodes: Iterable[NodeView]) -> list[str]:
     """Return a line for each node whose agent made no report."""
     return [f"{node.node}: {NO_REPORT}" for node in nodes if node.unreported]
+
+
+def changed_agents(nodes: Iterable[NodeView]) -> list[str]:
+    """Return a line for each agent that could not go on with a node's present attempt."""
+    return [f"{node.node}: {each.describe()}" for node in nodes for each in node.failovers]
 
 
 SHOWN_REFUSED = 5

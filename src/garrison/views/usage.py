@@ -12,19 +12,23 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from garrison.agents.base import VALIDATOR
+from garrison.agents.registry import validator_agent
 from garrison.agents.session_agent import ORDER
 from garrison.frozen import frozen
 from garrison.records import costs
+from garrison.records.failover import agent_at, read_failovers
 from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
 from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.sandbox.proxy.ledger import LIMITS
 from garrison.system import resource_usage
+from garrison.system.clock import from_iso
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 
 COST_INTERVAL = 5.0
 """Seconds between two reads of the usage files."""
-COSTS_BY = ("node", "run", "day", "model")
+COSTS_BY = ("node", "run", "day", "model", "agent")
 """Keys that `cost_rows` can group by."""
 UsageByProcess = Mapping[tuple[str, str], Usage]
 """(run, role-name) → what the process trees of its incarnations use."""
@@ -184,7 +188,7 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
-    """Return what sessions have cost, one row per node, run, day or model: `of, calls, input, output, usd`.
+    """Return what sessions have cost, one row per node, run, day, model or agent: `of, calls, input, output, usd`.
 
     Rows of nodes, runs and days also have the `limit` on their US dollars, None for no limit.
     """
@@ -195,12 +199,13 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
         limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
         limits.setdefault(name, []).append(found.run)
         limits.setdefault("", []).append(found.day)
-        for key, part in _split(costs.read_usage(path), by, name, node):
+        calls = costs.read_usage(path)
+        for key, part in _by_agent(home, path, calls) if by == "agent" else _split(calls, by, name, node):
             groups.setdefault(key, []).append(part)
     sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
     rows = [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
             for key, spent in sums.items()]
-    return rows if by == "model" else [
+    return rows if by in ("model", "agent") else [
         {**row, "limit": _lowest(limits.get("" if by == "day" else str(row["of"]), ()))} for row in rows]
 
 
@@ -219,6 +224,23 @@ def _split(calls: list[costs.UsageRecord], by: str, run: str, node: str) -> list
     share = whole.usd / estimated if estimated else 0.0  # divide what the CLI billed in proportion to the estimates
     return [(model, costs.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
+
+
+def _by_agent(home: Path, path: Path, calls: list[costs.UsageRecord]) -> list[tuple[str, costs.Spent]]:
+    """Split the content of a usage file by the agent that worked at the time of each call."""
+    parts = path.relative_to(home).parts
+    if parts[0] != "runs":  # a session outside runs
+        return [(f"{costs.OUTSIDE}{path.parent.name}", costs.total(calls))]
+    attempt = home.joinpath(*parts[:5])
+    task = read_json(attempt / "task.json") or {}
+    if parts[5] == VALIDATOR:
+        return [(str(validator_agent(task.get("attributes") or {})) or VALIDATOR, costs.total(calls))]
+    failovers = read_failovers(attempt)
+    by_agent: dict[str, list[costs.UsageRecord]] = {}
+    for call in calls:
+        agent = agent_at(str(task.get("agent", "")), failovers, from_iso(call.at))
+        by_agent.setdefault(agent, []).append(call)
+    return [(agent, costs.total(some)) for agent, some in by_agent.items()]
 
 
 def _of_day(calls: list[costs.UsageRecord], day: str) -> costs.Spent:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Work
+from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
@@ -101,6 +101,12 @@ class SuspendableAttempt(Work):
     def question(self) -> Question | None:
         """Return the open question: the agent's, or one about a failure that only a person can resolve."""
         return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Return what keeps the agent from working, once its program has ended for it."""
+        return policy.find_trouble(self.endings, self.decision) \
+            if self.program is None and not self._taken_over else None
 
     def answer(self, question: str, text: str) -> None:
         """Record a person's answer."""

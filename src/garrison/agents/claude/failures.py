@@ -69,8 +69,8 @@ def classify(status: int | None, text: str, error: str = "") -> str:
     if status == 402 and _BUDGET.search(text):
         return BUDGET
     if status == 400:
-        return by_text if (by_text := _classify_text(text)) in (CONTEXT, BILLING) else INVALID
-    if status == 403 and _classify_text(text) == BILLING:
+        return by_text if (by_text := classify_text(text)) in (CONTEXT, BILLING) else INVALID
+    if status == 403 and classify_text(text) == BILLING:
         return BILLING
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -78,8 +78,9 @@ def classify(status: int | None, text: str, error: str = "") -> str:
         return SERVER
     if status is not None and status >= 400:
         return INVALID
-    return _BY_ERROR.get(error) or _classify_text(text) or SERVER
+    return _BY_ERROR.get(error) or classify_text(text) or SERVER
 
 
-def _classify_text(text: str) -> str:
+def classify_text(text: str) -> str:
+    """Return the class of a failure by the words of its message alone, '' for none of the known."""
     return next((kind for kind, pattern in _BY_TEXT if pattern.search(text)), "")

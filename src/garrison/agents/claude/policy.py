@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 
+from garrison.agents.base import Trouble
 from garrison.agents.claude import failures
 from garrison.frozen import frozen
 
@@ -107,6 +108,8 @@ MAX_CONSECUTIVE = max(TRANSIENT[kind].max_consecutive for kind in _COUNTED)
 """Consecutive failures, of any class but rate limits, after which an attempt has failed."""
 NEEDS_PERSON = frozenset(kind for kind in failures.CLASSES if failures.ruling(kind).follows == "person")
 """Failures that only a person can resolve."""
+MAX_CRASHES = 3
+"""Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
 MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
 
@@ -139,6 +142,31 @@ def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
         if ending.progress:
             break
     return count
+
+
+def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | None:
+    """Return what keeps the agent from working, for `failover`: the failure that the decision waits for or ends with.
+
+    A program that dies is started again, so it counts only once it has died several times without any progress.
+    """
+    if not endings or endings[-1].kind in (REPORTED, QUESTION, SILENT, STOPPED, PERSON):
+        return None
+    last, since = endings[-1], endings[-1].at
+    crashes = 0
+    for ending in reversed(endings):
+        if ending.kind != last.kind and not {ending.kind, last.kind} <= TRANSIENT.keys():
+            break
+        since, crashes = ending.at, crashes + 1
+        if ending.progress:
+            break
+    if last.kind == failures.CRASH:
+        is_given_up = crashes >= MAX_CRASHES and not any(ending.progress for ending in endings[-crashes:])
+        return Trouble(last.kind, last.reason, since, given_up=True) if is_given_up else None
+    is_waiting = decision.step is Step.WAIT
+    if not is_waiting and decision.step not in (Step.PARK, Step.FINISH):
+        return None
+    return Trouble(last.kind, last.reason, since, decision.until if is_waiting else 0.0, last.resets_at,
+                   given_up=decision.step is Step.FINISH and not decision.success)
 
 
 def _after_transient(endings: Sequence[Ending]) -> Decision:

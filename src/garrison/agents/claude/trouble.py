@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT, TRANSIENT
+from garrison.records.failover import session_holders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,8 @@ _WORDS = {failures.HANG: "interrupted", failures.LOOP: "interrupted, it goes rou
 
 def list_troubles(attempt: Path) -> list[str]:
     """Return what has interrupted the session of an attempt, oldest first, each in one line."""
-    return [_describe(ending) for ending in AttemptFiles(attempt).read_endings() if ending.kind in _WORDS]
+    return [_describe(ending) for folder in session_holders(attempt)
+            for ending in AttemptFiles(folder).read_endings() if ending.kind in _WORDS]
 
 
 def current_trouble(attempt: Path) -> str:

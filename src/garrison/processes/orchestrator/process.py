@@ -15,15 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import Assignment, Outcome
+from garrison.agents.base import Assignment, Outcome, Trouble
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
+from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
 from garrison.processes.briefing import Briefer
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
+from garrison.processes.orchestrator.agents_in_turn import AgentsInTurn
 from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions
@@ -38,7 +40,7 @@ from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
-from garrison.supervise.death_classes import MEMORY, SHORTAGE
+from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import disk_space, failpoint, reaper, shortage, untrusted
 from garrison.system.environment import explain_missing_command
@@ -47,6 +49,7 @@ from garrison.system.git import Git
 from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal
+from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,11 +87,13 @@ class Orchestrator:
     is_event_driven = True
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
-        self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
+        self.runtime, self.incarnation, self.launch = runtime, incarnation, launch
         assert incarnation.identity.worktree is not None
         self.worktree = Path(incarnation.identity.worktree)
         self.git = Git(Path(launch.repo), home=runtime.home)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt))
+        self.agents = AgentsInTurn(runtime, incarnation, task, folder)
+        self.task = task = self.agents.begin(is_first=not (folder / "prompt.md").exists())
         self.hook = incarnation.read_hook()
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)
         self.channel = self._open_channel(folder)
@@ -134,9 +139,11 @@ class Orchestrator:
         has_request = self.channel is not None and self.channel.poll(now)
         has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
+        if self._fail_over(self.work, outcome):
+            return True
         self._record_progress(self._pace)
         self._record_session(self.work)
-        self.mailbox.ask(self.work.question or self.reports.question, self.task)
+        self.mailbox.ask(self._with_tried(self.work.question) or self.reports.question, self.task)
         self._show_output()
         if outcome is None:
             return self._stop_without_worktree(now) or has_answer or has_request
@@ -169,7 +176,7 @@ class Orchestrator:
     def next_wake(self) -> float | None:
         """Return the seconds until the agent must be polled; a fraction of a second while it prints output."""
         times = (self.work.wake_at() if self.work else None, self.channel.wake_at() if self.channel else None,
-                 self._pace.wake_at())
+                 self._pace.wake_at(), self.agents.wake_at())
         due = [at - self.runtime.clock.monotonic() for at in times if at is not None]
         return min([*due, POLL_WITH_OUTPUT]) if self._has_output else min(due, default=None)
 
@@ -219,12 +226,13 @@ class Orchestrator:
         shortage.require_room(shortage.MIN_FOR_WORK)
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         is_successor = self.assignment.prompt_file.exists()  # written by an earlier incarnation in this attempt
-        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree)
+        briefer = Briefer(self.runtime, self.launch, task, self.git, self.worktree, self.agents.failovers)
         notes = self.hook.resumption_instructions or ""
         self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
         self.assignment.write_prompt(text)
         self.assignment.write_context(self.task.context)
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
+                           turn=self.agents.turn,
                            mounts=(*self.assignment.mounts(), *self._channel_mount()))
         self.assignment = replace(self.assignment, place=place)
         failpoint.here(":prompted")
@@ -237,7 +245,8 @@ class Orchestrator:
         except GarrisonError as error:
             if shortage.is_shortage(error):
                 raise  # the loop tries again
-            self._finish(Outcome("fail", str(error)))
+            if not self._hand_over(Trouble(START, str(error), given_up=True)):
+                self._finish(Outcome("fail", str(error)))
         return True
 
     def _open_network(self) -> None:
@@ -293,7 +302,8 @@ class Orchestrator:
     def _record_session(self, work: Work) -> None:
         """Copy the session's id and the phase that the agent reported to the hook."""
         session = work.session
-        if session is not None and session != self.hook.claude_session_id:
+        is_earlier_agents = session is None and self.agents.turn and self.hook.claude_session_id is not None
+        if is_earlier_agents or (session is not None and session != self.hook.claude_session_id):
             now = self.runtime.clock.utc()
             self.hook = self.incarnation.hook(lambda old: hooks.remember_session(old, now, session))
         if (work.phase or self.reports.phase) == "impl_complete" and self.hook.phase == "executing":
@@ -333,6 +343,38 @@ class Orchestrator:
         self._worktree_gone = True
         self.work.stop(now)
         return True
+
+    # ---- another agent
+
+    def _fail_over(self, work: Work, outcome: Outcome | None) -> bool:
+        """Hand the work over to the next agent if this one cannot go on and its processes have ended."""
+        if self.stopping or self._worktree_gone or (outcome is not None and outcome.status == "success"):
+            return False
+        trouble = work.trouble
+        if trouble is None and outcome is not None and not outcome.report.get("status"):
+            trouble = find_trouble(outcome.exit_code, self._output_tail())
+        return trouble is not None and self._hand_over(trouble)
+
+    def _hand_over(self, trouble: Trouble) -> bool:
+        """End this incarnation so that the next one begins with the next agent; False if there is none."""
+        if self.task.agent == "command":
+            return False
+        failover = self.agents.choose(trouble)
+        if failover is None:
+            return False
+        reaper.kill_leftovers()
+        self.agents.record(failover)
+        with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
+            log.write(f"── {' '.join(clean_lines(failover.describe()))}\n")
+        self._record_progress()
+        self._end_without_result(failover.describe(), FAILOVER)
+        return True
+
+    def _with_tried(self, question: Question | None) -> Question | None:
+        """Return the question, with the agents that were tried before the one whose work it stops."""
+        if question is None or self.work is None or self.work.trouble is None or not self.agents.tried:
+            return question
+        return replace(question, text=f"{question.text}; tried before: {self.agents.tried}")
 
     # ---- end
 
@@ -429,15 +471,21 @@ class Orchestrator:
         if outcome.exit_code:
             rights = read_rights(self.runtime.home, Role.AGENT, self.task.agent, self.runtime.environ)
             hint += explain_missing_file(rights, "sandbox", outcome.exit_code, read_tail(self.assignment.output, 12))
+        if outcome.status != "success" and self.agents.tried:
+            hint += f"; tried before: {self.agents.tried}"
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.incarnation.number, outcome.status,
                         self.runtime.clock.utc(), outcome.reason + hint, outcome.exit_code,
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
-                        (self.work.session if self.work is not None else None) or "", outcome.failure_kind)
+                        self._session_for_others(), outcome.failure_kind)
         data = record.encode(result)
         self._announce_result(run_records.digest_of(data))
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
             require_unfenced(identity, self.incarnation.key)
             atomic.write(self.assignment.folder / "result.json", data)
+
+    def _session_for_others(self) -> str:
+        """Return the session that later nodes of its thread continue, '' for none: they begin with the first agent."""
+        return (self.work.session if self.work is not None and not self.agents.turn else None) or ""
 
     def _announce_result(self, digest: str) -> None:
         """Record in the hook which result is written next: no other counts."""

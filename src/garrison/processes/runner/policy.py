@@ -114,6 +114,8 @@ class RunnerFacts:
     """True if MERGE_COMPLETE was applied."""
     troubles: int = 0
     """Interruptions of the agent's session that are journaled."""
+    failovers: int = 0
+    """Changes of the agent that are journaled."""
     kill: int = 0
     """The orchestrator's incarnation that a person ordered killed."""
     stop_requested: int = 0
@@ -165,6 +167,8 @@ class RunnerFacts:
                 self.has_begun = bool(event.value)
             case "session":
                 self.troubles += 1
+            case "failover":
+                self.failovers += 1
             case "told":
                 self.stop_requested = int(event.value)
             case "failed":

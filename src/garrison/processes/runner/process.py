@@ -26,8 +26,8 @@ from garrison.processes.snapshots import Snapshotter
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
 from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perform
 from garrison.processes.worktree import Worktree
+from garrison.records import failover, signals
 from garrison.records import hook as hooks
-from garrison.records import signals
 from garrison.records.events import (
     FactRecorded,
     JobStarted,
@@ -100,6 +100,7 @@ class Runner:
         self._stopping_since: float | None = None
         self._logged_problem = ""
         self._endings_stamp: Fingerprint | None = None
+        self._failover_stamp: Fingerprint | None = None
         self._cannot_save = ""
         """Why the work of a failed node could not be saved."""
         self._view: RunnerView | None = None
@@ -175,6 +176,11 @@ class Runner:
             self._endings_stamp = stamp
             for text in list_troubles(self.folder)[self.facts.troubles:]:
                 self._record_fact("session", text)
+        stamp = fingerprint_of([str(self.folder / failover.FILE)])
+        if stamp != self._failover_stamp:
+            self._failover_stamp = stamp
+            for each in failover.read_failovers(self.folder)[self.facts.failovers:]:
+                self._record_fact("failover", each.describe())
 
     def _poll_job(self, now: float) -> None:
         """Journal the result of a finished job, and forward a validator's open question once."""

@@ -1,0 +1,143 @@
+"""Failover policy: decide whether another agent goes on with an attempt, and which one. Pure.
+
+An agent that cannot work (its limit is reached, its key is refused, its API is out, its program does not start) proves
+nothing about the task. With `failover="codex,claude"` the next agent of that list goes on in the same branch, instead
+of a wait or a question to a person. An agent's verdict on the task (it failed, it refused, it asks) stays its verdict.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from garrison.agents.base import Trouble
+from garrison.agents.claude import failures
+from garrison.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from garrison.records.failover import Failover
+
+START, PROTOCOL = "start", "protocol"
+"""Failures besides those of sessions: a program that does not start, an ACP agent that breaks the protocol."""
+MAX_FAILOVERS = 20
+"""Failovers of one attempt: agents whose limits are reset in turn could pass the work round for ever."""
+CANNOT_START = (126, 127)
+"""Exit codes of a program that cannot be run, or is not found."""
+NO_OTHER = ("none", "")
+
+
+class Rule(StrEnum):
+    """Rule for a class of failures."""
+
+    AT_ONCE = "at once"
+    PATIENT = "after patience"
+    """Once the wait for its end is longer than the patience, or the agent has been given up."""
+    GIVEN_UP = "given up"
+    """Once the agent has been given up: it is tried again by itself before."""
+    NEVER = "never"
+
+
+RULES: Mapping[str, Rule] = {
+    failures.RATE_LIMIT: Rule.PATIENT, failures.OVERLOADED: Rule.PATIENT, failures.SERVER: Rule.PATIENT,
+    failures.NETWORK: Rule.PATIENT, failures.AUTHENTICATION: Rule.AT_ONCE, failures.BILLING: Rule.AT_ONCE,
+    START: Rule.AT_ONCE, PROTOCOL: Rule.AT_ONCE, failures.INVALID: Rule.AT_ONCE, failures.HANG: Rule.GIVEN_UP,
+    failures.UNKNOWN_SESSION: Rule.GIVEN_UP, failures.CRASH: Rule.GIVEN_UP,
+    # The next agent would spend what a person has limited, or ask another model for what the first one refused.
+    failures.BUDGET: Rule.NEVER, failures.RESERVED: Rule.NEVER, failures.REFUSED: Rule.NEVER,
+    failures.CONTEXT: Rule.NEVER, failures.MAX_TURNS: Rule.NEVER, failures.TOO_LONG: Rule.NEVER,
+    failures.LOOP: Rule.NEVER,
+}
+"""Class of a failure → when another agent goes on; a class that is not here, never."""
+
+
+def gives_up(trouble: Trouble, patience: float) -> bool:
+    """Return whether another agent should go on; `patience` is the longest wait for this one, in seconds."""
+    rule = RULES.get(trouble.kind, Rule.NEVER)
+    if rule is Rule.PATIENT:
+        return trouble.given_up or trouble.until - trouble.since > patience
+    return rule is Rule.AT_ONCE or (rule is Rule.GIVEN_UP and trouble.given_up)
+
+
+def find_trouble(exit_code: int | None, output: str) -> Trouble | None:
+    """Return what kept a program from working that failed without a report of its own; None for nothing known.
+
+    Args:
+        exit_code: None if a signal ended it.
+        output: the end of what it printed.
+    """
+    if not exit_code or exit_code < 0:
+        return None
+    line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    if exit_code in CANNOT_START:
+        return Trouble(START, line, given_up=True)
+    kind = failures.classify_text(output)
+    return Trouble(kind, line, given_up=True) if kind in _TOLD else None
+
+
+_TOLD = frozenset({failures.RATE_LIMIT, failures.OVERLOADED, failures.AUTHENTICATION, failures.BILLING})
+"""Failures in which the words of a program are believed; of a network it may speak for many reasons."""
+
+
+def order(first: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Return the agents of an attempt in their order, each once."""
+    return tuple(dict.fromkeys((first, *others)))
+
+
+def choose_next(agents: Sequence[str], failovers: Sequence[Failover], limits: Mapping[str, float],
+                now: float) -> str | None:
+    """Return the agent that goes on; None if none can.
+
+    First comes the next one that has not worked in this attempt, then one whose limit has been reset since.
+
+    Args:
+        agents: all of the attempt, the first one first.
+        failovers: of this attempt so far.
+        limits: agent → the reset of its limit, in seconds since 1970, as other attempts of the run have met it.
+        now: seconds since 1970.
+    """
+    if len(failovers) >= MAX_FAILOVERS:
+        return None
+    current = failovers[-1].agent if failovers else agents[0]
+    given_up = {each.previous: each for each in failovers}
+    others = [agent for agent in agents if agent != current and limits.get(agent, 0.0) <= now]
+    fresh = [agent for agent in others if agent not in given_up]
+    reset = [agent for agent in others
+             if agent in given_up and (until := given_up[agent].until) is not None and until <= now]
+    return next(iter((*fresh, *reset)), None)
+
+
+def choose_first(agents: Sequence[str], limits: Mapping[str, float], now: float) -> str:
+    """Return the agent with which an attempt begins: the first one whose limit does not hold, else the first one."""
+    return next((agent for agent in agents if limits.get(agent, 0.0) <= now), agents[0])
+
+
+def next_reset(failovers: Sequence[Failover], now: float) -> float | None:
+    """Return when the next limit of an earlier agent is reset, in seconds since 1970; None if none is known."""
+    return min((each.until for each in failovers if each.until is not None and each.until > now), default=None)
+
+
+def list_tried(failovers: Sequence[Failover]) -> str:
+    """Return which agents were tried before, and why they could not go on; '' for none."""
+    causes = {each.previous: each.cause for each in failovers}
+    return ", ".join(f"{agent} ({cause})" for agent, cause in causes.items())
+
+
+# ---- the list of a node, graph, launch or profile
+
+
+def parse_failover(where: str, value: object) -> tuple[str, ...]:
+    """Return the agents of a list, as `codex, claude` or a list of names; `none` is an empty one.
+
+    UsageError, beginning with `where`, for anything else.
+    """
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{where}: failover should be a list of agents, such as \"codex, claude\", or \"none\"")
+    stripped = [name.strip() for name in names]
+    if len(stripped) == 1 and stripped[0].lower() in NO_OTHER:
+        return ()
+    if not all(stripped):
+        raise UsageError(f"{where}: failover={value!r:.80} has an empty name; separate names with one comma")
+    return tuple(dict.fromkeys(stripped))

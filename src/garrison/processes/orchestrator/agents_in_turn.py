@@ -1,0 +1,123 @@
+"""Agents of one attempt, in turn: which one works now, and the hand-over of the work to the next one.
+
+`agents.failover` decides. A failover is written down once nothing of the present agent runs, and the incarnation ends
+with it: the next one begins with the next agent, in the same worktree, and with everything that a successor is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from garrison.agents import failover as policy
+from garrison.agents.claude.failures import RATE_LIMIT
+from garrison.agents.registry import follower_attributes, followers_of
+from garrison.errors import GarrisonError
+from garrison.processes.loop import log_line
+from garrison.records import failover as records
+from garrison.records.failover import Failover
+from garrison.records.identity import Identity
+from garrison.supervise.incarnation import require_unfenced
+from garrison.system import failpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.agents.base import Trouble
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Task
+    from garrison.supervise.incarnation import Incarnation
+
+
+class AgentsInTurn:
+    """The agents that may do the work of one attempt, for one incarnation."""
+
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, task: Task, folder: Path) -> None:
+        """Read what has happened in the attempt."""
+        self.runtime, self.incarnation, self._first, self.folder = runtime, incarnation, task, folder
+        self.failovers = records.read_failovers(folder)
+        self.agents = policy.order(task.agent, self._followers())
+        self._limits = self._read_limits() if len(self.agents) > 1 else {}
+        self._reset = 0.0
+        """When the limit of an earlier agent is reset next; 0: it is not known."""
+
+    @property
+    def turn(self) -> int:
+        """Return how many agents were given up, or passed over, before the present one."""
+        return len(self.failovers)
+
+    @property
+    def tried(self) -> str:
+        """Return which agents were tried before the present one, '' for none."""
+        return policy.list_tried(self.failovers)
+
+    def begin(self, *, is_first: bool) -> Task:
+        """Return the task as the present agent gets it, once what earlier agents' sessions left is moved aside."""
+        if is_first and not self.failovers and len(self.agents) > 1:
+            self._pass_over()
+        records.keep_earlier_sessions(self.folder, self.failovers)
+        return self.task
+
+    @property
+    def task(self) -> Task:
+        """Return the task as the present agent gets it: it has its own model, and continues nobody's session."""
+        task, agent = self._first, self.failovers[-1].agent if self.failovers else self._first.agent
+        if agent == task.agent:
+            return replace(task, continues="") if self.failovers else task
+        return replace(task, agent=agent, attributes=follower_attributes(task.attributes), continues="")
+
+    def choose(self, trouble: Trouble) -> Failover | None:
+        """Return which agent goes on, None if the present one keeps the work."""
+        if not policy.gives_up(trouble, self.runtime.timing.failover_patience):
+            return None
+        now = self.runtime.clock.time()
+        agent = policy.choose_next(self.agents, self.failovers, self._limits, now)
+        if agent is None:
+            self._reset = policy.next_reset(self.failovers, now) or 0.0
+            return None
+        return Failover(now, self.task.agent, agent, trouble.kind, trouble.reason, trouble.resets_at)
+
+    def wake_at(self) -> float | None:
+        """Return when an earlier agent can work again, in monotonic seconds, if the present one waits without it."""
+        if not self._reset:
+            return None
+        return self.runtime.clock.monotonic() + max(0.0, self._reset - self.runtime.clock.time())
+
+    def _followers(self) -> tuple[str, ...]:
+        """Return the agents that may go on; none if the configuration has become invalid since the launch."""
+        if self._first.agent == "command":
+            return ()
+        try:
+            return followers_of(self._first.agent, self.runtime.home, self._first.failover)
+        except GarrisonError as error:
+            log_line(str(error))
+            return ()
+
+    def _pass_over(self) -> None:
+        now = self.runtime.clock.time()
+        agent = policy.choose_first(self.agents, self._limits, now)
+        if agent != self.agents[0]:
+            until = self._limits[self.agents[0]]
+            self.record(Failover(now, self.agents[0], agent, RATE_LIMIT, "its limit still holds", until, started=False))
+
+    def _read_limits(self) -> dict[str, float]:
+        """Return the reset of each agent's limit, as other attempts of the run have met it."""
+        limits: dict[str, float] = {}
+        nodes = self.runtime.files(self._first.run_id).root / "nodes"
+        for path in nodes.glob(f"*/*/{records.FILE}"):
+            for each in records.read_failovers(path.parent) if path.parent != self.folder else ():
+                if each.until is not None:
+                    limits[each.previous] = max(each.until, limits.get(each.previous, 0.0))
+        return limits
+
+    def record(self, failover: Failover) -> None:
+        """Write the failover down, unless a successor of this incarnation works already.
+
+        Nothing of the present agent may run any more.
+        """
+        key, number = self.incarnation.key, self.incarnation.number
+        with self.runtime.store.locked(Identity, key, incarnation=number) as identity:
+            require_unfenced(identity, key)
+            records.add_failover(self.folder, failover)
+        self.failovers.append(failover)
+        failpoint.here(":failed_over")

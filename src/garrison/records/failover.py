@@ -1,0 +1,103 @@
+"""Failovers of an attempt: which agent gave the work up to which, in `failover.jsonl` of the attempt's folder.
+
+A failover is recorded after the last process of the one agent has ended, and before the next agent starts. So whatever
+kills the orchestrator in between, its successor starts exactly one agent: the one that the last line names. What the
+earlier agents' sessions left is kept in `earlier/N` of the attempt's folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from garrison.frozen import frozen
+from garrison.records import atomic
+from garrison.records.json_io import append_lines, read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+FILE, EARLIER = "failover.jsonl", "earlier"
+_SESSION_FOLDERS = ("claude", "session")
+"""Folders of an attempt that belong to its agent's session."""
+_DONE = "agent"
+"""File that an earlier agent's folder has once everything is there; it holds the agent's name."""
+
+_KEYS = {"previous": "from", "agent": "to"}
+"""Field → its key in the file, where they differ."""
+
+
+@frozen
+class Failover:
+    """A change from one agent to another; a line of `failover.jsonl`."""
+
+    at: float
+    """Seconds since 1970."""
+    previous: str
+    agent: str
+    """The agent that goes on."""
+    kind: str = ""
+    """Class of the failure that ended the work of `previous`."""
+    reason: str = ""
+    until: float | None = None
+    """Time, in seconds since 1970, at which the limit of `previous` is reset, if that is known."""
+    started: bool = True
+    """False if `previous` was passed over, because its limit still held."""
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        return f"{self.previous} cannot go on ({self.cause}); {self.agent} does"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the file and `status --json` have it."""
+        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+
+    @property
+    def cause(self) -> str:
+        """Return why the earlier agent could not go on."""
+        words, line = self.kind.replace("_", " "), self.reason.partition("\n")[0]
+        return words if not line or line.startswith(words) else f"{words}: {line}"
+
+
+def read_failovers(attempt: Path) -> list[Failover]:
+    """Return the failovers of an attempt, oldest first; a torn line, before which no agent started, is skipped."""
+    return [_from_json(body) for body in read_lines(attempt / FILE) if isinstance(body, dict)]
+
+
+def add_failover(attempt: Path, failover: Failover) -> None:
+    """Record a failover durably."""
+    append_lines(attempt / FILE, [failover.to_json()], durable=True)
+
+
+def agent_at(first: str, failovers: Sequence[Failover], at: float) -> str:
+    """Return the agent that worked at a time, in seconds since 1970; `first` is the attempt's own."""
+    return next((each.agent for each in reversed(failovers) if each.at <= at), first)
+
+
+def keep_earlier_sessions(attempt: Path, failovers: Sequence[Failover]) -> None:
+    """Move the files of earlier agents' sessions aside, so that the present agent begins one of its own.
+
+    To repeat it after a kill at any point changes nothing more: a folder that is done is left alone.
+    """
+    for number, failover in enumerate(failovers, 1):
+        kept = attempt / EARLIER / str(number)
+        if (kept / _DONE).exists():
+            continue
+        atomic.make_directory(kept)
+        for name in _SESSION_FOLDERS:
+            if (attempt / name).is_dir() and not (kept / name).exists():
+                (attempt / name).rename(kept / name)
+        atomic.write(kept / _DONE, failover.previous.encode())
+
+
+def session_holders(attempt: Path) -> Iterator[Path]:
+    """Yield the folders that hold an attempt's sessions, oldest first: those of earlier agents, then its own."""
+    names = sorted((name for name in atomic.list_names(attempt / EARLIER) if name.isdecimal()), key=int)
+    yield from (attempt / EARLIER / name for name in names)
+    yield attempt
+
+
+def _from_json(body: dict[str, Any]) -> Failover:
+    names = {key: name for name, key in _KEYS.items()}
+    return Failover(**{names.get(key, key): value for key, value in body.items()})

@@ -1,0 +1,110 @@
+"""Failover in a real run: three kinds of agents in turn, in one branch, killed between the decision and the start."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from support import Node, Place, git, load, wait_for
+
+pytest.importorskip("acp", reason="agent-client-protocol is not installed")
+GONE = ["/bin/sh", "-c", "echo begun >> $0/second; cp \"$GARRISON_PROMPT_FILE\" $0/second.md; echo draft > draft.txt; "
+                         "echo 'ERROR: you have hit your usage limit' >&2; exit 1"]
+
+
+def _double(place: Place, name: str, *turns: list[dict[str, object]]) -> list[str]:
+    script = place.root / f"{name}.json"
+    script.write_text(json.dumps({"turns": list(turns)}))
+    return [sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)]
+
+
+def _configure(place: Place, **agents: dict[str, object]) -> None:
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    lines = []
+    for name, table in agents.items():
+        lines += [f"[agents.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    (place.home / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def _begun(place: Place) -> dict[str, int]:
+    return {name: len((place.root / name).read_text().split()) for name in ("first", "second", "third")
+            if (place.root / name).exists()}
+
+
+@pytest.mark.parametrize("point", [
+    "orchestrator:failed_over",
+    *(pytest.param(point, marks=pytest.mark.slow) for point in ("", "orchestrator:prompted", "orchestrator:working"))])
+def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: str) -> None:
+    commit = f"echo begun >> {place.root}/first; echo one > one.txt; git add one.txt; git commit -qm 'the first half'"
+    first = _double(place, "one", [{"run": commit}, {"error": [-32603, "status 401: unauthorized"]}])
+    third = _double(place, "three", [{"run": f"echo begun >> {place.root}/third; cat one.txt draft.txt > all.txt"}, {
+        "say": '```garrison-result\n{"status": "success", "summary": "did the rest"}\n```'}])
+    _configure(place, first={"kind": "acp", "argv": first, "failover": ["third"]},
+               second={"argv": [*GONE, str(place.root)]}, third={"kind": "acp", "argv": third})
+    folder = place.root / "points"
+    folder.mkdir()
+    env = {"GARRISON_FAILPOINT": point, "GARRISON_FAILPOINT_DIR": str(folder), "GARRISON_FAILPOINT_TIMES": "3"}
+    node = Node("a", command="", attributes='agent=first, failover="second, third", prompt="Make both halves."')
+    child = place.launch(place.graph(node), "r1", gate="test -f calc.py", **env if point else {})
+    assert place.finish(child) == 0, place.logs()
+    assert [git(place.repo, "show", f"main:{name}") for name in ("one.txt", "all.txt")] == ["one", "one\ndraft"]
+    begun = _begun(place)
+    if point in ("", "orchestrator:failed_over"):
+        assert begun == {"first": 1, "second": 1, "third": 1}, place.logs()
+    attempt = place.home / "runs/r1/nodes/a/1"
+    made = [json.loads(line) for line in (attempt / "failover.jsonl").read_text().splitlines()]
+    assert [(each["from"], each["to"], each["kind"]) for each in made] == [
+        ("first", "second", "authentication"), ("second", "third", "rate_limit")]
+    told = (place.root / "second.md").read_text()
+    assert "the first half" in told and "first" in told and "401" in told, told
+    prompt = json.loads((attempt / "claude/prompts.jsonl").read_text().splitlines()[0])["message"]
+    for words in ("the first half", "draft.txt", "continue what `first` and `second` did"):
+        assert words in prompt, prompt
+    assert load(attempt / "result.json")["session"] == ""
+    status = place.command("status", "r1").stdout
+    assert "a: first cannot go on (authentication: " in status and "second does" in status, status
+    assert '"to": "third"' in place.command("status", "r1", "--json").stdout
+    for command in ("why", "events"):
+        shown = place.command(command, *(("a", "--run", "r1") if command == "why" else ("r1",))).stdout
+        assert "second cannot go on (rate limit" in shown, shown
+    assert point or '"deaths": 0' in place.command("status", "r1", "--json").stdout  # none counts
+
+
+def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(place: Place) -> None:
+    first = _double(place, "one", [{"error": [-32603, "status 402: the credit balance is too low"]}])
+    last = _double(place, "two", [{"error": [-32603, "status 401: invalid api key"]}])
+    _configure(place, first={"kind": "acp", "argv": first}, second={"kind": "acp", "argv": last})
+    node = Node("a", command="", attributes='agent=first, prompt="Do it."')
+    graph = place.graph(node, attributes='failover="second"')
+    child = place.launch(graph, gate="test -f calc.py")
+    wait_for("it asks", lambda: "tried before: first (billing" in place.command("status", "r1").stdout)
+    told = place.command("status", "r1").stdout
+    assert "agent second" in told, told
+    place.command("stop", "r1")
+    place.finish(child)
+
+
+@pytest.mark.parametrize(("attributes", "options", "reason"), [
+    ('agent=second, failover="codx"', (), "failover: no agent 'codx'; there are"),
+    ('agent=second, failover="command"', (), "failover: command runs a node's own command"),
+    ('command="true", failover="second"', (), "node a has failover=, but its own command does it"),
+    ('agent=second', ("--failover", "second,nobody"), "failover: no agent 'nobody'"),
+    ('agent=second, failover="missing"', (), "agent missing runs /nowhere/x, which is no program"),
+    ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' has an empty name"),
+])
+def test_pre_flight_checks_every_agent_of_a_failover(place: Place, attributes: str, options: tuple[str, ...],
+                                                     reason: str) -> None:
+    _configure(place, second={"argv": ["true"]}, missing={"argv": ["/nowhere/x"]})
+    graph = place.root / "one.dot"
+    graph.write_text("digraph one { start [shape=Mdiamond] end [shape=Msquare] start -> a -> end\n"
+                     f'a [shape=box, prompt="Do it.", {attributes}] }}\n')
+    refused = place.command("launch", graph, "--target-dir", place.repo, "--no-gate", "--dry-run", *options)
+    assert refused.returncode in (1, 2) and reason in refused.stderr, refused.stderr
+    assert "Traceback" not in refused.stderr
+    if not options:
+        linted = place.command("pipeline", "validate", graph)
+        assert linted.returncode != 0 and reason in linted.stdout + linted.stderr, linted.stdout + linted.stderr
+
+

@@ -497,6 +497,23 @@ def test_calls_that_a_program_reports_itself_are_counted_once_but_bound_the_budg
         assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}", User_Agent="claude-cli/2.1")) == 402
 
 
+@pytest.mark.parametrize("api", [ApiName.OPENAI, ApiName.GOOGLE])
+def test_a_stream_without_counts_is_estimated_and_counts_toward_the_budget(tmp_path: Path, api: ApiName) -> None:
+    """As of a server that sends no usage, or a stream that was cut before it."""
+    part = {"choices": [{"delta": {"content": "x" * 40_000}}]} if api is ApiName.OPENAI else \
+        {"candidates": [{"content": {"parts": [{"text": "x" * 40_000}]}}]}
+    path = "/openai/v1/chat/completions" if api is ApiName.OPENAI else \
+        "/google/v1beta/models/m:streamGenerateContent?alt=sse"
+    events = b"data: " + json.dumps(part).encode() + b"\n\n"
+    with Web(lambda _: (200, {"content-type": "text/event-stream"}, [events])) as web, serving(
+            tmp_path, apis=(ApiAccess(api, web.url, "authorization", "Bearer sk-real"),),
+            limits=Limits(node=0.2)) as proxy:
+        assert status_of(proxy.ask("POST", path, b"{}")) == 200
+        [line] = proxy.usage
+        assert (line["estimated"], line["output"]) == (True, 10_000)
+        assert status_of(proxy.ask("POST", path, b"{}")) == 402
+
+
 # ---- what a tunnel carries
 
 

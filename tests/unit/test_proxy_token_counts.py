@@ -110,6 +110,16 @@ def test_estimates_a_stream_that_broke_off() -> None:
     assert counts.usage["output_tokens"] == 1
 
 
+def test_estimates_what_a_model_of_google_s_wrote_before_its_stream_was_cut() -> None:
+    call = {"name": "write", "args": {"path": "a", "lines": ["x" * 4000]}}
+    events = [{"candidates": [{"content": {"parts": [{"text": "y" * 400}, {"functionCall": call}]}}],
+               "modelVersion": "gemini-x", "usageMetadata": {"promptTokenCount": 8, "candidatesTokenCount": 1}}]
+    counts = read(ApiName.GOOGLE, encode(events), "text/event-stream", 50, complete=False)
+    assert counts.estimated
+    assert counts.usage["input_tokens"] == 8
+    assert 1100 <= counts.usage["output_tokens"] < 1120
+
+
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"[" * 100_000, b'{"usage": {"input_tokens": -5}}', b"[1, null]",
                                   b'{"usage": {"input_tokens": 1e400, "output_tokens": "many"}, "type": "message"}'])
 @pytest.mark.parametrize("api", list(ApiName))

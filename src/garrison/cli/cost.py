@@ -9,6 +9,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
+from garrison.records.costs import PIPELINES
 from garrison.records.names import check_run
 from garrison.views.usage import COSTS_BY, cost_rows
 
@@ -24,10 +25,12 @@ from garrison.views.usage import COSTS_BY, cost_rows
 def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     """Show model calls, tokens and US dollars of RUN, or of all runs of the home.
 
+    RUN is also `pipelines/NAME`, a run of `garrison pipeline run`.
+
     Claude sessions record their calls; those of other agents are recorded by the proxy, if their network has one. The
     cost of a session that was killed or is still running is estimated from its tokens.
     """
-    rows = cost_rows(find_home(home), check_run(run) if run else None, by)
+    rows = cost_rows(find_home(home), run if not run or run.startswith(f"{PIPELINES}/") else check_run(run), by)
     if as_json:
         print_json(rows)
         return

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,7 @@ from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.records.names import to_run_stem
 from garrison.records.run import Task
-from garrison.sandbox.checkout import checkout_network, checkout_place, remove_private_folder
-from garrison.sandbox.network import NetworkUser
+from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.place import Role
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
@@ -85,8 +85,9 @@ class HomeAgent:
         try:
             place = checkout_place(Role.AGENT, call.run.tree, folder, call.run.directory, environ, home=self.home,
                                    agent=name)
-            user = NetworkUser(self.home, task.run_id, task.node, task.attempt, folder,
-                               reported_by=registry.reporter_of(name, self.home), run_directory=call.run.directory)
+            # The proxy's counts are the only ones: nobody adds up a session's own, in the run's directory.
+            user = replace(checkout_user(self.home, task.run_id, task.node, task.attempt, call.run.directory or folder),
+                           limits=registry.limits_of(name, task.node, task.attributes, self.home))
             network = checkout_network(Role.AGENT, place, user, {**environ, **registry.variables_of(name, self.home)},
                                        name)
         except GarrisonError as error:

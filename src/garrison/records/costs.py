@@ -12,8 +12,11 @@ Sessions outside runs (the butler and its specialists, garrison sessions, plans 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,8 @@ _PLACES = ("claude", "validator/claude", "network", "validator/network", f"{EARL
 """Folders with a usage file, in that of an attempt: a session's, the proxy's, and those of earlier agents' sessions."""
 
 
+PIPELINES = "pipelines"
+"""Begins what stands for a run in costs of `garrison pipeline run`, `pipelines/NAME`."""
 OUTSIDE = "@"
 """Begins what stands for a run in costs outside runs, `@chat/default`; no run's name can begin so."""
 
@@ -161,7 +166,8 @@ OUTSIDE = "@"
 def usage_files(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
     """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included.
 
-    Costs outside runs have `@USE` for a run and the session's name for a node.
+    Costs outside runs have `@USE` for a run and the session's name for a node; those of `garrison pipeline run`
+    `pipelines/NAME` for a run.
     """
     if run is None or run.startswith(OUTSIDE):
         use = "*" if run is None else run.removeprefix(OUTSIDE)
@@ -169,13 +175,27 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
             yield f"{OUTSIDE}{path.parent.name}", path.stem, path
     if run is not None and run.startswith(OUTSIDE):
         return
-    root = home / "runs"
-    attempts = f"{run or '*'}/nodes/{node or '*'}/*"
+    if run is None or not run.startswith(f"{PIPELINES}/"):
+        yield from _files_of_runs(home / "runs", f"{run or '*'}/nodes", node)
+    if run is None or run.startswith(f"{PIPELINES}/"):
+        yield from _files_of_runs(home / "usage", run or f"{PIPELINES}/*", node)
+
+
+def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[str, str, Path]]:
+    """Yield what `usage_files` does for the folders of nodes below those that match `nodes`."""
     # Not `**`: an attempt's folder may hold a home with all that its programs have installed.
-    found = [path for place in _PLACES for path in root.glob(f"{attempts}/{place}/usage.jsonl")]
+    found = [path for place in _PLACES for path in root.glob(f"{nodes}/{node or '*'}/*/{place}/usage.jsonl")]
     for path in sorted(found):
         parts = path.relative_to(root).parts
-        yield parts[0], parts[2], path
+        yield (parts[0] if parts[1] == "nodes" else "/".join(parts[:2])), parts[2], path
+
+
+def pipeline_account(home: Path, directory: Path) -> str:
+    """Return what stands for the run of `garrison pipeline run` in that directory, wherever it is."""
+    real = directory.resolve()
+    is_in_home = real.parent == (home / PIPELINES).resolve()
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", real.name)
+    return f"{PIPELINES}/{name}" + ("" if is_in_home else f"-{sha256(os.fsencode(real)).hexdigest()[:6]}")
 
 
 def read_usage(path: Path) -> list[UsageRecord]:

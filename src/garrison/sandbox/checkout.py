@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from garrison.config import find_home
 from garrison.errors import GarrisonError
+from garrison.records import costs
 from garrison.sandbox import network
 from garrison.sandbox.named_files import show_named_programs
+from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import held_mode
 from garrison.sandbox.rights import read_rights
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from garrison.sandbox.network import NetworkPlace, NetworkUser
+    from garrison.sandbox.network import NetworkPlace
 
 GUARDED = ("config", "config.worktree", "hooks", "info/attributes")
 """Parts of a git directory that git obeys."""
@@ -43,6 +46,18 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     shown = [] if directory is None else [Mount(directory, directory)]
     return Place(role, rights, tree, _private_folder(folder),
                  (*_git_mounts(tree), *shown, Mount(folder, folder, writable=True)))
+
+
+def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path) -> NetworkUser:
+    """Return whose network that of a command is. Its records are in the home: what lies in the attempt's folder, the
+    command could change, its costs among it.
+
+    Args:
+        directory: the run's; that of the attempt if the run has none.
+    """
+    account = costs.pipeline_account(home, directory)
+    folder, name = home / "usage" / account, quote(node, safe=" ").replace(".", "%2E")[:200]
+    return NetworkUser(home, run, name, attempt, folder / name / str(attempt), run_directory=folder, account=account)
 
 
 def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ: Mapping[str, str],

@@ -56,7 +56,10 @@ class NetworkUser:
     """Beginning of the User-Agent of a program that reports its own usage; '' if there is none."""
 
     run_directory: Path | None = None
-    """Folder of a run that is not in the home; None for one that is."""
+    """Folder for the proxy of a run that is not in the home; None for one that is."""
+
+    account: str = ""
+    """What stands for the run in its costs, '' for the run itself."""
 
     @property
     def run_folder(self) -> Path:
@@ -175,7 +178,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     port = listener.getsockname()[1]
     given = Registration(user.run, user.node, user.attempt, str(user.folder / FOLDER), hosts,
                          tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)), user.limits,
-                         user.reported_by, secret)
+                         user.reported_by, secret, user.account)
     place = NetworkPlace(environment_of(given, env, port), withheld_of(env),
                          namespace.entry() if namespace is not None else (),
                          ProxyClient(user.home, user.run_folder, given, listener), namespace)

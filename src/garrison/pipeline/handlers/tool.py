@@ -23,9 +23,8 @@ from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import STATUS_FILE, read_status_file
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
-from garrison.sandbox.checkout import checkout_network, checkout_place, remove_private_folder
+from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.confine import confine
-from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
@@ -93,8 +92,8 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
     try:
         variables = environment(call, folder)
         place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables, command=command)
-        user = NetworkUser(find_home(environ=variables), call.run.run, call.node.id, call.attempt, folder,
-                           run_directory=call.run.directory or folder)
+        user = checkout_user(find_home(environ=variables), call.run.run, call.node.id, call.attempt,
+                             call.run.directory or folder)
         network = checkout_network(Role.TOOL, place, user, variables)
     except GarrisonError as error:
         return str(error)

@@ -46,7 +46,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         given = self.registration
-        self._meter = costs.Meter(self.home, given.run, given.node, given.limits)
+        self._meter = costs.Meter(self.home, given.account or given.run, given.node, given.limits)
         self._session = f"{costs.PROXY_SESSION}{given.run}-{given.node}-{given.attempt}"
         self._folder = Path(given.folder)
         self._refused = {each.place: each for each in read_refused(self._folder / REFUSED)}

@@ -55,6 +55,8 @@ class Registration:
     """Beginning of the User-Agent whose calls are in another usage file already; '' if there is none."""
     secret: str = ""
     """Part of the key that a client must send; '' where the listener can be reached by nobody else."""
+    account: str = ""
+    """What stands for the run in its costs; '' for the run itself."""
 
     def encode(self) -> bytes:
         """Return the message."""

@@ -19,7 +19,9 @@ from garrison.sandbox.proxy.apis import ApiName
 MAX_BODY = 4 << 20
 """Bytes of a response, or of one event of a stream, that are read for its counts; a longer one is estimated."""
 _BYTES_A_TOKEN = 4
-_TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "arguments", "delta"})
+_CALL = "args"
+"""Key of what a model of Google's calls a function with: a table, not a text."""
+_TEXT_KEYS = frozenset({"text", "partial_json", "thinking", "content", "arguments", "delta", _CALL})
 """Keys of texts that a model has written, in all three APIs."""
 _DEPTH = 8
 
@@ -126,8 +128,8 @@ def _text_length(value: Any, depth: int = 0) -> int:
         return sum(_text_length(item, depth + 1) for item in value)
     if not isinstance(value, dict):
         return 0
-    return sum(len(item) if isinstance(item, str) and key in _TEXT_KEYS else _text_length(item, depth + 1)
-               for key, item in value.items())
+    return sum(len(str(item)) if key in _TEXT_KEYS and (isinstance(item, str) or key == _CALL) else
+               _text_length(item, depth + 1) for key, item in value.items())
 
 
 # ---- one API each

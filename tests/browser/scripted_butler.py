@@ -2,7 +2,8 @@
 
     python scripted_butler.py HOME
 
-Prints the page's address. A message with "slow" in it is answered until it is cancelled; all others by triage.
+Prints the page's address. A message with "slow" in it is answered until it is cancelled, one with "Stop r1" by a
+proposal; all others by triage. Commands that were agreed to are written to HOME/ran instead of being run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from garrison.agents.graph import SessionSpec
 from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialists import read_crew
 from garrison.web.access import WRITE, load_tokens
@@ -28,8 +31,8 @@ ORDERS = json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": 
 class Played:
     """A session that says its lines."""
 
-    def __init__(self, spec: SessionSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: SessionSpec, confirm: Confirmations) -> None:
+        self.spec, self.confirm = spec, confirm
 
     async def connect(self) -> None:
         return
@@ -40,6 +43,8 @@ class Played:
             yield {"kind": "text", "text": said}
             return
         yield {"kind": "text", "text": "<img src=x onerror=alert(1)> I look."}
+        if "Stop r1" in content:
+            self.confirm.propose(["stop", "r1"])
         if "slow" in content:
             await asyncio.Event().wait()
 
@@ -48,7 +53,14 @@ class Played:
 
 
 def butler(home: Path, name: str) -> AgentOrchestrator:
-    return AgentOrchestrator(read_crew(home), Conversation(home / "conversations", name), connect=Played)
+    async def run(words: Sequence[str]) -> str:
+        with (home / "ran").open("a") as file:
+            file.write(f"{name}: {' '.join(words)}\n")
+        return "r1 is stopped"
+
+    confirm = Confirmations(run)
+    return AgentOrchestrator(read_crew(home), Conversation(home / "conversations", name), confirm=confirm,
+                             connect=partial(Played, confirm=confirm))
 
 
 def main(home: Path) -> None:

@@ -27,10 +27,16 @@ ACTIVE = """() => {
 
 
 @pytest.fixture(scope="module")
-def butler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The served home."""
+    return tmp_path_factory.mktemp("chat")
+
+
+@pytest.fixture(scope="module")
+def butler(home: Path) -> Iterator[str]:
     """The address of a served home whose crew has ended."""
     script = Path(__file__).parent / "scripted_butler.py"
-    process = subprocess.Popen([sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("chat"))],
+    process = subprocess.Popen([sys.executable, "-P", str(script), str(home)],
                                stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     try:
@@ -69,6 +75,24 @@ def test_an_answer_continues_without_its_page_and_can_be_stopped(butler: str, op
     page.get_by_role("button", name="Stop").click()
     expect(page.locator('[data-testid="message-complete"]')).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+def test_what_stops_a_run_waits_for_one_of_two_buttons(butler: str, home: Path, opened: Any) -> None:
+    """Also on a page that is opened later. Neither answer needs a model, and what is sent takes the buttons away."""
+    page = opened(butler, "/chat?conversation=stopping")
+    choice, bubbles = page.locator('[data-testid="proposal"]'), page.locator(".bubble .words")
+    ask(page, "Stop r1")
+    expect(choice.get_by_role("button")).to_have_text(["No, change nothing", "Yes, run it"])
+    assert "garrison stop r1" in bubbles.last.inner_text()
+    page.reload()
+    choice.get_by_role("button", name="No").click()
+    expect(bubbles.last).to_have_text("Nothing was changed.")
+    expect(choice).to_have_count(0)
+    ask(page, "Stop r1")
+    choice.get_by_role("button", name="Yes").click()
+    expect(bubbles.last).to_contain_text("`garrison stop r1`: r1 is stopped")
+    expect(choice).to_have_count(0)
+    assert (home / "ran").read_text() == "stopping: stop r1\n"
 
 
 def test_events_that_arrive_together_are_shown_one_by_one(butler: str, opened: Any) -> None:

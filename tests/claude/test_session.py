@@ -138,3 +138,27 @@ def test_a_session_agent_waits_for_an_answer_and_within_its_budget(scene: Any) -
     assert git(place.repo, "show", "main:a.txt") == "blue"
     assert place.command("logs", "a").stdout.count("→ ask_guardian") <= 1
     place.check_nothing_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["none", "auto"])
+def test_a_session_agent_hears_a_person_and_has_a_configuration_folder_of_its_own(scene: Any, sandbox: str) -> None:
+    """What `garrison tell` says arrives with the next tool result, also in a sandbox; its CLI leaves nothing in the
+    home's folder, which every other session would find."""
+    place = scene.place
+
+    def play(asked: Request) -> Any:
+        if "Call it b." in json.dumps(asked.body["messages"]):
+            return (say(use(f"{DESK}write", path="b.txt", text="b")), REPORT, say("Done."))[min(asked.step - 1, 2)]
+        return say(use(f"{DESK}run", command="touch $GARRISON_NOTES_FILE.begun; sleep 4"))
+
+    scene.players["a"] = play
+    child = scene.launch(scene.graph(a="session=true"), GARRISON_SANDBOX=sandbox)
+    wait_for("the tool is at work", (scene.folder("a").parent / "agent/notes.txt.begun").exists)
+    told = place.command("tell", "a", "Call it b.")
+    assert told.returncode == 0, told.stderr
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:b.txt") == "b"
+    assert "The person in charge of this run tells you:" in scene.calls("a")[1].asked.result
+    assert not (place.home / "claude/projects").exists()
+    assert place.command("tell", "a", "Too late.").returncode == 1

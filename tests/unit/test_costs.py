@@ -63,6 +63,7 @@ def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
     found = usage.CostReader(tmp_path).read(DAY).of_run("r1").to_json()
     assert found["tokens"] == {"all": [200, 20], "nodes": {"a": [100, 10], "b": [100, 10]}}
     assert found["limits"] == {"run": None, "day": None, "nodes": {"a": 2.0, "b": 3.0}}
+    assert {row["of"]: row["limit"] for row in usage.cost_rows(tmp_path, "r1", "node")} == {"r1/a": 2.0, "r1/b": 3.0}
     rows = usage.cost_rows(tmp_path, "r1", "model")
     assert [(row["of"], row["calls"], row["input"]) for row in rows] == [("haiku", 2, 200)]
 

@@ -327,6 +327,7 @@ def test_what_stops_a_run_is_done_only_when_the_person_agrees_and_without_a_mode
     [events] = scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     assert asked == []
     assert events[-3].content.endswith("Answer `yes`; any other answer drops it.\n    garrison stop r1")
+    assert events[-3].proposals == ("garrison stop r1",)
     begun = len(scripted.sessions)
     [agreed, again] = scripted.run("Yes.", "yes", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
     assert asked == [["stop", "r1"]], "a later process knows what was asked, and a second yes does nothing"
@@ -334,6 +335,17 @@ def test_what_stops_a_run_is_done_only_when_the_person_agrees_and_without_a_mode
     assert summarize(agreed) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
     assert "agent_delegate(butler>scheduler)" in summarize(again)
     assert begun == 3, "the agreement needs no model"
+
+
+def test_a_plain_no_drops_a_proposal_without_a_model(tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+    scripted, confirm = proposing(asked)
+    scripted.run("Stop r1", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
+    begun = len(scripted.sessions)
+    [dropped] = scripted.run("No.", confirm=confirm, conversation=Conversation(tmp_path, "c1"))
+    assert [event.content for event in dropped if event.type == "text"] == ["Nothing was changed."]
+    assert len(scripted.sessions) == begun
+    assert asked == []
 
 
 @pytest.mark.parametrize("answer", ["no", "yes, but first tell me what runs", "stop r2"])

@@ -12,7 +12,7 @@ from garrison_demo.report import Rework, list_shortfalls, summarize
 
 REWORK = [Rework("m", 1, "gate", "red"), Rework("s", 1, "conflict", "in x")]
 TOOL = {"kind": "tool", "id": "1", "name": "Bash", "input": {"command": "sleep 8"}}
-REFUSED = Rework("exit_codes", 1, "acceptance", "the validator refused it: 2 is missing")
+REFUSED = Rework("exit_codes", 1, "acceptance", "the validator claude refused it: 2 is missing")
 
 
 def landed(*names):

@@ -68,7 +68,7 @@ RESCUE = "refs/garrison/rescue/boltons-1/csv_export/1"
 REFUSED = Refusal(RefusedBy.ACCEPTANCE, 1, "acceptance failed", command=TASK.acceptance or "", how="exit 1",
                   output=PYTEST, log="/home/u/.garrison/runs/boltons-1/nodes/csv_export/2/refusal.log",
                   failing=("tests/test_export.py::test_quotes_commas",), target="main", base="1f6c0ffee5",
-                  rescue=RESCUE, stat=STAT)
+                  claim="Wrote the export, all tests pass.\n- pytest -q: 2 passed", rescue=RESCUE, stat=STAT)
 SINCE = (TargetChange("77e0dec0de", "Merge garrison/boltons-1/payees into main", "payees", "Name payees"),
          TargetChange("5ca1ab1e00", "Rename Entry.text to Entry.label", author="Ada Lovelace"))
 GATED = replace(REFUSED, by=RefusedBy.GATE, command="make test", how="exit 2", tip="77e0dec0de", landed=SINCE)
@@ -95,13 +95,16 @@ def again(refusal: Refusal) -> str:
 
 
 def command(**more: object) -> str:
-    """Return the prompt of a command agent."""
+    """Return the prompt of a command agent; that of a second attempt if the one before was refused."""
     briefing = replace(BRIEFING, reporting=Reporting.EXIT_CODE, validated=False, **more)  # type: ignore[arg-type]
-    return prompt.build(task(agent="aider", preamble=""), briefing)
+    refused = {"attempt": 2, "rework_reason": "x"} if "refusal" in more else {}
+    return prompt.build(task(agent="aider", preamble="", **refused), briefing)
 
 
 MERGED = replace(CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main")
 BUILT = {
+    "first_attempt_in_place": lambda: prompt.in_place(
+        TASK.prompt, TASK.goal, f"Goal: {TASK.goal}\n{TASK.preamble}", "exit 3: 2 tests are red", "Keep it small."),
     "first_attempt": lambda: prompt.build(TASK, BRIEFING),
     "first_attempt_bare": lambda: prompt.build(Task("r", "a", 1, label="a", prompt="Write a.txt"), Briefing()),
     "first_attempt_command": command,
@@ -117,7 +120,8 @@ BUILT = {
     "rework_conflict_merge": lambda: again(MERGED),
     "rework_validator": lambda: again(JUDGED),
     "rework_review": lambda: again(replace(REFUSED, by=RefusedBy.REVIEW, reason="name the edge cases")),
-    "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n")),
+    "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
+                                               claim="Nothing to do.")),
     "rework_lost": lambda: again(Refusal(RefusedBy.LOST, 1, "its worktree was removed under it", start=Start.CONTINUE)),
     "rework_failed": lambda: again(replace(REFUSED, by=RefusedBy.FAILED, reason="exit 3: no network")),
     "rework_run": lambda: again(Refusal(RefusedBy.RUN, 1, "check failed: 2 tests are red", target="main")),
@@ -160,6 +164,8 @@ def ended(session: tuple[Assignment, AttemptFiles], kind: str, reason: str = "")
 
 SESSION = {
     "claude_system": lambda session: prompts.system_prompt(session[0], ClaudeSettings()),
+    "claude_system_in_place": lambda session: prompts.system_prompt(
+        replace(session[0], lands="", instructions=""), ClaudeSettings()),
     "claude_system_session": lambda session: prompts.system_prompt(session[0], ClaudeSettings(), prompts.SESSION),
     "claude_system_validator": lambda session: prompts.system_prompt(
         replace(session[0], instructions=""), ClaudeSettings(tools=("Read", "Bash")), VALIDATOR),
@@ -221,9 +227,11 @@ def outside_fences(text: str) -> str:
 
 @pytest.mark.parametrize("text", [
     prompt.build(task(preamble=HOSTILE), BRIEFING),
+    prompt.in_place("Do.", "Goals", f"Goal: Goals\nDone so far:\n- a: success ({HOSTILE})", HOSTILE),
+    prompt.in_place("Do.", "", f"Done so far:\n- a: success ({HOSTILE})", HOSTILE),
     prompt.build(task(), replace(BRIEFING, interruption=replace(DIED, notes=HOSTILE, output=HOSTILE, progress=replace(
         PROGRESS, commits=(HOSTILE,), uncommitted=(HOSTILE,))))),
-    again(replace(GATED, output=HOSTILE, stat=HOSTILE, failing=(HOSTILE,), landed=(
+    again(replace(GATED, output=HOSTILE, claim=HOSTILE, stat=HOSTILE, failing=(HOSTILE,), landed=(
         TargetChange("a" * 40, HOSTILE, author=HOSTILE), TargetChange("b" * 40, HOSTILE, "n", HOSTILE)))),
     again(replace(JUDGED, reason=HOSTILE, criteria=(Criterion(HOSTILE, False, HOSTILE),))),
     again(replace(MERGED, reason=HOSTILE, conflicts=(ConflictedFile(HOSTILE, SINCE),))),

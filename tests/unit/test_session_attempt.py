@@ -18,7 +18,7 @@ from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionAttempt
-from garrison.processes.orchestrator.session_attempt import SessionProgram
+from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
 from garrison.records import costs
 from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
@@ -50,6 +50,14 @@ class Programs:
 
 
 DONE = Outcome("success")
+
+
+def test_a_person_gets_a_turn_for_what_they_tell_a_session() -> None:
+    assert [next_message(turns, None, "Do it.") for turns in range(MAX_TURNS + 1)] == ["Do it.", REPORT_REQUEST, None]
+    assert next_message(0, None, "Do it.", "Be quick.") == "Do it.\n\nBe quick."
+    for turns in range(1, MAX_TURNS + 2):
+        assert (next_message(turns, None, "Do it.", "Be quick.") or "").startswith("Be quick.")
+    assert next_message(1, {"status": "success"}, "Do it.", "Be quick.") is None
 
 
 def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path: Path) -> None:

@@ -37,6 +37,23 @@ def test_anything_else_is_refused_at_once(tmp_path, make):
     assert "secret" not in untrusted.read_text(folder, "name", 1000)
 
 
+@pytest.mark.parametrize("make", [
+    lambda path, mine: path.symlink_to(mine), lambda path, mine: path.hardlink_to(mine),
+    lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir()])
+def test_nothing_is_appended_to_what_is_not_ours(tmp_path, make):
+    folder, mine = tmp_path / "folder", tmp_path / "mine"
+    folder.mkdir()
+    untrusted.append(folder, "ours", b"one\n")
+    untrusted.append(folder, "ours", b"two\n")
+    assert (folder / "ours").read_bytes() == b"one\ntwo\n"
+    assert (folder / "ours").stat().st_mode & 0o777 == 0o600
+    mine.write_text("mine")
+    make(folder / "planted", mine)
+    with pytest.raises(UnsafeFile):
+        untrusted.append(folder, "planted", b"x")
+    assert mine.read_text() == "mine"
+
+
 def test_no_link_on_the_way_is_followed_and_none_leads_out(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real/file").write_text("x")

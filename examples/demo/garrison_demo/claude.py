@@ -64,7 +64,7 @@ VICTIMS = {"payees": "CLI", "account_tree": "orchestrator"}
 """Node → which of its processes is killed."""
 KILL_DELAY = 0.5
 """Seconds that a tool has been running when its process is killed."""
-REFUSED = "the validator refused it"
+REFUSED = "the validator claude refused it"
 """Start of the reason of an attempt whose work another session did not accept."""
 ANSWER = "only noted: `check` says how many"
 """Answer to the question about dates that go back."""

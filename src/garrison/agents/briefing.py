@@ -114,6 +114,8 @@ class Refusal:
     landed: tuple[TargetChange, ...] = ()
     """Commits that landed between the two, newest first."""
     more_landed: int = 0
+    claim: str = ""
+    """What the refused attempt's agent had reported."""
     rescue: str = ""
     """Ref that holds the refused work."""
     stat: str = ""

@@ -37,6 +37,8 @@ MAX_DIFF = 24_000
 """Characters of a difference that a validator's prompt holds; a longer one is in a file."""
 MAX_FILES = 5
 """Files of one landed change that are named."""
+ACCOUNT = "Done so far:"
+"""Beginning of the pipeline's account of what agents have done."""
 NOTHING_PRINTED = "(it printed nothing)"
 _REWORK = {by: f"rework_{by.name.lower()}.md" for by in RefusedBy}
 
@@ -63,11 +65,28 @@ def run_so_far(task: Task) -> str:
 
     An account that says no more than which tasks are done repeats the list of what landed.
     """
-    repeated = {"Done so far:", *(f"- {work['node']}: success" for work in task.landed)}
+    repeated = {ACCOUNT, *(f"- {work['node']}: success" for work in task.landed)}
     if repeated.issuperset(task.preamble.splitlines()):
         return ""
     quoted = quote(task.preamble, MAX_PREAMBLE)
     return fill("run_so_far.md", preamble=quoted).strip() if quoted else ""
+
+
+def in_place(text: str, goal: str, preamble: str, reason: str, steering: str = "") -> str:
+    """Return the prompt of a node in a pipeline run without a garrison, where no briefing is read.
+
+    Args:
+        text: the node's own prompt.
+        preamble: the pipeline's account of the run so far, which may begin with the goal.
+        reason: why an earlier attempt was not good enough, '' for none.
+        steering: a message of the run's manager.
+    """
+    head = f"Goal: {goal}" if goal and preamble.startswith(f"Goal: {goal}") else ""
+    said = preamble[len(head):].strip()
+    if said.startswith(ACCOUNT):
+        preamble = join([head, fill("run_so_far.md", preamble=quote(said, MAX_PREAMBLE))])
+    before = [steering, preamble, fill("rework_in_place.md", reason=quote(reason, MAX_CLAIM)) if reason else ""]
+    return join([*before, f"## Task\n\n{text}" if any("## " in part for part in before) else text])
 
 
 def without_run_so_far(task: Task, text: str) -> str:
@@ -100,7 +119,9 @@ def _unless_in(goal: str, text: str) -> str:
 
 def _conditions(task: Task, briefing: Briefing) -> str:
     landing = briefing.landing
-    lines = ["the branch holds a change"] if not task.allow_empty else []
+    lines = []
+    if not task.allow_empty:
+        lines.append("the branch holds a change; if nothing has to be changed, report failure and say why")
     if task.acceptance:
         lines.append(f"this command, run in your worktree after you have ended, succeeds: {code(task.acceptance)}")
     if briefing.validated:
@@ -148,6 +169,11 @@ def lands(landing: Landing) -> str:
     return "Your branch is tested and merged when you are done: do not merge, push, rebase or switch branches."
 
 
+def setting(lands: str) -> str:
+    """Return where an agent works, as a part of its system prompt; without `lands` it has no branch of its own."""
+    return fill("setting_worktree.md", lands=lands) if lands else fill("setting_in_place.md")
+
+
 def _rules(briefing: Briefing) -> str:
     report = fill(f"command_report_{briefing.reporting.name.lower()}.md", result_file=briefing.result_file).strip()
     return fill("command_rules.md", branch=briefing.branch, lands=lands(briefing.landing),
@@ -171,7 +197,8 @@ def rework(task: Task, refusal: Refusal) -> str:
         command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
         note=refusal.note, output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
         failing=_list(mention(name) for name in refusal.failing), target=refusal.target, tip=refusal.tip[:SHORT],
-        base=refusal.base[:SHORT], landed=_changes(refusal.landed, refusal.more_landed),
+        claim=quote(refusal.claim, MAX_CLAIM // 2), base=refusal.base[:SHORT],
+        landed=_changes(refusal.landed, refusal.more_landed),
         criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
         conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal))
 
@@ -191,7 +218,8 @@ def _reason(refusal: Refusal) -> str:
 
 def _left(refusal: Refusal) -> str:
     is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
-    return fill("rework_left.md", rescue=refusal.rescue, stat=quote(refusal.stat, 3000)).strip() if is_kept else ""
+    return fill("rework_left.md", claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
+                stat=quote(refusal.stat, 3000)).strip() if is_kept else ""
 
 
 def _start(refusal: Refusal) -> str:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude import prompts
 from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.attempt import SuspendableAttempt
-from garrison.agents.claude.cli_sandbox import session_place
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.cli_sandbox import session_config, session_place
 from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
 from garrison.agents.command import CommandAgent, CommandProfile
 from garrison.agents.session_options import SessionOptions, read_options
@@ -56,6 +57,7 @@ class SessionAgent(CommandAgent):
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
         if settings is not None:
             settings = without_variables(settings, assignment.network_variables)
+        files = AttemptFiles(assignment.folder)
         write_json(assignment.folder / ORDER, {
             "home": assignment.environment["GARRISON_HOME"], "run": task.run_id, "node": task.node,
             "attempt": task.attempt, "life": assignment.incarnation, "tree": str(assignment.worktree),
@@ -63,6 +65,7 @@ class SessionAgent(CommandAgent):
             "notes": str(assignment.notes), "turn_graph": _read_graph(assignment.worktree, options.turn_graph),
             "heartbeat_graph": _read_graph(assignment.worktree, options.heartbeat_graph),
             "settings": claude_settings.to_json(settings) if settings is not None else None,
+            "config": session_config(assignment.place, assignment.environment, files) if settings is not None else "",
             "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
         # Its program writes the result that the session's model reported by a tool.
         home, order = Path(assignment.environment["GARRISON_HOME"]), assignment.folder / ORDER

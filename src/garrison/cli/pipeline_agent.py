@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents import base, registry
+from garrison.agents import base, prompt, registry
 from garrison.agents.base import Assignment
 from garrison.agents.result import to_pipeline_outcome
 from garrison.errors import GarrisonError, UsageError
-from garrison.pipeline.fidelity import next_steps
+from garrison.pipeline.fidelity import Carryover, next_steps
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.call import Call, failed, in_thread
 from garrison.pipeline.handlers.tool import environment, wait_readable
@@ -76,10 +76,12 @@ class HomeAgent:
         folder = call.folder
         assert folder is not None  # a run of the command line has a directory
         name = agent_of(call.attrs, self.name)
-        task = Task(to_run_stem(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
-                    agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
+        goal, carried = text(call.graph.attrs, "goal", ""), call.carried or Carryover()
+        words = prompt.in_place(call.prompt, goal, carried.preamble, call.place.reason, carried.steering)
+        task = Task(to_run_stem(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=words,
+                    agent=name, command=command_of(call.node), goal=goal,
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
-                    preamble=call.carried.history if call.carried and call.session else "",
+                    preamble=carried.history if call.session else "",
                     words=sorted(call.asked), ways=list(next_steps(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         try:
@@ -102,6 +104,7 @@ class HomeAgent:
             assignment = Assignment(task, call.run.tree, folder, network.apply(environ), attempts=call.run.directory,
                                     network_variables=network.names, place=network.open_in(place))
             assignment.write_context(dict(call.context))
+            assignment.write_prompt(task.prompt)
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))

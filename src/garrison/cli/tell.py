@@ -6,7 +6,6 @@ import click
 
 from garrison.agents import registry
 from garrison.agents.claude import messages
-from garrison.agents.claude import takeover as session
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
@@ -47,11 +46,9 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     if registry.claude_settings_of(task.agent, runtime.home) is None:
         raise Refused(f"{node} is done by {task.agent}, which cannot be told anything while it works; only a Claude "
                       "session can")
-    if registry.session_options(task.agent, node, task.attributes, runtime.home) is not None:
-        raise Refused(f"{node} works as a session of garrison's, which cannot be told anything while it works; "
-                      f"`garrison takeover {node}` puts you in its place")
     files = AttemptFiles(folder)
-    session.session_of(node, files)
+    if files.report.exists() or files.result.exists():
+        raise Refused(f"{node} has reported its result; no session is left that could read it")
     messages.post(files, text.strip(), runtime.clock.utc())
     living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
     print_message(f"{node} is told at its next turn" + (

@@ -198,6 +198,8 @@ class AgentOrchestrator:
         self.conversation.add(Entry(role="user", content=message, at=self._clock(), agent="user"))
         if proposals and self._confirm is not None and confirmations.agrees(message):
             success = await self._carry_out(proposals, self._confirm, emit)
+        elif proposals and confirmations.declines(message):
+            success = self._drop(emit)
         else:
             success = await self._respond(message, turns, emit)
         emit("agent_complete", agent=BUTLER, success=success)
@@ -212,6 +214,12 @@ class AgentOrchestrator:
                                     note="" if success else "a command failed"))
         return success
 
+    def _drop(self, emit: Callable[..., None]) -> bool:
+        """Say that what was proposed is not done, without a model."""
+        emit("text", agent=BUTLER, content=confirmations.DROPPED)
+        self.conversation.add(Entry(role="assistant", content=confirmations.DROPPED, at=self._clock()))
+        return True
+
     async def _respond(self, message: str, turns: Sequence[Any], emit: Callable[..., None]) -> bool:
         """Answer a message with the help of specialists; return whether the butler answered."""
         self._start(BUTLER)
@@ -223,7 +231,7 @@ class AgentOrchestrator:
         proposals = self._confirm.take() if self._confirm is not None else ()
         if proposals:
             answer += confirmations.request(proposals)
-            emit("text", agent=BUTLER, content=confirmations.request(proposals))
+            emit("text", agent=BUTLER, content=confirmations.request(proposals), proposals=tuple(map(str, proposals)))
         self.conversation.add(Entry(role="assistant", content=answer, at=self._clock(), delegations=delegations,
                                     note="; ".join(part for part in (note, problem) if part), proposals=proposals))
         return not problem

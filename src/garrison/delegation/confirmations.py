@@ -13,6 +13,9 @@ from garrison.delegation.models import Proposal
 AGREEMENT = frozenset({"yes", "y", "yes please", "yes, please", "ok", "okay", "do it", "yes, do it", "go ahead",
                        "confirm", "confirmed", "agreed"})
 """Messages that agree to all open proposals, in small letters and without a final point."""
+REFUSAL = frozenset({"no", "n", "no thanks", "no, thanks", "don't", "do not", "cancel", "not now"})
+"""Messages that drop all open proposals and say nothing else, written likewise."""
+DROPPED = "Nothing was changed."
 PROPOSED = ("NOT DONE YET. This changes a run, so the person is asked first: `{command}` is shown to them as your "
             "proposal and runs only if they agree. Do not call it again, and say that it waits for their word.")
 Run = Callable[[Sequence[str]], Awaitable[str]]
@@ -51,7 +54,16 @@ class Confirmations:
 
 def agrees(message: str) -> bool:
     """Return whether a message agrees to what was proposed, and says nothing else."""
-    return " ".join(message.lower().split()).rstrip(".!") in AGREEMENT
+    return _plain(message) in AGREEMENT
+
+
+def declines(message: str) -> bool:
+    """Return whether a message drops what was proposed, and says nothing else."""
+    return _plain(message) in REFUSAL
+
+
+def _plain(message: str) -> str:
+    return " ".join(message.lower().split()).rstrip(".!")
 
 
 def request(proposals: Sequence[Proposal]) -> str:

@@ -33,6 +33,8 @@ class Event(Model):
     to: str | None = None
     content: str | None = None
     success: bool | None = None
+    proposals: tuple[str, ...] | None = None
+    """Commands that wait for the person's word, on the text that asks for it."""
 
     def as_sse(self) -> str:
         """Return it as a server-sent event with its id."""

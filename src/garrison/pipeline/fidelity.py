@@ -47,6 +47,8 @@ class Carryover:
     preamble: str = ""
     session: str = ""
     history: str = ""
+    steering: str = ""
+    """Message of the run's manager, before the preamble."""
 
 
 @frozen

@@ -186,8 +186,7 @@ class Invoker:
         if raw is None:
             return carryover
         self._steered = place.id, steering
-        parts = (raw.decode(errors="replace"), carryover.preamble)
-        return replace(carryover, preamble="\n\n".join(part for part in parts if part))
+        return replace(carryover, steering=raw.decode(errors="replace"))
 
     def _read_steering(self) -> _Steering | None:
         if self.directory is None:

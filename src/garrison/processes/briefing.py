@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.failover import Failover
-    from garrison.records.run import Launch
+    from garrison.records.run import Launch, Result, RunFiles
     from garrison.system.git import Git
 
 MAX_LANDED = 8
@@ -201,7 +201,7 @@ class Briefer:
         start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
         tip, base = entry.base if entry else "", self._base(entry, rescue)
         refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
-                          rescue=rescue, stat=self._stat(base, rescue), start=start)
+                          claim=self._claim(previous), rescue=rescue, stat=self._stat(base, rescue), start=start)
         if start is Start.MERGE:
             refusal = self._with_merge(refusal)
         elif entry is not None and by is RefusedBy.CONFLICT:
@@ -246,6 +246,11 @@ class Briefer:
         if entry is not None and entry.base:
             return self.git.merge_base(entry.base, entry.oid) or ""
         return (self._base_of(self.git.rev(rescue)) or "") if rescue else ""
+
+    def _claim(self, attempt: int) -> str:
+        result, evidence = _reported(self.files, self.task, attempt)
+        notes = str(result.said.get("notes") or "") if result is not None else ""
+        return "\n".join([notes, *(f"- {line}" for line in evidence)]).strip()
 
     def _stat(self, base: str, rescue: str) -> str:
         if not base or not rescue:
@@ -369,16 +374,21 @@ def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head:
     is_long = len(diff) > prompt.MAX_DIFF
     if is_long:
         atomic.write(diff_file, diff.encode(errors="replace"))
-    folder = runtime.files(launch.run_id).attempt(task.node, task.attempt)
-    result, _ = read_result(folder / "result.json", task.run_id, task.node, task.attempt)
+    result, evidence = _reported(runtime.files(launch.run_id), task, task.attempt)
     claim = str(result.said.get("notes") or "") if result is not None else ""
-    report = read_json(folder / "claude" / "report.json") or {}
-    evidence = report.get("evidence")
     return Judgement(
         branch_name(task.run_id, task.node), base, head, launch.onto,
         git.run("diff", "--stat=100", base, head, "--").out.rstrip(), "" if is_long else diff, str(diff_file),
         task.acceptance or "", claim or (result.tail if result is not None else ""),
-        tuple(map(str, evidence)) if isinstance(evidence, list) else (), can_run)
+        evidence, can_run)
+
+
+def _reported(files: RunFiles, task: Task, attempt: int) -> tuple[Result | None, tuple[str, ...]]:
+    """Return an attempt's result with what its agent reported, and the evidence that the agent gave."""
+    folder = files.attempt(task.node, attempt)
+    result, _ = read_result(folder / "result.json", task.run_id, task.node, attempt)
+    evidence = (read_json(folder / "claude" / "report.json") or {}).get("evidence")
+    return result, tuple(map(str, evidence)) if isinstance(evidence, list) else ()
 
 
 def _target_change(commit: str, subject: str, author: str, works: dict[str, tuple[str, str]]) -> TargetChange:

@@ -26,6 +26,7 @@ TEXT_LIMIT = 1 << 20
 """Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_APPENDED = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _CHUNK = 1 << 20
 _SET_ASIDE = ".gone-"
@@ -130,6 +131,28 @@ def read_end(folder: Path, name: str, limit: int) -> str:
                 os.close(descriptor)
     except (UnsafeFile, OSError):
         return ""
+
+
+def append(folder: Path, name: str, data: bytes) -> None:
+    """Append to a regular file that has no other name, and make it if it is absent; UnsafeFile if it is anything else.
+
+    A link that an agent has left in its place would be followed into a file of the user's.
+    """
+    *parents, last = _parts(folder, name)
+    with open_directory(folder, "/".join(parents)) as directory:
+        if directory is None:
+            raise UnsafeFile(folder, name, "has no directory to be in")
+        try:
+            descriptor = os.open(last, _APPENDED, 0o600, dir_fd=directory)
+        except OSError as error:
+            raise UnsafeFile(folder, name, f"cannot be written ({os.strerror(error.errno or 0).lower()})") from error
+        try:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+                raise UnsafeFile(folder, name, "is no regular file with one name")
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
 
 
 def _open_regular(folder: Path, name: str, directory: int, last: str) -> int | None:

@@ -41,9 +41,9 @@ def reports_twice(*turns: Words) -> Player:
     return _in_turn(*turns, replace(report(), blocks=(*report().blocks, *second.blocks)), second, "Done.")
 
 
-def lies(*_turns: Words) -> Player:
-    """Report success without any work."""
-    return _in_turn(report(), "Done.")
+def lies(*turns: Words) -> Player:
+    """Report after the turns that all tests pass, without having run one; without turns there is not even any work."""
+    return _in_turn(*turns, report(), "Done.")
 
 
 def never_reports(*turns: Words) -> Player:

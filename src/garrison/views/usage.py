@@ -195,10 +195,10 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
     groups: dict[str, list[costs.Spent]] = {}
     limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
-        found = read_limits(path.parent) or costs.NO_LIMITS
-        limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
-        limits.setdefault(name, []).append(found.run)
-        limits.setdefault("", []).append(found.day)
+        if (found := read_limits(path.parent)) is not None:  # the proxy has none of a session's
+            limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
+            limits.setdefault(name, []).append(found.run)
+            limits.setdefault("", []).append(found.day)
         calls = costs.read_usage(path)
         for key, part in _by_agent(home, path, calls) if by == "agent" else _split(calls, by, name, node):
             groups.setdefault(key, []).append(part)

@@ -264,7 +264,7 @@ def _entry_json(entry: Mapping[str, Any]) -> dict[str, Any]:
     results = [delegation.get("result", {}) for delegation in entry.get("delegations", ())
                if isinstance(delegation, dict)]
     return {"role": entry.get("role", ""), "content": entry.get("content", ""), "at": entry.get("at", ""),
-            "note": entry.get("note", ""),
+            "note": entry.get("note", ""), "proposals": len(entry.get("proposals", ())),
             "delegations": [{"agent": result.get("agent_type", result.get("agentType", "")),
                              "success": result.get("success"), "summary": result.get("summary", "")}
                             for result in results]}

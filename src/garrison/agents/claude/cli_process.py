@@ -53,9 +53,14 @@ def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[
             **MEMORY_OFF, **(SERVERS_WAIT if settings.mcp_servers else {}), **settings.set}
 
 
-def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:
-    """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in."""
-    return {"env": cli_environment(settings, home), "cwd": str(cwd), "stale": settings.stale,
+def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config: str = "") -> dict[str, Any]:
+    """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in.
+
+    Args:
+        config: the CLI's configuration folder; '' for the home's.
+    """
+    own = {"CLAUDE_CONFIG_DIR": config} if config else {}
+    return {"env": {**cli_environment(settings, home), **own}, "cwd": str(cwd), "stale": settings.stale,
             **({"cli": settings.cli} if settings.cli else {}),
             **({"max_turns": settings.max_turns} if settings.max_turns else {})}
 

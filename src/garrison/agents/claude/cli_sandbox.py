@@ -48,19 +48,14 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
     Without a sandbox there are no variables. What a killed CLI had written and the copy lacks is saved first.
     """
     home = config_folder(Path(environment["GARRISON_HOME"]))
-    has_key = any(environment.get(name) for name in KEYS)  # the CLI prefers it to a log-in
     session = str((read_json(files.session) or {}).get("id", ""))
     transcripts.save(home, files.transcripts, session)  # a takeover that was killed has left more there
     if place is None or place.rights.mode is Mode.NONE:
         transcripts.save(files.config, files.transcripts, session)
-        shutil.rmtree(files.config, ignore_errors=True)
-        atomic.make_directory(files.config)
-        if not has_key and (home / LOG_IN).exists():
-            (files.config / LOG_IN).symlink_to(home / LOG_IN)  # once one agent renews it, copies are refused
-        return {}, str(files.config)
+        return {}, str(make_plain_config(environment, files))
     untrusted.remove(place.private, "claude")
     config = atomic.make_directory(place.private / "claude")
-    if not has_key:
+    if not _has_key(environment):
         copy_log_in(home, config)
     cli = find_cli(settings)
     mounts = [Mount(config, config, writable=True), *(Mount(path, path) for path in _program_files(cli))]
@@ -68,6 +63,27 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
     launcher = place.private / "cli.sh"
     atomic.write(launcher, launcher_script(environment, confined.env, confined.argv).encode(), durable=False)
     return {LAUNCHER_VARIABLE: str(launcher)}, str(config)
+
+
+def make_plain_config(environment: Mapping[str, str], files: AttemptFiles) -> Path:
+    """Make the configuration folder of a CLI without a sandbox again, with a link to the home's log-in."""
+    log_in = config_folder(Path(environment["GARRISON_HOME"])) / LOG_IN
+    shutil.rmtree(files.config, ignore_errors=True)
+    atomic.make_directory(files.config)
+    if not _has_key(environment) and log_in.exists():
+        (files.config / LOG_IN).symlink_to(log_in)  # once one agent renews it, copies are refused
+    return files.config
+
+
+def _has_key(environment: Mapping[str, str]) -> bool:
+    """Return whether there is a key, which the CLI prefers to a log-in."""
+    return any(environment.get(name) for name in KEYS)
+
+
+def session_config(place: Place | None, environment: Mapping[str, str], files: AttemptFiles) -> str:
+    """Return the configuration folder of a garrison session's CLI, made again; '' if its place has one instead."""
+    is_plain = place is None or place.rights.mode is Mode.NONE
+    return str(make_plain_config(environment, files)) if is_plain else ""
 
 
 def session_place(place: Place | None, home: Path, order: Path) -> Place | None:

@@ -1,13 +1,15 @@
 """Messages of a person to a running session (`garrison tell`): delivered at its next turn, with its next tool result.
 
-A session that has no process gets them with its first message; one that ends its turn gets a turn for them.
+A session that has no process gets them with its first message; one that ends its turn gets a turn for them. A garrison
+session gets them as its CLI does, from its own program.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.records.json_io import append_line, read_json, read_lines, write_json
+from garrison.records.json_io import encode, read_json, read_lines, write_json
+from garrison.system import untrusted
 
 if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
@@ -16,8 +18,12 @@ HEADING = "The person in charge of this run tells you:"
 
 
 def post(files: AttemptFiles, text: str, at: str) -> None:
-    """Leave a message for the session."""
-    append_line(files.messages, {"at": at, "text": text})
+    """Leave a message for the session; UnsafeFile if what is there is not garrison's.
+
+    The agent of a garrison session can write the folder.
+    """
+    files.make()
+    untrusted.append(files.folder, files.messages.name, encode({"at": at, "text": text}) + b"\n")
 
 
 def take(files: AttemptFiles) -> str:

@@ -136,10 +136,11 @@ class Call:
 
     @property
     def text(self) -> str:
-        """Return the prompt as an agent gets it: the preamble, the reason of a retry, then the prompt."""
-        parts = [self.carried.preamble if self.carried else "", self.prompt]
+        """Return the prompt as an agent gets it: steering, the preamble, the reason of a retry, then the prompt."""
+        carried = self.carried
+        parts = [carried.steering if carried else "", carried.preamble if carried else "", self.prompt]
         if self.place.reason:
-            parts.insert(1, f"An earlier attempt at this was not good enough: {self.place.reason}")
+            parts.insert(2, f"An earlier attempt at this was not good enough: {self.place.reason}")
         return "\n\n".join(part for part in parts if part)
 
     @property

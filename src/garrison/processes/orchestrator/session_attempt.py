@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import cli_process, failures, policy, prompts, questions, settings, tools
+from garrison.agents.claude import cli_process, failures, messages, policy, prompts, questions, settings, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.stream import render
 from garrison.agents.graph import session_manager
@@ -82,11 +82,17 @@ def tools_of(root: Path, tier: Tier) -> dict[str, Function]:
             for name, (method, properties, required) in _TOOLBOX.items() if tier.allows(name)}
 
 
-def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str | None:
-    """Return the next message to the session; None when it is at its end."""
-    if report is not None or turns >= MAX_TURNS:
+def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str, said: str = "") -> str | None:
+    """Return the next message to the session; None when it is at its end.
+
+    Args:
+        said: what a person tells the session, for which it gets a turn of its own.
+    """
+    if report is not None or (turns >= MAX_TURNS and not said):
         return None
-    return prompt if turns == 0 else REPORT_REQUEST
+    if not said:
+        return prompt if turns == 0 else REPORT_REQUEST
+    return f"{prompt}\n\n{said}" if turns == 0 else f"{said}\n\nDo what it asks, then call `report_result`."
 
 
 def result_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -135,7 +141,8 @@ class SessionProgram:
             session = await stack.enter_async_context(self._session(await self._adapters(stack)))
             while True:
                 report = read_json(self.files.report)
-                message = next_message(session.state.turn_count, report, self.prompt.read_text(errors="replace"))
+                said = messages.take(self.files) if report is None else ""
+                message = next_message(session.state.turn_count, report, self.prompt.read_text(errors="replace"), said)
                 if message is None:
                     return result_of(report)
                 await session.send(message)
@@ -160,7 +167,8 @@ class SessionProgram:
             dispatch = ToolDispatcher({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
             return {**plain_adapters(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
         functions = {**tools_of(Path(self.order["tree"]), self.tier), **self._own_tools()}
-        metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"])
+        metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"],
+                                              self.order.get("config", ""))
         adapters = await stack.enter_async_context(claude_adapters(
             self.settings.model, metadata, functions, system=self.order["system"], on_event=self._record,
             memory=Memory(self.files.garrison_session / "memory.jsonl")))
@@ -181,7 +189,10 @@ class SessionProgram:
         async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
             answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}
             others = iter(await dispatch([call for call in calls if call.get("name") != _ASK], agent))
-            return [answers[number] if number in answers else next(others) for number in range(len(calls))]
+            results = [answers[number] if number in answers else next(others) for number in range(len(calls))]
+            # After a report the session has no use for it, and `garrison tell` refuses it from then on.
+            said = messages.take(self.files) if results and not self.files.report.exists() else ""
+            return [*results[:-1], f"{results[-1]}\n\n{said}"] if said else results
         return dispatch_batch
 
     async def _ask(self, call: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ class Chat {
   constructor(main, crew, kept, conversation) {
     this.conversation = conversation;
     this.turn = null;
+    this.choice = null; // the buttons that answer what the butler proposes
     this.rail = chatRail(crew);
     this.list = el("ol", { class: "talk", "aria-live": "polite", "aria-relevant": "additions" });
     this.input = el("textarea", { rows: "2", dataset: { testid: "chat-input" }, "aria-label": "Message to the butler",
@@ -60,11 +61,13 @@ class Chat {
   async remember() {
     const { entries, busy, after } = await get(`conversations/${part(this.conversation)}`);
     this.list.replaceChildren();
+    let last = null;
     for (const entry of entries) {
-      const { made } = this.bubble(entry.role === "user" ? "you" : BUTLER, entry.content);
+      const { made } = last = this.bubble(entry.role === "user" ? "you" : BUTLER, entry.content);
       const asked = (entry.delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`);
       if (asked.length) made.append(el("p", { class: "kind" }, `asked: ${asked.join(", ")}`));
     }
+    if (!busy && entries.at(-1)?.proposals) this.offer(last.made);
     if (busy) this.follow(signal => replayed(`chat/${part(this.conversation)}/events`, after, signal), after);
   }
 
@@ -78,13 +81,34 @@ class Chat {
     return { made, words };
   }
 
+  /** Offer the answers to a proposal as buttons; whatever is sent next takes them away. */
+  offer(made) {
+    const answer = (label, message, kind) => el("button", { type: "button", class: kind, onclick: () => this.say(message) }, label);
+    this.withdraw();
+    this.choice = el("div", { class: "row end", dataset: { testid: "proposal" } },
+      answer("No, change nothing", "no", ""), answer("Yes, run it", "yes", "danger"));
+    made.append(this.choice);
+    this.end();
+  }
+
+  withdraw() {
+    this.choice?.remove();
+    this.choice = null;
+  }
+
   end() { this.scroll.scrollTop = this.scroll.scrollHeight; }
 
   send() {
     const message = this.input.value.trim();
     if (!message || this.turn) return;
-    this.bubble("you", message);
     this.input.value = "";
+    this.say(message);
+  }
+
+  say(message) {
+    if (this.turn) return;
+    this.withdraw();
+    this.bubble("you", message);
     this.follow(signal => posted("chat", { message, conversation: this.conversation }, signal), "");
   }
 
@@ -142,7 +166,7 @@ class Turn {
     this.chat = chat;
     this.open = new Map();
     this.last = null;
-    this.done = false;
+    this.done = this.proposes = false;
   }
 
   handle(event) {
@@ -151,6 +175,7 @@ class Turn {
     else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
     else if (event.type === "done") this.done = true;
     else chat.rail.moved(event);
+    if (event.proposals) this.proposes = true;
     if (event.type === "agent_complete") this.open.delete(event.agent);
   }
 
@@ -166,7 +191,8 @@ class Turn {
     this.chat.rail.rest();
     if (!this.done) return this.bad("The answer was interrupted.");
     set((this.last ?? this.chat.bubble(BUTLER, "")).made, "data-testid", "message-complete");
-    announce("The butler has answered.");
+    if (this.proposes) this.chat.offer(this.last.made);
+    announce(this.proposes ? "The butler asks for your word." : "The butler has answered.");
   }
 
   bad(text) {

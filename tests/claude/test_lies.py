@@ -1,0 +1,72 @@
+"""Models that say what is not so, or say nothing: facts decide, and the next attempt is told them."""
+
+from __future__ import annotations
+
+import pytest
+
+from claude_scripts import report, steps, work
+from garrison.testing import misbehaviour
+from garrison.testing.turn import Turn, say, use
+from support import git
+
+TEST = "import calc, unittest\n\nclass T(unittest.TestCase):\n    def test_sub(self):\n        calc.sub(2, 1)\n"
+CLAIM = "All done, all tests pass."
+
+
+def commit(shell: str) -> Turn:
+    """Return the turn that does something in the shell and commits it."""
+    return say(use("Bash", command=f"{shell}; git add -A && git commit -qm Work"))
+
+
+def mends(refused: Turn, mended: Turn):
+    """Return a player that lies about the first work; told of it, it does the other."""
+    liar, honest = misbehaviour.lies(refused), steps(mended, report(), "Done.")
+    return lambda asked: (honest if "## REWORK" in asked.prompts[0] else liar)(asked)
+
+
+@pytest.mark.slow
+def test_a_lie_is_caught_by_the_facts_and_told_to_the_next_attempt(scene):
+    """A success that acceptance, gate or an empty branch contradicts lands nothing; the rework prompt has the command,
+    the failing test, its output, the claim and the refused work. One that never stops lying fails with the reason."""
+    place = scene.place
+    (place.repo / "test_calc.py").write_text(TEST.replace("sub", "add"))
+    git(place.repo, "add", "-A")
+    git(place.repo, "commit", "-qm", "Test what there is")
+    broken, whole = "def sub(a, b):\n    return a + c", "def sub(a, b):\n    return a - b"
+    append = "printf '\\n\\n%s\\n' '{}' >> calc.py; printf '%s' '{}' > test_sub.py".format
+    scene.players = {
+        "accepted": mends(commit(append(broken, TEST)), commit(append(whole, TEST))),
+        "gated": mends(commit("echo 'def add(a): return a' > calc.py"), commit("echo two > two.txt")),
+        "idle": misbehaviour.lies(),
+    }
+    graph = scene.graph(accepted='acceptance="python3 -B -m unittest test_sub"', gated="", idle="allow_empty=false")
+    child = place.launch(graph, "r1", "--max-agents", "3", gate="python3 -B -m unittest")
+    assert place.finish(child) == 1, place.logs()
+    prompts = {name: (scene.folder(name, 2).parent / "prompt.md").read_text() for name in scene.players}
+    for name, test in (("accepted", "test_sub"), ("gated", "test_add")):
+        _, _, rework = prompts[name].partition("## REWORK: attempt 2")
+        assert test in rework.partition("Failing tests:")[2].partition("The end of its output")[0], rework
+        assert "python3 -B -m unittest" in rework and CLAIM in rework
+        assert f"refs/garrison/rescue/r1/{name}/1" in rework and "calc.py" in rework
+    assert "reported success, but had changed nothing" in prompts["idle"]
+    nodes = place.nodes()
+    assert {name: node["status"] for name, node in nodes.items()} == {
+        "accepted": "validated", "gated": "validated", "idle": "failed"}
+    assert nodes["idle"]["reason"].startswith("it reported success, but changed nothing"), nodes["idle"]
+    assert nodes["idle"]["attempt"] <= 5
+    assert git(place.repo, "show", "main:calc.py").endswith("return a - b")
+    place.check_failed_nodes_kept("idle")
+
+
+@pytest.mark.slow
+def test_a_session_that_never_reports_ends_bounded_and_says_why(scene):
+    """It is asked for a report a bounded number of times; what it did is kept, and the reason says what was missing."""
+    place = scene.place
+    scene.players = {"mute": misbehaviour.never_reports(work("mute"))}
+    child = scene.launch(scene.graph(mute=""))
+    assert place.finish(child) == 1, place.logs()
+    node = place.nodes()["mute"]
+    assert (node["attempt"], node["reason"]) == (1, "it was asked for report_result and ended again without it")
+    assert scene.endings("mute") == ["silent", "silent"]
+    assert len(scene.calls("mute")) == 3, "its work, its last words, and once more when it is asked"
+    place.check_failed_nodes_kept("mute")

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -512,6 +513,30 @@ def test_a_stream_without_counts_is_estimated_and_counts_toward_the_budget(tmp_p
         [line] = proxy.usage
         assert (line["estimated"], line["output"]) == (True, 10_000)
         assert status_of(proxy.ask("POST", path, b"{}")) == 402
+
+
+def test_a_call_waits_for_one_in_progress_that_may_use_up_the_budget(tmp_path: Path) -> None:
+    """The second of two calls at once begins when the first one has ended, and is then refused: $0.80 are spent."""
+    slow, begun = threading.Event(), threading.Event()
+
+    def answer(request: Any) -> tuple[int, dict[str, str], list[bytes]]:
+        if len(web.seen) > 1:
+            begun.set()
+            assert slow.wait(20)
+        return plain(json.dumps(message(f"m{len(web.seen)}", "claude-opus", 80_000, 0)).encode())(request)
+
+    with Web(answer) as web, serving(tmp_path, apis=(anthropic(web.url),), limits=Limits(node=1.0)) as proxy, \
+            ThreadPoolExecutor(2) as pool:
+        assert status_of(proxy.ask("POST", "/anthropic/v1/messages", b"{}")) == 200
+        first = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", b"{}")
+        assert begun.wait(20)
+        second = pool.submit(proxy.ask, "POST", "/anthropic/v1/messages", b"{}")
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+        slow.set()
+        assert status_of(first.result(20)) == 200
+        assert "$0.80 of the $1.00 for this node are spent" in body_of(second.result(20))["error"]["message"]
+        assert len(web.seen) == 2
 
 
 # ---- what a tunnel carries

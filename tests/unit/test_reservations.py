@@ -9,7 +9,11 @@ import pytest
 from garrison.records import costs
 from garrison.records.costs import Limits, Meter, UsageRecord
 from garrison.records.life_lock import LifeLock
+from garrison.records.purse import Allowance, Purse
 from garrison.records.reservations import LEAST, SESSION_LOCK, Reservation, exceeding
+from garrison.sandbox.proxy.ledger import Ledger
+from garrison.sandbox.proxy.registration import Registration
+from garrison.sandbox.proxy.token_counts import CallCounts
 
 
 class Session:
@@ -61,3 +65,90 @@ def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("usd", "exceeds"), [(0.1, False), (0.11, True)])
 def test_the_limit_itself_may_be_reached(usd: float, exceeds: bool) -> None:
     assert bool(exceeding(Limits(1.0, 2.0), (0.6, 0.6, 0.0), (0.3, 0.3, 0.0), usd)) is exceeds
+
+
+class Program:
+    """A command agent of a node, whose calls the proxy counts; each of them costs $0.12."""
+
+    def __init__(self, home: Path, node: str, limits: Limits) -> None:
+        self.ledger = Ledger(home, Registration("r", node, 1, str(home / "runs/r/nodes" / node / "1/network"),
+                                                limits=limits))
+        self.calls: list[int] = []
+
+    def call(self) -> bool | None:
+        """Start a call; return None if it has to wait for others."""
+        number, shortfall = self.ledger.open_call(4000)
+        if shortfall is not None:
+            return None if shortfall.is_reserved else False
+        self.calls.append(number)
+        return True
+
+    def end(self) -> None:
+        self.ledger.close_call(self.calls.pop(), CallCounts("haiku", "m", {"output_tokens": 24_000}))
+
+
+@pytest.mark.parametrize("limits", [Limits(run=1.0), Limits(day=1.0)])
+def test_command_agents_of_a_run_do_not_exceed_a_budget_together(tmp_path: Path, limits: Limits) -> None:
+    """Four of them call as soon as they may, all at once, until none may."""
+    programs = [Program(tmp_path, node, limits) for node in "abcd"]
+    rounds = 0
+    while any(list(map(Program.call, programs))):
+        assert (rounds := rounds + 1) < 10
+        for program in programs:
+            if program.calls:
+                program.end()
+    assert [program.call() for program in programs] == [False] * 4
+    spent = programs[0].ledger._meter.spent()
+    assert max(spent) == pytest.approx(0.96), "eight calls; a ninth would exceed it"
+    for program in programs:
+        program.ledger.close()
+    assert not list(tmp_path.glob("runs/r/nodes/*/1/network/reserved.json"))
+
+
+def test_calls_of_one_program_at_once_keep_to_the_budget_and_wait(tmp_path: Path) -> None:
+    only = Program(tmp_path, "a", Limits(node=0.5))
+    assert only.call()
+    only.end()
+    assert [only.call() for _ in range(4)] == [True, True, True, None], "the fourth waits for the others"
+    only.end()
+    assert only.call() is None
+    only.end()
+    only.end()
+    assert only.call() is False
+
+
+def test_what_a_session_and_the_proxy_reserve_for_the_same_call_counts_once(tmp_path: Path) -> None:
+    limits = Limits(run=1.0)
+    one, two = Session(tmp_path, "a", limits), Session(tmp_path, "b", limits)
+    program = Program(tmp_path, "a", limits)
+    assert one.money.reserve(0.6) is None
+    assert program.call(), "its session has reserved it"
+    assert two.money.reserve(0.4) is None
+
+
+def test_parallel_specialists_keep_to_the_budget_of_a_message(tmp_path: Path) -> None:
+    purse = Purse(tmp_path, "chat", "c", Allowance(task=1.0))
+    log = purse.log("butler")
+
+    def end(session: str, number: int) -> None:
+        purse.recorded(session, 0.12, is_final=True)
+        log.record({"kind": "usage", "message": f"{session}{number}", "model": "haiku",
+                    "usage": {"output_tokens": 24_000}})
+
+    assert purse.reserve("butler") is None
+    end("butler", 0)
+    for number in range(9):
+        started = [name for name in "abcd" if purse.reserve(name) is None]
+        for name in started:
+            end(name, number)
+        if not started:
+            break
+    refused = purse.reserve("a")
+    assert refused is not None and not refused.is_reserved
+    assert refused.reason == "$0.96 of the $1.00 for one message are spent, and the next call may cost $0.12"
+    purse.begin()
+    assert purse.reserve("a", 0.6) is None
+    waits = purse.reserve("b", 0.6)
+    assert waits is not None and waits.is_reserved
+    purse.release("a")
+    assert purse.reserve("b", 0.6) is None

@@ -18,8 +18,8 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import Refused
-from garrison.records.costs import Allowance, Purse
 from garrison.records.names import check_run
+from garrison.records.purse import Allowance, Purse
 
 if TYPE_CHECKING:
     from garrison.session.session import Session

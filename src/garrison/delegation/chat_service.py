@@ -20,7 +20,7 @@ from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialist_tools import SpecialistTools
 from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused, UsageError
-from garrison.records.costs import Allowance, Purse
+from garrison.records.purse import Allowance, Purse
 from garrison.system.jobs import run_to_end
 
 if TYPE_CHECKING:

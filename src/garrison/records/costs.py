@@ -7,7 +7,7 @@ a killed CLI has not reported all of its cost. So a session's cost is its highes
 that killed connections made, plus those of the calls after the last total.
 
 Sessions outside runs (the butler and its specialists, garrison sessions, plans of workflows) write the same lines to
-`usage/USE/NAME.jsonl` of the home.
+`usage/USE/NAME.jsonl` of the home (`purse`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from garrison.frozen import frozen
-from garrison.records import atomic
 from garrison.records.failover import EARLIER
 from garrison.records.json_io import append_line, read_lines
 
@@ -289,54 +288,6 @@ class Meter:
                 by_run += usd
                 by_node += usd if node == self.node else 0.0
         return by_node, by_run, by_day
-
-
-@frozen
-class Allowance:
-    """Limits outside runs in US dollars; None: no limit."""
-
-    task: float | None = None
-    """Of one message, turn or plan."""
-    day: float | None = None
-    """Of one use (`chat`), a calendar day in UTC."""
-    home_day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
-
-
-class Purse:
-    """Costs of sessions outside runs, such as those that answer a conversation, and the limits on them."""
-
-    def __init__(self, home: Path, use: str, name: str, allowance: Allowance | None = None) -> None:
-        self.home, self.use, self.name = home, f"{OUTSIDE}{use}", name
-        self.allowance = allowance or Allowance()
-        self._path = home / "usage" / use / f"{name}.jsonl"
-        self._cache = UsageCache()
-        self._before = 0.0
-
-    def log(self, session: str) -> UsageLog:
-        """Return the log of one connection of a session."""
-        atomic.make_directory(self._path.parent)
-        return UsageLog(self._path, session)
-
-    def begin(self) -> None:
-        """Begin a task: what was spent before does not count against its limit."""
-        self._before = self._spent()
-
-    def exceeded(self) -> str:
-        """Return in words which limit is reached; '' if none is."""
-        limits, today = self.allowance, now()[:10]
-        if limits.task is not None and (used := self._spent() - self._before) >= limits.task:
-            return f"${used:.2f} of the ${limits.task:.2f} for one message are spent"
-        for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
-                                 ("this day", None, limits.home_day)):
-            used = 0.0 if limit is None else sum(total_of_day(self._cache.read(path), today)
-                                                 for _, _, path in usage_files(self.home, run))
-            if limit is not None and used >= limit:
-                return f"${used:.2f} of the ${limit:.2f} for {what} are spent"
-        return ""
-
-    def _spent(self) -> float:
-        return total(self._cache.read(self._path)).usd if self._path.exists() else 0.0
 
 
 def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:

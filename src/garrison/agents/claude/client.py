@@ -280,7 +280,9 @@ class _MessageReader:
             return []
         message_id, model, usage = self._responses[source]
         usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
-        return [_usage(message_id, model, usage, final=event["type"] == "message_delta")]
+        stop = (event.get("delta") or {}).get("stop_reason")
+        return [_usage(message_id, model, usage, final=event["type"] == "message_delta",
+                       last=stop is not None and stop != "tool_use")]
 
     def _assistant(self, message: AssistantMessage) -> list[Event]:
         events: list[Event] = []
@@ -342,8 +344,9 @@ _READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = 
 """Class of a message → its reader; the first match counts, since SystemMessage has subclasses."""
 
 
-def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False) -> Usage:
-    return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final}
+def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False,
+           last: bool = False) -> Usage:
+    return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final, "last": last}
 
 
 def _mcp_tool(function: Function) -> SdkMcpTool[Any]:

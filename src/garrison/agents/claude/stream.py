@@ -93,6 +93,8 @@ class Usage(TypedDict):
     usage: Mapping[str, Any]
     final: bool
     """All tokens of a streamed response are known; its tools run next."""
+    last: bool
+    """True if it calls no tool, so that it ends its turn."""
 
 
 class Result(TypedDict):

@@ -6,6 +6,7 @@ caller has one. A failure that only a person can resolve, and a long wait that t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +20,7 @@ from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, 
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.errors import UsageError
+from garrison.records.costs import estimate
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.claude.stream import Event
     from garrison.agents.graph.model import SessionSpec
-    from garrison.records.costs import Purse
+    from garrison.records.purse import Purse
 
 SERVER = "desk"
 """Name of the MCP server with a node's functions."""
@@ -36,6 +38,8 @@ METADATA: Mapping[str, tuple[type, ...]] = {
 """Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
 STALE = 240.0
 """Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
+_LOOK_AGAIN = 0.2
+"""Seconds after which a session that waits for the money that others have reserved looks again."""
 MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which a turn fails instead of waiting."""
 
@@ -53,6 +57,7 @@ class ClaudeSession:
         self._taken = spec.resume is not None
         """Whether there is a transcript to resume."""
         self._process: processes.ProcessId | None = None
+        self._last_cost = 0.0
 
     @property
     def session_id(self) -> str | None:
@@ -73,7 +78,7 @@ class ClaudeSession:
 
     async def ask(self, content: str) -> AsyncIterator[Event]:
         """Run one turn and yield its events; AgentFailure if it failed, or may not begin."""
-        self._check_purse()
+        await self._enter_purse()
         try:
             async with aclosing(self._client.turn(content)) as events:
                 async for event in events:
@@ -81,7 +86,7 @@ class ClaudeSession:
                     if self._usage is not None:
                         self._usage.record(event)
                     yield event
-                    failure = self._failure(event)
+                    failure = self._pay(event) or self._failure(event)
                     if failure is not None:
                         if event["kind"] != "result":
                             await self._client.interrupt()
@@ -90,6 +95,9 @@ class ClaudeSession:
             raise AgentFailure(f"the CLI ended: {error}") from error
         except (NoResult, Silence) as error:
             raise AgentFailure(str(error)) from error
+        finally:
+            if self._purse is not None:
+                self._purse.release(self._id)
 
     def _failure(self, event: Event) -> AgentFailure | None:
         """Return the failure that an event means; None if the turn goes on."""
@@ -104,14 +112,29 @@ class ClaudeSession:
             if event["delay"] > MAX_RETRY_DELAY:
                 return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
                                     wait=event["delay"])
-        if event["kind"] == "usage" and event["final"] and self._purse is not None and (
-                exceeded := self._purse.exceeded()):
-            return _over_budget(exceeded)
         return None
 
-    def _check_purse(self) -> None:
-        if self._purse is not None and (exceeded := self._purse.exceeded()):
-            raise _over_budget(exceeded)
+    def _pay(self, event: Event) -> AgentFailure | None:
+        """Account for a response, and reserve the call that follows its tools; return the failure if it may not start.
+        """
+        if event["kind"] != "usage" or self._purse is None:
+            return None
+        usd = estimate(event["model"], event["usage"])
+        self._purse.recorded(self._id, usd, is_final=event["final"])
+        if not event["final"]:
+            return None
+        self._last_cost = usd
+        if event["last"]:
+            return None  # the answer is there and paid for
+        shortfall = self._purse.reserve(self._id, usd)
+        return _over_budget(shortfall.reason) if shortfall is not None else None
+
+    async def _enter_purse(self) -> None:
+        """Reserve the first call of a turn; wait while calls of others in progress may cost what is left."""
+        while self._purse is not None and (shortfall := self._purse.reserve(self._id, self._last_cost)) is not None:
+            if not shortfall.is_reserved:
+                raise _over_budget(shortfall.reason)
+            await asyncio.sleep(_LOOK_AGAIN)
 
     async def close(self) -> None:
         """End the CLI."""

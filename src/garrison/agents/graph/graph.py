@@ -36,7 +36,7 @@ from garrison.records import atomic
 if TYPE_CHECKING:
     from typing import Self
 
-    from garrison.records.costs import Purse
+    from garrison.records.purse import Purse
 
 SCHEMA = 1
 """Version of the JSON file."""

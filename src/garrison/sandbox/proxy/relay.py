@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from garrison.frozen import frozen
-from garrison.sandbox.proxy.apis import KEY_HEADERS, ApiName
+from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.client_hello import MAX_HELLO, is_complete, server_name
 from garrison.sandbox.proxy.hosts import HostRule, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
@@ -44,6 +44,8 @@ MAX_IDLE_UPSTREAM = 4
 TLS_PORT = 443
 """Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
 _CHUNK = 64 << 10
+_LOOK_AGAIN = 0.2
+"""Seconds after which a call that waits for the budget looks again."""
 _DROPPED = frozenset(name.encode() for name in KEY_HEADERS) | {b"host", b"accept-encoding"}
 
 
@@ -61,6 +63,8 @@ class Patience:
     """For the next part of a response: a model may think for minutes before it writes."""
     tunnel: float = 900.0
     """For any byte in a tunnel."""
+    budget: float = 300.0
+    """For calls in progress that may cost what is left of a budget."""
     upstream: float = 20.0
     """Age of an idle connection to an API that is used again."""
 
@@ -80,7 +84,7 @@ class Access:
 
     def close(self) -> None:
         """End all connections."""
-        self.ledger.save()
+        self.ledger.close()
         for task in list(self.connections):
             task.cancel()
         for kept in self.idle.values():
@@ -277,9 +281,7 @@ class Relay:
         length = next((int(value) for name, value in headers if name == b"content-length"), 0)
         if length > MAX_BODY:
             raise RequestRefused(413, f"the request is longer than {MAX_BODY >> 20} MiB", api)
-        number, reason = self.access.ledger.open_call(length) if route.costs else (0, "")
-        if reason:
-            raise RequestRefused(402, f"budget used up: {reason}; raise it in config.toml or the graph", api)
+        number = await self._pay(length, api) if route.costs else 0
         call = _Call(self, access, target, number)
         try:
             await call.run(request, headers)
@@ -287,6 +289,20 @@ class Relay:
             raise RequestRefused(502, f"{api.title} cannot be reached: {failed}", api) from failed
         finally:
             call.settle()
+
+
+    async def _pay(self, length: int, api: Api) -> int:
+        """Return the number of a call that may start; wait while calls in progress may cost what is left."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.access.patience.budget
+        while True:
+            number, shortfall = self.access.ledger.open_call(length)
+            if shortfall is None:
+                return number
+            if not shortfall.is_reserved or loop.time() > until:
+                raise RequestRefused(402, f"budget used up: {shortfall.reason}; raise it in config.toml or the graph",
+                                     api)
+            await asyncio.sleep(_LOOK_AGAIN)
 
 
 class _Call:

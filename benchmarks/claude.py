@@ -1,15 +1,17 @@
 """Claude tasks under garrison against the SDK called bare with the same scripted turns: wall time and memory, the time
-from a death to the resumed request, and the memory of a node while it works and while it waits for a person.
+from a death to the resumed request beside a cold start, model requests that a death costs and that are made while a
+session waits for a person, memory of a node, and the size of each prompt.
 
-    .venv/bin/python benchmarks/claude.py [ROUNDS]
+    .venv/bin/python benchmarks/claude.py [ROUNDS] [--idle SECONDS] [--most SECONDS]
 
 Runs itself inside garrison.testing.isolation: the real CLI, a scripted model, no network. Bare and garrison alternate,
-so that load hits both alike; it is printed, since starting the CLI is most of a task. Memory is private memory
-(smaps_rollup), with the CLI's own apart.
+so that load hits both alike; it is printed, since starting the CLI is most of a task. Each round is printed as it ends,
+and none begins that could exceed `--most`. Memory is private memory (smaps_rollup), with the CLI's own apart.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -25,23 +27,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.records.json_io import read_json
+from garrison.agents.prompt import estimate_tokens
+from garrison.records.identity import Identity
+from garrison.records.json_io import read_json, read_lines
+from garrison.records.names import Key
+from garrison.records.store import Store
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, say, use
 
 REPORT = "mcp__garrison__report_result"
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
+DEATHS = 2
+"""Deaths in the run of `killed`: the CLI's, then the orchestrator's."""
 LONG = 120.0
 """Seconds after which something has gone wrong."""
 
 
 def answer(asked: Request) -> Turn | str:
-    """Play the model: one commit, a report, a last message; if the prompt says so, a long tool or a question first."""
-    resumed = "This session was interrupted" in asked.prompt or "The answer:" in asked.prompt
-    if asked.step == 0 and not resumed and "Sleep first" in asked.prompt:
+    """Play the model: one commit and a report; if the prompt says so, a long tool until two deaths, or a question."""
+    deaths = sum("This session was interrupted" in prompt for prompt in asked.prompts)
+    if asked.step == 0 and deaths < DEATHS and "Sleep first" in asked.prompts[0]:
         return say(use("Bash", command="sleep 60"))
-    if not resumed and "Ask first" in asked.prompt:
+    if "The answer:" not in asked.prompt and "Ask first" in asked.prompts[0]:
         return "I wait." if asked.step else say(use("mcp__garrison__ask_guardian", question="Which?"))
     turns = (say(use("Bash", command="echo x > x.txt && git add -A && git commit -qm x")),
              say(use(REPORT, status="success", summary="x is there")), "Done.")
@@ -129,29 +137,70 @@ def timed(bench: Bench, begin: Callable[[], subprocess.Popen[bytes]]) -> tuple[f
     return time.perf_counter() - began, most
 
 
-def resumed_after(bench: Bench) -> float:
-    """Seconds from kill -9 of the CLI in mid-tool to the resumed request at the model's server."""
+@dataclass(frozen=True)
+class Deaths:
+    """One run whose CLI and then orchestrator are killed in mid-tool: seconds to the first and the resumed requests."""
+
+    start: float
+    cli: float
+    orchestrator: float
+    extra: int
+    """Model requests beyond those of an undisturbed run, and one for each death that carries on with it."""
+
+
+def killed(bench: Bench) -> Deaths:
+    """Measure one run with both deaths."""
+    before, began = len(bench.server.messages), time.monotonic()
     child = bench.launch("Sleep first.")
-    until(lambda: bench.files.stream.exists() and '"name": "Bash"' in bench.files.stream.read_text())
+    until(lambda: len(bench.server.messages) > before)
+    start = bench.server.messages[before].at - began
+    cli = resumed_after(bench, 1, lambda: int(read_json(bench.files.process)["pid"]))
+    orchestrator = resumed_after(bench, 2, lambda: orchestrator_of(bench))
+    child.wait(LONG)
+    undisturbed = 3  # the tool that is killed, the work, the report
+    return Deaths(start, cli, orchestrator, len(bench.server.messages) - before - undisturbed - (DEATHS - 1))
+
+
+def resumed_after(bench: Bench, number: int, pid: Callable[[], int]) -> float:
+    """Seconds from kill -9 of a process in mid-tool, the tool's `number`th call, to the resumed request."""
+    until(lambda: bench.files.stream.exists() and bench.files.stream.read_text().count('"name": "Bash"') >= number)
     time.sleep(0.3)
     before = len(bench.server.messages)
-    os.kill(read_json(bench.files.process)["pid"], signal.SIGKILL)
-    killed = time.monotonic()
+    os.kill(pid(), signal.SIGKILL)
+    died = time.monotonic()
     until(lambda: len(bench.server.messages) > before)
-    child.wait(LONG)
-    return bench.server.messages[before].at - killed
+    return bench.server.messages[before].at - died
 
 
-def waiting(bench: Bench) -> dict[str, int]:
-    """Private memory of a node whose question is open: its CLI is gone."""
+def orchestrator_of(bench: Bench) -> int:
+    """Return the pid of the node's orchestrator."""
+    identity = Store(bench.root / "home").read(Identity, Key("orchestrator", "task", "r"))
+    assert identity is not None and identity.pid is not None
+    return identity.pid
+
+
+def waiting(bench: Bench, idle: float) -> tuple[dict[str, int], int]:
+    """Private memory of a node whose question is open (its CLI is gone), and the model's requests in `idle` seconds."""
     child = bench.launch("Ask first.")
     until(bench.files.waiting.exists)
     time.sleep(1)
-    found = bench.private()
+    found, before = bench.private(), len(bench.server.requests)
+    time.sleep(idle)
+    requests = len(bench.server.requests) - before
     until(lambda: not subprocess.run([*PROGRAM, "answer", "task", "this"], env=bench.env, check=False,
                                      stderr=subprocess.DEVNULL).returncode)
     child.wait(LONG)
-    return found
+    return found, requests
+
+
+def prompt_sizes(bench: Bench) -> list[tuple[str, int]]:
+    """Return what a bench's node was told, each text with its estimated tokens."""
+    sizes: dict[str, int] = {}
+    for line in read_lines(bench.files.prompts):
+        if line.get("system"):
+            sizes.setdefault("added to the system prompt", estimate_tokens(line["system"]))
+        sizes.setdefault(f"message ({line['kind']})", estimate_tokens(line["message"]))
+    return list(sizes.items())
 
 
 @contextmanager
@@ -167,33 +216,54 @@ def benches() -> Iterator[Callable[[], Bench]]:
         yield make
 
 
-def main(rounds: int) -> None:
+def main(rounds: int, idle: float, most: float) -> None:
     """Measure and print."""
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {rounds} rounds; medians")
+    end = time.monotonic() + most - idle
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {rounds} rounds; medians at the end", flush=True)
     with benches() as make:
-        bare, whole, back = [], [], []
-        for _ in range(rounds):
+        bare, whole, deaths = [], [], []
+        for number in range(1, rounds + 1):
+            began = time.monotonic()
             bench = make()
             bare.append(timed(bench, bench.bare))
             bench = make()
             whole.append(timed(bench, bench.launch))
-            back.append(resumed_after(make()))
-        rest = waiting(make())
+            bench = make()
+            deaths.append(one := killed(bench))
+            print(f"round {number}: bare {bare[-1][0]:.2f} s, run {whole[-1][0]:.2f}, cold start to a request "
+                  f"{one.start:.2f}, killed CLI {one.cli:.2f}, killed orchestrator {one.orchestrator:.2f}, extra "
+                  f"requests {one.extra}", flush=True)
+            if (now := time.monotonic()) + 2 * (now - began) > end:  # as long again for the rest
+                break
+        sizes = prompt_sizes(bench)
+        rest, requests = waiting(make(), idle)
     told("SDK alone, one task", bare)
     told("garrison, a run of one task", whole)
     overhead = statistics.median(one for one, _ in whole) - statistics.median(one for one, _ in bare)
-    print(f"{'overhead of the run':32} {overhead:6.2f} s  (launcher, guardian, worktree, two gates and the merge too)")
-    worst = f"worst of {len(back)}: {max(back):.2f} s"
-    print(f"{'kill -9 of the CLI to a request':32} {statistics.median(back):6.2f} s  {worst}")
-    print(f"{'a node that waits for an answer':32}           {in_mib(rest)}")
+    print(f"{'overhead of the run':38} {overhead:6.2f} s  (launcher, guardian, worktree, two gates and the merge too)")
+    spread("cold start of a run to its request", [one.start for one in deaths])
+    spread("kill -9 of the CLI to a request", [one.cli for one in deaths])
+    spread("kill -9 of the orchestrator to one", [one.orchestrator for one in deaths])
+    extra = [one.extra for one in deaths]
+    print(f"{'extra model requests of two deaths':38} {statistics.median(extra):6.1f}    "
+          f"worst of {len(extra)}: {max(extra)}")
+    print(f"{f'requests in {idle:.0f} s of waiting for a person':38} {requests:6}")
+    print(f"{'a node that waits for an answer':38}           {in_mib(rest)}")
+    for what, tokens in sizes:
+        print(f"{what:38} {tokens:6} tokens, by its length")
     print(f"load {os.getloadavg()[0]:.1f} at the end")
+
+
+def spread(what: str, seconds: list[float]) -> None:
+    """Add one line with the median and the worst."""
+    print(f"{what:38} {statistics.median(seconds):6.2f} s  worst of {len(seconds)}: {max(seconds):.2f} s")
 
 
 def told(what: str, rounds: list[tuple[float, dict[str, int]]]) -> None:
     """Add one line to the table."""
     seconds = [one for one, _ in rounds]
     most = {kind: int(statistics.median(memory[kind] for _, memory in rounds)) for kind in ("node", "cli", "above")}
-    print(f"{what:32} {statistics.median(seconds):6.2f} s  {in_mib(most)}")
+    print(f"{what:38} {statistics.median(seconds):6.2f} s  {in_mib(most)}")
 
 
 def in_mib(memory: dict[str, int]) -> str:
@@ -226,4 +296,9 @@ if __name__ == "__main__":
         sys.exit(subprocess.run([sys.executable, "-P", "-m", "garrison.testing.isolation", "--", sys.executable,
                                  *sys.argv], check=False).returncode)
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+        parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+        parser.add_argument("rounds", type=int, nargs="?", default=7)
+        parser.add_argument("--idle", type=float, default=20.0, metavar="SECONDS")
+        parser.add_argument("--most", type=float, default=350.0, metavar="SECONDS")
+        given = parser.parse_args()
+        main(given.rounds, given.idle, given.most)

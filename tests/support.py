@@ -101,6 +101,12 @@ def stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[19]), int(fields[1])
 
 
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended; an orphan stays a zombie until init looks."""
+    found = stat(pid)
+    return found is None or found[0] == "Z"
+
+
 def read_process(pid: int, text: str = "") -> Process | None:
     """Return one process; None if it is gone, a zombie, another user's, or if neither its command line nor its
     environment contains `text`."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from garrison.system.exit_info import REAPER_GONE
-from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, alive, is_gone, load, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -208,7 +208,7 @@ def test_a_stopped_tmux_server_blocks_no_process(places: Callable[..., Place]) -
     place.release("a")
     assert place.finish(child) == 0, place.logs()
     place.check("a")
-    assert stat(server) is None or stat(server)[0] == "Z", "it outlived its last session"  # type: ignore[index]
+    assert is_gone(server), "it outlived its last session"
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def offered(home: Path, words: list[str], script: str) -> list[str]:
 def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:
     script = subprocess.run([PROGRAM, "completion", "bash"], env=environment(home), capture_output=True, text=True,
                             check=True, timeout=DEADLINE).stdout
-    assert offered(home, ["garrison", "st"], script) == ["stop", "status"]
+    assert offered(home, ["garrison", "st"], script) == ["status", "stop"]
     assert offered(home, ["garrison", "status", "crew"], script) == ["crew-2", "crew-1"]
     assert offered(home, ["garrison", "logs", "add"], script) == ["add_tests", "add_docs"]
     assert offered(home, ["garrison", "logs", "--run", "crew-2", ""], script) == ["port"]

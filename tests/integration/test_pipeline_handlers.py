@@ -19,7 +19,7 @@ from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.gate_files import GateFiles
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry
-from support import DEADLINE, stat, wait_for
+from support import DEADLINE, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=work]; fix [type=work]
@@ -39,10 +39,6 @@ def tool(attrs: str, tree: Path, **options: Any) -> RunResult:
     return run(f"digraph {{ {ENDS} t [shape=parallelogram, {attrs}]; start -> t -> x }}", tree=tree, **options)
 
 
-def gone(pid: int) -> bool:
-    return (found := stat(pid)) is None or found[0] == "Z"
-
-
 # ---- tool ------------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +51,7 @@ def test_a_tool_runs_in_the_tree_with_its_environment(tmp_path: Path) -> None:
 def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:
     result = tool('timeout=2s, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
     assert (result.status, result.reason) == ("fail", "timed out after 2 s")
-    assert gone(int((tmp_path / "inner").read_text()))
+    assert is_gone(int((tmp_path / "inner").read_text()))
 
 
 @pytest.mark.parametrize(("command", "attempts"), [("no-such-command-here", 1), ("exit 126", 1), ("exit 3", 2)])
@@ -95,7 +91,7 @@ def test_a_cancelled_tool_is_killed(tmp_path: Path) -> None:
         return Outcome("success")
 
     assert run(graph, tree=tmp_path, handlers={"work": fast}).status == "success"
-    assert gone(int((tmp_path / "pid").read_text()))
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_leftovers_of_a_killed_engine_are_killed_before_the_next_attempt(tmp_path: Path) -> None:
@@ -111,9 +107,9 @@ def test_leftovers_of_a_killed_engine_are_killed_before_the_next_attempt(tmp_pat
     first = int(wait_for("the tool began", lambda: pids.exists() and pids.read_text().strip()))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert not gone(first)
+    assert not is_gone(first)
     assert run(run_dir=tmp_path / "r", resume=True).status == "success"
-    assert gone(first)
+    assert is_gone(first)
     assert len(pids.read_text().split()) == 2
     assert (tmp_path / "r/t/attempts/1/output.log").exists()
 
@@ -141,7 +137,7 @@ def test_a_gate_without_an_answerer_suspends_the_run_until_a_file_answers(tmp_pa
     waiting = run(GATE, handlers={"work": ok}, run_dir=tmp_path / "r")
     assert waiting.status == "waiting"
     assert "Ship it?" in waiting.reason
-    assert f"garrison pipeline answer {tmp_path / 'r'} gate LABEL, with one of [A] Approve, [F] Fix" == waiting.how
+    assert f"garrison answer gate LABEL --run {tmp_path / 'r'}, with one of [A] Approve, [F] Fix" == waiting.how
     again = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
     assert (again.status, again.completed_nodes) == ("waiting", ["start"])
     for number, (answer, status) in enumerate((("fix", "waiting"), ("nonsense", "waiting"), ("A", "success")), 1):

@@ -17,7 +17,7 @@ from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunDirectory
-from support import PROGRAM, stat, wait_for
+from support import PROGRAM, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
@@ -111,7 +111,7 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert waiting.exit_code == 3
     run = only_run(tmp_path)
     assert "Ship?" in waiting.stdout
-    assert f"garrison pipeline answer {tmp_path}/home/pipelines/{run} gate LABEL" in waiting.stderr
+    assert f"garrison answer gate LABEL --run {tmp_path}/home/pipelines/{run}" in waiting.stderr
     status = call("status", run)
     assert "gate asks: Ship? ([A] Approve, [F] Fix)" in status.stderr
     assert json.loads(call("status", run, "--json").stdout)["questions"]["gate"]["options"][0]["key"] == "A"
@@ -314,7 +314,7 @@ def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool
     _, said = process.communicate()
     assert process.returncode == 130
     assert f"garrison pipeline resume {tmp_path / 'r'}" in said
-    assert stat(tool) is None
+    assert is_gone(tool)
     assert json.loads((tmp_path / "r/checkpoint.json").read_text())["next_nodes"] == ["s"]
 
 
@@ -341,7 +341,7 @@ def test_a_signal_that_comes_while_a_command_is_being_started_ends_it_too(
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, ours)
-    assert stat(*begun) is None
+    assert is_gone(*begun)
 
 
 def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,3 +360,20 @@ def test_a_run_that_another_process_executes_is_refused(call: Call, gate: Path, 
     assert "another process runs" in str(call("resume", tmp_path / "r", fails=Refused).exception)
     assert call("answer", tmp_path / "r", "gate", "A").stderr == "answer recorded\n"
     lock.release()
+
+
+def test_the_commands_for_launched_runs_serve_these_too(call: Call, gate: Path, tmp_path: Path) -> None:
+    def top(*words: object) -> Result:
+        return CliRunner().invoke(garrison, [*map(str, words)])
+
+    path = tmp_path / "s.dot"
+    path.write_text(f'digraph {{ {ENDS} s [type="wait.signal", signal=go]; start -> s -> x }}')
+    call("run", gate, "--run-dir", "talk")
+    call("run", path, "--run-dir", tmp_path / "r")
+    assert "gate asks: Ship?" in top("status", "talk").stderr
+    assert isinstance(top("answer", "gate", "perhaps", "--run", "talk").exception, UsageError)
+    assert "answer recorded" in top("answer", "gate", "A", "--run", "talk").stderr
+    assert call("resume", "talk").exit_code == 0
+    assert "signal go sent" in top("signals", "send", "go", '{"n": 7}', "--run", tmp_path / "r").stderr
+    assert json.loads(call("resume", tmp_path / "r", "--json").stdout)["context"]["signal.go"] == {"n": 7}
+    assert "answer" not in call("--help").stdout and "signal" not in call("--help").stdout

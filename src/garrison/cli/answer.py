@@ -3,7 +3,7 @@
 The answer, followed through the code: this module posts INPUT_RESPONSE to the guardian. `guardian/policy.py
 _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent's answer to the node's runner;
 `runner/policy.py` forwards it to the orchestrator (`orchestrator/process.py`), which gives it to the agent.
-`pipeline/gate_files.py` is only for graphs that run without a guardian (`garrison pipeline answer`).
+`pipeline/gate_files.py` is only for graphs that run without a guardian (`garrison pipeline run`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ APPLIED_WITHIN = 2.0
 @click.command(cls=Command, examples=(
     ('garrison answer add_tests "use pytest"', "the agent's next message"),
     ("garrison answer review Approve", "the gate's edge labelled Approve"),
+    ("garrison answer review Approve --run work-1a2b3c", "a gate of `garrison pipeline run`"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @click.argument("text")
@@ -43,6 +44,11 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
     to; anything else is refused with the list of options.
     """
+    if run is not None and resolve.is_pipeline_run(find_home(home), run):
+        from garrison.cli.pipeline_run import answer_gate
+
+        answer_gate(run, node, text, home)
+        return
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))

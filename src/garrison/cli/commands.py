@@ -78,13 +78,18 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Group of `Command`s that suggests the closest command for an unknown one."""
+    """Group of `Command`s that suggests the closest command for an unknown one.
+
+    Args:
+        hints: word that is no command here, but is one elsewhere → what to use instead.
+    """
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, hints: Mapping[str, str] | None = None, **settings: Any) -> None:
         settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
         super().__init__(*arguments, **settings)
+        self.hints = hints or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names in the order of definition."""
@@ -98,8 +103,9 @@ class Group(click.Group):
             import difflib  # imported late: it would take a tenth of the time of `--help`
 
             close = difflib.get_close_matches(args[0], names, 1, 0.5)
-            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {close[0]!r}?" if close else
-                                                         f"`{ctx.command_path} --help` lists the commands"))
+            ctx.fail(f"No such command {args[0]!r}; " + (
+                self.hints.get(args[0]) or (f"did you mean {close[0]!r}?" if close else
+                                            f"`{ctx.command_path} --help` lists the commands")))
         return super().resolve_command(ctx, args)
 
 
@@ -107,12 +113,14 @@ class LazyGroup(Group):
     """Group whose commands are imported when called.
 
     Args:
-        table: command → (module of garrison.cli, attribute, help line).
+        sections: heading → commands, each with (module of garrison.cli, attribute, help line).
     """
 
-    def __init__(self, *arguments: Any, table: Mapping[str, tuple[str, str, str]], **settings: Any) -> None:
+    def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str, str]]],
+                 **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.table = table
+        self.sections = sections
+        self.table = {name: row for section in sections.values() for name, row in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names in the table's order."""
@@ -133,9 +141,11 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table's help lines, importing nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in self.table.items()])
+        """Write the help lines by section, importing nothing."""
+        width = max(map(len, self.table))
+        for heading, section in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{width}}", line) for name, (_, _, line) in section.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete from the table, importing nothing."""

@@ -10,55 +10,97 @@ import click
 from garrison.cli.commands import LazyGroup, run_command
 from garrison.cli.options import home_option, use_home
 
-COMMANDS = {
-    "init": ("init", "init", "Prepare a repository: find its gate and set-up, try them, write garrison.toml."),
-    "new": ("new", "new", "Write a pipeline from a template."),
-    "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
-    "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
-    "up": ("launch", "up", "Start what every unfinished run lacks: its launcher, or an ad-hoc run's runner."),
-    "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
-    "status": ("status", "status", "Show runs, their nodes and processes, and what failed; --watch redraws."),
-    "top": ("top", "top", "Watch processes, queue, costs and deaths live, and act on them."),
-    "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),
-    "why": ("why", "why", "Explain what was done about a node or an agent, and on which evidence."),
-    "events": ("events", "events", "Print events as lines or JSON; -f follows."),
-    "metrics": ("metrics", "metrics", "Print metrics in Prometheus format."),
-    "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
-    "attach": ("attach", "attach", "Watch a node's session, or type into it."),
-    "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
-    "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
-    "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
-    "phase": ("agent_requests", "phase", "Report how far the calling agent's work is."),
-    "ask-person": ("agent_requests", "ask_person", "Ask a person from inside an agent; print the answer."),
-    "review": ("review", "review", "Show what waits to land; approve or reject it."),
-    "workflow": ("workflows", "workflow", "Run tools in dependency order, with results passed between steps."),
-    "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
-    "ask": ("chat", "ask", "Ask the butler a question; specialists use garrison's own commands."),
-    "chat": ("chat", "chat", "Chat with the butler."),
-    "tell": ("tell", "tell", "Tell a Claude session something at its next turn."),
-    "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
-    "login": ("login", "login", "Log in the home's Claude agents."),
-    "cost": ("cost", "cost", "Show what calls of models have cost."),
-    "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
-    "clean": ("clean", "clean", "Remove what finished runs left behind."),
-    "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
-    "agents": ("agents", "agents", "List and control agents."),
-    "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
-    "signals": ("signals", "signals", "List and send signals."),
-    "merge-queue": ("merge_queue", "merge_queue", "Inspect, fill and control the merge queue."),
-    "pipeline": ("pipeline", "pipeline", "Check, draw and try pipelines."),
-    "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
-    "home": ("home", "home", "Print the state directory."),
-    "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
+SECTIONS = {
+    "Most used": {
+        "init": ("init", "init", "Prepare a repository: find and try its gate, write garrison.toml."),
+        "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
+        "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
+        "status": ("status", "status", "Show runs, their nodes, and what failed; --watch redraws."),
+        "top": ("top", "top", "Watch processes, queue, costs and deaths live, and act."),
+        "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
+        "attach": ("attach", "attach", "Watch a node's session, or type into it."),
+        "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
+        "review": ("review", "review", "Show what waits to land; approve or reject it."),
+        "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
+    },
+    "Runs": {
+        "why": ("why", "why", "Explain what was done about a node, and on which evidence."),
+        "events": ("events", "events", "Print events as lines or JSON; -f follows."),
+        "tell": ("tell", "tell", "Tell a Claude session something at its next turn."),
+        "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
+        "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
+        "cost": ("cost", "cost", "Show what calls of models have cost."),
+        "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
+        "up": ("launch", "up", "Start what unfinished runs lack, as after a boot."),
+        "clean": ("clean", "clean", "Remove what finished runs left behind."),
+    },
+    "Pipelines, queue and agents": {
+        "new": ("new", "new", "Write a pipeline from a template."),
+        "pipeline": ("pipeline", "pipeline", "Check, draw and try pipelines."),
+        "merge-queue": ("merge_queue", "merge_queue", "Inspect, fill and control the merge queue."),
+        "agents": ("agents", "agents", "List and control agents."),
+        "signals": ("signals", "signals", "List and send signals."),
+    },
+    "Page and chat": {
+        "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),
+        "ask": ("chat", "ask", "Ask the butler a question about the runs, or for an action."),
+        "chat": ("chat", "chat", "Chat with the butler."),
+        "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
+        "workflow": ("workflows", "workflow", "Run tools in dependency order."),
+        "metrics": ("metrics", "metrics", "Print metrics in Prometheus format."),
+    },
+    "Inside an agent": {
+        "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
+        "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
+        "phase": ("agent_requests", "phase", "Report how far the calling agent's work is."),
+        "ask-person": ("agent_requests", "ask_person", "Ask a person from inside an agent; print the answer."),
+    },
+    "This installation": {
+        "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
+        "login": ("login", "login", "Log in the home's Claude agents."),
+        "home": ("home", "home", "Print the state directory."),
+        "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
+        "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
+        "help": ("help", "help_command", "Show the help of a command."),
+        "version": ("help", "version", "Show the version."),
+    },
 }
-"""Command → (module of garrison.cli, attribute, help line)."""
+"""Heading → command → (module of garrison.cli, attribute, help line)."""
+
+_OTHER_WORDS = (
+    ("ps ls list runs show", "`garrison status` shows the runs"),
+    ("resume continue", "`garrison launch --resume RUN` resumes a run"),
+    ("retry restart respawn rerun", "`garrison agents respawn NODE` starts a node's agent again, `garrison launch "
+     "--resume RUN --retry-failed` the failed nodes of a run"),
+    ("start exec", "`garrison run TASK` starts one task, `garrison launch PIPELINE` a pipeline"),
+    ("cancel abort kill quit end", "`garrison stop RUN` stops a run, `garrison agents cancel NODE` a node"),
+    ("pause hold park", "`garrison agents park NODE` pauses a node, `garrison merge-queue pause` the landing"),
+    ("approve reject diff changes", "`garrison review` shows what waits to land, and approves it"),
+    ("merge land queue enqueue", "`garrison merge-queue` shows and changes what is to land"),
+    ("validate lint check", "`garrison pipeline validate FILE` checks a pipeline"),
+    ("render graph draw", "`garrison pipeline render FILE` draws a pipeline"),
+    ("web ui dashboard page", "`garrison serve` serves the web page"),
+    ("ssh connect join enter", "`garrison attach NODE` shows a node's session"),
+    ("log tail output", "`garrison logs NODE -f` follows a node's output"),
+    ("watch monitor htop", "`garrison top` watches everything live"),
+    ("usage costs budget spend", "`garrison cost` shows what calls of models have cost"),
+    ("explain history inspect", "`garrison why NODE` explains what was done about a node"),
+    ("rm delete remove prune gc", "`garrison clean` removes what finished runs left behind"),
+    ("setup configure", "`garrison init` prepares a repository"),
+    ("signal send", "`garrison signals send NAME` lets a waiting node continue"),
+    ("reply respond", "`garrison answer NODE TEXT` answers a question"),
+)
+"""Words that other tools have for it, and what to use."""
+_HINTS = {word: hint for words, hint in _OTHER_WORDS for word in words.split()}
 
 
 EPILOG = """\b
 Examples:
-  garrison launch work.dot --target-dir ~/src/project --gate "make test"
+  garrison init                                in your repository, once
+  garrison run "fix the flaky test"            one task, in words
+  garrison launch work.dot --gate "make test"  a pipeline of tasks
   garrison status --watch
-  garrison COMMAND --help      options and examples of a command
+  garrison COMMAND --help                      options and examples of a command
 
 \b
 Completion:
@@ -66,7 +108,7 @@ Completion:
 """
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, epilog=EPILOG)
+@click.group(cls=LazyGroup, sections=SECTIONS, hints=_HINTS, epilog=EPILOG)
 @click.version_option(package_name="garrison")
 @home_option
 def garrison(home: str | None) -> None:

@@ -24,7 +24,13 @@ from garrison.cli import pipeline_run
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.cli.pipeline_run import find_run_directory, is_engine_run
+from garrison.cli.pipeline_run import (
+    answer_gate,
+    find_run_directory,
+    is_engine_run,
+    print_recorded,
+    send_pipeline_signal,
+)
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot, to_drawing
@@ -298,9 +304,9 @@ for _command in (pipeline_run.run, pipeline_run.resume, pipeline_run.fork):
 @click.option("--dot", is_flag=True, help="Print the graph as launched, with status and attempt in its nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print node → status, attempt, reason, commit as a JSON object.")
 def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
-    """Show how far RUN is, node by node. The pipeline's own file is never written."""
+    """Show the graph of RUN with each node's status, as a table, JSON or DOT; `garrison status` shows the run."""
     if is_engine_run(run, home):
-        _print_engine_status(run, home, dot=dot, as_json=as_json)
+        print_engine_status(run, home, dot=dot, as_json=as_json)
         return
     files = _launched_files(run, home)
     graph, entries = parse_file(files.graph), read_all(files.journal)
@@ -356,7 +362,8 @@ def _subpipeline_statuses(files: RunFiles, graph: Graph, entries: list[Entry]) -
     return {} if flow is None else flow.nested_nodes()
 
 
-def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
+def print_engine_status(run: str, home: str | None, *, dot: bool = False, as_json: bool) -> None:
+    """Print how far a run of `garrison pipeline run` is, and what it waits for."""
     """Print the status of a run of `pipeline run`."""
     from garrison.pipeline.gate_files import open_questions
 
@@ -384,10 +391,10 @@ def _print_engine_status(run: str, home: str | None, *, dot: bool, as_json: bool
     print_message(f"{checkpoint['run']}: {checkpoint['status']}" + (f", {reason}" if reason else "")
                   + f", {checkpoint['steps']} steps" + (", running now" if folder.is_running() else ""))
     for gate, text in answers.items():
-        _print_recorded(folder, f"{gate} is answered: {text}")
+        print_recorded(folder, f"{gate} is answered: {text}")
     for gate, gate_question in questions.items():
         print_message(f"{gate} asks: {gate_question.question.text} ({gate_question.question.listed_options()}); "
-                      f"garrison pipeline answer {folder.root} {gate} LABEL")
+                      f"garrison answer {gate} LABEL --run {folder.root}")
 
 
 def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
@@ -396,49 +403,24 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
     return dict(checkpoint["node_outcomes"]) | {place["node"]: "active" for place in checkpoint["in_flight"]}
 
 
-@pipeline.command(examples=(
-    ("garrison pipeline answer work-1a2b3c review Approve", "choose the edge labelled Approve"),
-))
+@pipeline.command(hidden=True)
 @click.argument("run")
 @click.argument("node")
 @click.argument("label")
 @home_option
 def answer(run: str, node: str, label: str, home: str | None) -> None:
-    """Answer the gate NODE of RUN. LABEL is an edge's label, its key, or the node it leads to."""
-    from garrison.pipeline.gate_files import GateFiles, open_questions
-
-    folder = find_run_directory(run, home)
-    questions = open_questions(folder)
-    gate_question = questions.get(node)
-    if gate_question is None:
-        gates = sorted(questions)
-        raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
-            f"open gates: {', '.join(gates)}" if gates else f"`garrison pipeline status {run}` shows what it does"))
-    if rejection := gate_question.question.rejection(label):
-        raise UsageError(rejection)
-    GateFiles(gate_question.run.root).write_answer(gate_question.question.id, label)
-    _print_recorded(folder, "answer recorded")
+    """Answer the gate NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
+    answer_gate(run, node, label, home)
 
 
-@pipeline.command(examples=(
-    ("garrison pipeline signal work-1a2b3c deployed --data '{\"version\": 7}'", "let a wait.signal node continue"),
-))
+@pipeline.command(hidden=True)
 @click.argument("run")
 @click.argument("name")
 @click.option("--data", default="", metavar="JSON", help="Value of context key signal.NAME (default: true).")
 @home_option
 def signal(run: str, name: str, data: str, home: str | None) -> None:
-    """Send the signal NAME to RUN."""
-    from garrison.pipeline.gate_files import GateFiles
-
-    folder = find_run_directory(run, home)
-    GateFiles(folder.root).write_signal(name, data)
-    _print_recorded(folder, f"signal {name} sent")
-
-
-def _print_recorded(folder: RunDirectory, message: str) -> None:
-    print_message(message if folder.is_running() else
-                  f"{message}; to continue the run: garrison pipeline resume {folder.root}")
+    """Send the signal NAME to RUN, as `garrison signals send NAME --run RUN` does."""
+    send_pipeline_signal(run, name, data, home)
 
 
 # -------------------------------------------------------------------------------------------------------------- render

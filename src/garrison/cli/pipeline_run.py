@@ -321,6 +321,38 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
             return directory
 
 
+def answer_gate(run: str, node: str, label: str, home: str | None) -> None:
+    """Answer an open gate of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
+    from garrison.pipeline.gate_files import GateFiles, open_questions
+
+    folder = find_run_directory(run, home)
+    questions = open_questions(folder)
+    gate_question = questions.get(node)
+    if gate_question is None:
+        gates = sorted(questions)
+        raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
+            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {run}` shows what it does"))
+    if rejection := gate_question.question.rejection(label):
+        raise UsageError(rejection)
+    GateFiles(gate_question.run.root).write_answer(gate_question.question.id, label)
+    print_recorded(folder, "answer recorded")
+
+
+def send_pipeline_signal(run: str, name: str, data: str, home: str | None) -> None:
+    """Write a signal that a wait.signal node of a run waits for; `data` is JSON, '' means true."""
+    from garrison.pipeline.gate_files import GateFiles
+
+    folder = find_run_directory(run, home)
+    GateFiles(folder.root).write_signal(name, data)
+    print_recorded(folder, f"signal {name} sent")
+
+
+def print_recorded(folder: RunDirectory, message: str) -> None:
+    """Print that something was recorded for a run, and how to continue one that does not run."""
+    print_message(message if folder.is_running() else
+                  f"{message}; to continue the run: garrison pipeline resume {folder.root}")
+
+
 def find_run_directory(run: str, home: str | None) -> RunDirectory:
     """Return the run that a path, or an id in the home, names; NotFound, with the existing ids, otherwise."""
     runs, path = find_home(home) / FOLDER, Path(run)

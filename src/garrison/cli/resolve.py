@@ -223,6 +223,15 @@ def is_node_worked_on(store: Store, key: Key) -> bool:
     return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))
 
 
+def is_pipeline_run(home: Path, run: str) -> bool:
+    """Return whether `run` names a run of `garrison pipeline run`, by its id or directory, and none of `launch`."""
+    if os.sep not in run and RunFiles(home, run).launch.exists():
+        return False
+    from garrison.cli.pipeline_run import is_engine_run
+
+    return is_engine_run(run, os.fspath(home))
+
+
 def is_run_supervised(store: Store, run: str) -> bool:
     """Return whether a launcher or guardian of the run is alive."""
     return any(key.run == run and key.role in ("launch", "guardian") and is_living(store, key)

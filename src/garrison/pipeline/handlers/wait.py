@@ -1,7 +1,7 @@
 """wait.human and wait.signal: wait for a person's answer or for a signal.
 
 The options of a gate are its edges. An answer comes from the run's answerer or from the run directory, where
-`garrison pipeline answer` writes it; one that matches no option is rejected and the question is asked again. Without
+`garrison answer` writes it; one that matches no option is rejected and the question is asked again. Without
 an answerer, the handler returns `Waiting` once nothing else of the run is at work.
 
 `timeout` counts from the first time the gate was asked, across suspensions and resumes. Then `human.default_choice` is
@@ -85,7 +85,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
         if deadline is not None and time.time() >= deadline:
             return signal_timed_out(gate.signal)
         if _may_suspend(call, deadline):
-            return Waiting(reason, f"garrison pipeline signal {call.run.directory} {gate.signal}")
+            return Waiting(reason, f"garrison signals send {gate.signal} --run {call.run.directory}")
         await _pause(deadline)
     return gate.open(call.place.id, 0).signalled(value)
 
@@ -143,5 +143,5 @@ def _waiting(call: Call, question: Question) -> Waiting:
     where = call.run.directory or "RUN (give the run a directory)"
     reason = f"{question.node} got no answer that fits: {question.problem}" if question.problem else \
         f"{question.node} waits for a person: {question.text}"
-    return Waiting(reason, f"garrison pipeline answer {where} {question.node} LABEL, with one of "
+    return Waiting(reason, f"garrison answer {question.node} LABEL --run {where}, with one of "
                            f"{question.listed_options()}")

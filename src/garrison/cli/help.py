@@ -1,0 +1,30 @@
+"""`garrison help` and `garrison version`: what other tools have as commands, too."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+
+import click
+
+from garrison.cli.commands import Command
+
+
+@click.command("help", cls=Command, examples=(("garrison help merge-queue enqueue", "the same as with --help"),))
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command."""
+    at = ctx.find_root()
+    arguments = list(words)
+    while arguments and isinstance(at.command, click.Group):
+        name, command, arguments = at.command.resolve_command(at, arguments)
+        if command is None:
+            break
+        at = click.Context(command, info_name=name, parent=at)
+    click.echo(at.get_help())
+
+
+@click.command(cls=Command)
+def version() -> None:
+    """Show the version."""
+    click.echo(f"garrison, version {installed_version('garrison')}")

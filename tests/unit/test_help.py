@@ -1,0 +1,56 @@
+"""`garrison --help` leads a person: a core of ten first, everything once, and an answer to other tools' words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from garrison.cli.main import SECTIONS, garrison
+
+
+def said(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(garrison, list(words))
+    return result.exit_code, result.output
+
+
+def test_help_begins_with_the_ten_commands_that_are_used_most() -> None:
+    names = ["init", "run", "launch", "status", "top", "logs", "attach", "answer", "review", "stop"]
+    assert list(next(iter(SECTIONS.values()))) == names
+    code, text = said("--help")
+    positions = [text.index(f"\n  {name} ") for name in names]
+    assert (code, positions) == (0, sorted(positions))
+    assert text.index("Most used:") < positions[0] and positions[-1] < text.index("\nRuns:")
+
+
+def test_each_command_is_in_one_section_with_a_line_that_fits() -> None:
+    names = [name for section in SECTIONS.values() for name in section]
+    assert len(names) == len(set(names))
+    lines = [line for section in SECTIONS.values() for *_, line in section.values()]
+    assert max(map(len, lines)) <= 65, max(lines, key=len)
+
+
+@pytest.mark.parametrize(("word", "where"), [
+    ("ps", "garrison status"), ("list", "garrison status"), ("resume", "garrison launch --resume RUN"),
+    ("retry", "garrison agents respawn NODE"), ("approve", "garrison review"), ("stat", "'status'"),
+])
+def test_a_word_of_another_tool_leads_to_the_command(word: str, where: str) -> None:
+    code, text = said(word)
+    assert (code, where in text) == (2, True), text
+
+
+def test_no_hint_hides_a_command_and_each_names_existing_ones() -> None:
+    words = garrison.hints  # type: ignore[attr-defined]
+    commands = {name for section in SECTIONS.values() for name in section}
+    assert not commands & set(words)
+    named = {name for hint in words.values() for name in re.findall(r"`garrison ([a-z-]+)", hint)}
+    assert named <= commands
+
+
+def test_help_and_version_are_commands_too() -> None:
+    assert said("help", "merge-queue", "enqueue")[1].startswith("Usage: garrison merge-queue enqueue ")
+    assert said("help")[1].startswith("Usage: garrison [OPTIONS] COMMAND")
+    assert said("version")[1] == said("--version")[1]
+    code, text = said("help", "ps")
+    assert (code, "garrison status" in text) == (2, True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from garrison.system.exit_info import REAPER_GONE
-from support import DEADLINE, PROGRAM, Node, Place, alive, is_gone, load, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, alive, is_gone, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

@@ -14,6 +14,7 @@ import pytest
 
 from acp_support import BLOCK, Stage
 from garrison.agents.base import NO_REPORT, Outcome
+from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json
 from garrison.system import processes
 
@@ -220,6 +221,46 @@ def test_a_thousand_requests_for_leave_end_with_one_reason(stage: Stage, step: d
     outcome = stage.finish(stage.acp())
     assert outcome.reason.startswith("protocol: the agent breaks the protocol: ")
     assert "500 requests for leave in a row" in outcome.reason or "more than 64 requests at one time" in outcome.reason
+
+
+@pytest.mark.parametrize(("method", "answer"), [
+    ("initialize", 7), ("initialize", None), ("session/new", {"session": "x"}), ("session/prompt", {}),
+    ("session/prompt", [1])])
+def test_an_answer_of_the_wrong_shape_ends_it_with_one_reason(stage: Stage, method: str, answer: Any) -> None:
+    stage.play([{"say": "Done."}], answers={method: answer})
+    outcome = stage.finish(stage.acp())
+    assert outcome.reason.startswith(f"protocol: the agent breaks the protocol: its answer to {method} is none")
+    assert "Traceback" not in (stage.attempt / "output.log").read_text()
+
+
+def test_answers_that_nobody_asked_for_end_it(stage: Stage) -> None:
+    stage.play([{"breach": "unknown_answers"}])
+    outcome = stage.finish(stage.acp())
+    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are no message, the last:")
+
+
+def test_what_an_agent_sends_after_its_turn_changes_nothing(stage: Stage) -> None:
+    stage.play([{"say": BLOCK}, {"late": True}])
+    work = stage.acp(allow=())
+    outcome = stage.finish(work)
+    assert (outcome.status, work.question) == ("success", None)
+    assert not stage.files.question.exists() and not stage.files.waiting.exists()
+
+
+def test_an_agent_that_asks_after_a_silent_turn_is_asked_for_its_report(stage: Stage) -> None:
+    stage.play([{"say": "Done."}, {"late": True}], [{"say": BLOCK}])
+    assert stage.finish(stage.acp(allow=())).status == "success"
+    assert stage.endings() == ["silent", "reported"]
+
+
+def test_an_exit_in_the_middle_of_a_turn_is_a_death_and_another_agent_may_go_on_after_three(stage: Stage) -> None:
+    stage.play([{"exit": 3}])
+    for count in (1, 2, 3):
+        work = stage.acp()
+        outcome = stage.finish(work)
+        assert outcome.killed and "exit code 3" in outcome.reason
+        trouble = work.trouble
+        assert (trouble is not None and gives_up(trouble, 300.0)) is (count == 3)
 
 
 def test_garbage_instead_of_a_greeting_is_named(stage: Stage) -> None:

@@ -18,10 +18,13 @@ Each prompt of a session plays the next turn, the last one again and again. What
 | `{"error": [code, "text"]}` | answers the prompt with an error |
 | `{"stop": "max_tokens"}` | ends its turn for that reason |
 | `{"die": 9}` | dies of a signal |
+| `{"exit": 3}` | ends with an exit code, in the middle of the turn |
+| `{"late": true}` | goes on after the turn's end: says more, and asks for leave |
 | `{"breach": "garbage"}` | breaks the protocol: see `BREACHES` |
 
 Other keys of the script: `auth` (it wants a log-in), `models`, `modes` (their ids), `resume_error` (it refuses to
-resume), `version` (of the protocol), `silent` (a method that it never answers), `breach` (before anything else).
+resume), `version` (of the protocol), `silent` (a method that it never answers), `breach` (before anything else),
+`answers` (method → what it answers instead).
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class AcpDouble:
         self._calls = itertools.count(1)
         self._servers: list[Json] = []
         self._cancelled = False
+        self._late = ""
 
     # ---- messages
 
@@ -85,7 +89,10 @@ class AcpDouble:
             if "id" not in message or message["method"] == self.script.get("silent"):
                 continue
             try:
-                self.send(id=message["id"], result=METHODS[message["method"]](self, message.get("params") or {}))
+                result: Any = METHODS[message["method"]](self, message.get("params") or {})
+                self.send(id=message["id"], result=self.script.get("answers", {}).get(message["method"], result))
+                if self._late:
+                    self._go_on_after_turn()
             except Refusal as refusal:
                 code, text = refusal.args
                 self.send(id=message["id"], error={"code": code, "message": text})
@@ -251,6 +258,22 @@ class AcpDouble:
     def _error(self, _session: str, step: Json) -> str:
         raise Refusal(*step["error"])
 
+    def _exit(self, _session: str, step: Json) -> str:
+        sys.stdout.flush()
+        os._exit(int(step["exit"]))
+
+    def _go_on_late(self, session: str, _step: Json) -> str:
+        self._late = session
+        return ""
+
+    def _go_on_after_turn(self) -> None:
+        session, self._late = self._late, ""
+        self.say(session, "One more thing: shall I delete the branch?")
+        for number in range(100):
+            self.send(id=f"late-{number}", method="session/request_permission", params={
+                "sessionId": session, "toolCall": {"toolCallId": "late", "kind": "execute", "title": "git push"},
+                "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]})
+
     def _stop(self, _session: str, step: Json) -> str:
         return str(step["stop"])
 
@@ -298,6 +321,12 @@ def _wrong_shapes(double: AcpDouble, session: str) -> None:
     sys.stdout.flush()
 
 
+def _unknown_answers(double: AcpDouble, _session: str) -> None:
+    for number in range(100_000):
+        double.send(id=number + 10_000, result={"stopReason": "end_turn"})
+    time.sleep(60)
+
+
 def _close(_double: AcpDouble, _session: str) -> None:
     os.close(1)
     signal.pause()
@@ -305,12 +334,12 @@ def _close(_double: AcpDouble, _session: str) -> None:
 
 BREACHES: Mapping[str, Callable[[AcpDouble, str], None]] = {
     "garbage": _garbage, "huge_line": _huge_line, "flood": _flood, "unknown_requests": _unknown_requests,
-    "wrong_shapes": _wrong_shapes, "close": _close}
+    "unknown_answers": _unknown_answers, "wrong_shapes": _wrong_shapes, "close": _close}
 """How an agent may break the protocol; `wrong_shapes` are overlooked."""
 STEPS: Mapping[str, Callable[[AcpDouble, str, Json], str]] = {
     "say": AcpDouble._say, "write": AcpDouble._write, "run": AcpDouble._run, "ask": AcpDouble._ask,
     "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error, "stop": AcpDouble._stop,
-    "die": AcpDouble._die, "breach": AcpDouble._breach}
+    "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late, "breach": AcpDouble._breach}
 """Step → what is done; it returns why the turn ends, '' to go on."""
 METHODS: Mapping[str, Callable[[AcpDouble, Json], Json]] = {
     "initialize": AcpDouble.initialize, "authenticate": AcpDouble.authenticate, "session/new": AcpDouble.new_session,

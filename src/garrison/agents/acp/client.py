@@ -54,6 +54,12 @@ _MAX_LEAVE = 500
 """Requests for leave in a row in which no tool call ended."""
 
 
+_NEEDED = frozenset({"initialize", "session/new", "session/prompt"})
+"""Requests whose answers say something."""
+_MAX_SHAPE = 160
+"""Characters of what is wrong with an answer that are shown."""
+
+
 class AgentEnded(Exception):
     """Raised when the agent's program ends, or closes its output; `code` is its exit code, None if it still runs."""
 
@@ -240,7 +246,7 @@ class AcpClient:
                 if self._patience() <= 0 and not request.done():
                     raise Silence(f"nothing was received for {self._stale:.0f} s")
             self.turn_state.ended = True
-            return str(request.result().stop_reason)
+            return str(_result_from(request, "session/prompt").stop_reason)
         finally:
             request.cancel()
             self._end_message()
@@ -288,7 +294,7 @@ class AcpClient:
                 stray = self._transport.stray
                 wrote = f", but wrote {stray} lines that are no message" if stray else ""
                 raise NoAnswer(f"it did not answer {name} within {START_TIMEOUT:.0f} s{wrote}")
-            return request.result()
+            return _result_from(request, name)
         except ConnectionError:
             raise await self._ended() from None
         finally:
@@ -379,6 +385,17 @@ class AcpClient:
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.id))
+
+
+def _result_from(request: asyncio.Future[Any], name: str) -> Any:
+    """Return the answer to a request; Breach if it is not what the protocol says."""
+    try:
+        result = request.result()
+    except (ValueError, TypeError, AttributeError) as error:  # the library checks an answer as it reads it
+        raise Breach(f"its answer to {name} is none: {' '.join(str(error).split())[:_MAX_SHAPE]}") from error
+    if result is None and name in _NEEDED:  # others say by null that there is nothing to say
+        raise Breach(f"its answer to {name} is none: null")
+    return result
 
 
 class _Client:

@@ -200,7 +200,7 @@ class Connection(SessionConnection):
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
         """Answer a request for leave by the profile, or ask a person and wait."""
-        if self._reported_to_socket() or self._open_question():
+        if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
             return permissions.choose(options, Ruling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
         if ruling is not Ruling.ASK:

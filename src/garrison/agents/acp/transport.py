@@ -36,6 +36,8 @@ class AgentTransport:
         self._reader, self._writer = reader, writer
         self._total = self._stray = self._refused = 0
         self._unanswered: set[str] = set()
+        self._awaited: set[str] = set()
+        """Ids of our requests whose answer has not come."""
         self.breach: asyncio.Future[Breach] = asyncio.get_running_loop().create_future()
         """Done once the agent has broken the protocol: `receive` then says that it has ended."""
         self.ended = asyncio.Event()
@@ -50,6 +52,8 @@ class AgentTransport:
             if self._refused > MAX_REFUSED:
                 self.break_off(f"{MAX_REFUSED} requests in a row that had to be refused, the last: "
                             f"{_shown(json.dumps(message.get('error')))}")
+        if "method" in message and "id" in message:
+            self._awaited.add(_id_of(message))
         with suppress(ConnectionError):  # its end is noticed where it is read
             self._writer.write(json.dumps(message).encode() + b"\n")
             await self._writer.drain()
@@ -104,12 +108,19 @@ class AgentTransport:
             message = json.loads(line)
         except (ValueError, RecursionError):
             message = None
-        if isinstance(message, dict) and _is_message(message):
+        if isinstance(message, dict) and _is_message(message) and self._is_expected(message):
             return message
         self._stray += 1
         if self._stray > MAX_STRAY:
             raise Breach(f"{self._stray} lines that are no message, the last: {_shown(line.decode(errors='replace'))}")
         return None
+
+    def _is_expected(self, message: Mapping[str, Any]) -> bool:
+        """Return whether a message is none of the answers that nobody asked for, or that came before."""
+        if "method" in message or _id_of(message) not in self._awaited:
+            return "method" in message
+        self._awaited.remove(_id_of(message))
+        return True
 
     def _count(self, message: Mapping[str, Any]) -> None:
         if "method" not in message or "id" not in message:

@@ -44,11 +44,12 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
     to; anything else is refused with the list of options.
     """
-    if run is not None and resolve.is_pipeline_run(find_home(home), run):
-        from garrison.cli.pipeline_run import answer_gate
+    if run is not None and not resolve.is_launched(find_home(home), run):
+        from garrison.cli.pipeline_run import answer_gate, is_engine_run
 
-        answer_gate(run, node, text, home)
-        return
+        if is_engine_run(run, home):
+            answer_gate(run, node, text, home)
+            return
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))

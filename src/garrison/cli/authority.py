@@ -57,13 +57,15 @@ class Authority(Enum):
 
 COMMANDS: Mapping[str, Authority] = {
     **dict.fromkeys((
-        "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "agents presets",
+        "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "help", "version",
+        "agents presets",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
         "workflow validate", "workflow tools", "workflow plan", "session start", "session send", "session heartbeat",
         "session show", "session list", "session restore"), Authority.OWN),
     **dict.fromkeys((
-        "status", "why", "events", "metrics", "logs", "attach", "cost", "top", "review", "doctor", "pipeline status",
+        "status", "config show", "why", "events", "metrics", "logs", "attach", "cost", "top", "review", "doctor",
+        "pipeline status",
         "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
         "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
         "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",

@@ -58,6 +58,7 @@ SECTIONS = {
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
         "login": ("login", "login", "Log in the home's Claude agents."),
+        "config": ("configuration", "config", "Show the configuration, and where each value comes from."),
         "home": ("home", "home", "Print the state directory."),
         "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
         "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
@@ -87,6 +88,7 @@ _OTHER_WORDS = (
     ("explain history inspect", "`garrison why NODE` explains what was done about a node"),
     ("rm delete remove prune gc", "`garrison clean` removes what finished runs left behind"),
     ("setup configure", "`garrison init` prepares a repository"),
+    ("settings options", "`garrison config show` shows the configuration"),
     ("signal send", "`garrison signals send NAME` lets a waiting node continue"),
     ("reply respond", "`garrison answer NODE TEXT` answers a question"),
 )

@@ -223,13 +223,9 @@ def is_node_worked_on(store: Store, key: Key) -> bool:
     return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))
 
 
-def is_pipeline_run(home: Path, run: str) -> bool:
-    """Return whether `run` names a run of `garrison pipeline run`, by its id or directory, and none of `launch`."""
-    if os.sep not in run and RunFiles(home, run).launch.exists():
-        return False
-    from garrison.cli.pipeline_run import is_engine_run
-
-    return is_engine_run(run, os.fspath(home))
+def is_launched(home: Path, run: str) -> bool:
+    """Return whether `run` is the id of a launched run, not of one of `garrison pipeline run`, or its directory."""
+    return os.sep not in run and RunFiles(home, run).launch.exists()
 
 
 def is_run_supervised(store: Store, run: str) -> bool:

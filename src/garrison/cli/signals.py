@@ -258,11 +258,12 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     for yet is kept for the first one that does.
     """
     store = Store(find_home(home))
-    if run is not None and resolve.is_pipeline_run(store.home, run):
-        from garrison.cli.pipeline_run import send_pipeline_signal
+    if run is not None and not resolve.is_launched(store.home, run):
+        from garrison.cli.pipeline_run import is_engine_run, send_pipeline_signal
 
-        send_pipeline_signal(run, name, "" if value is None else json.dumps(_parse_value(value)), home)
-        return
+        if is_engine_run(run, home):
+            send_pipeline_signal(run, name, "" if value is None else json.dumps(_parse_value(value)), home)
+            return
     chosen = resolve.supervised_run(store, run)
     guardian = guardian_of(store, chosen)
     if guardian is None:

@@ -18,7 +18,7 @@ from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
-from garrison.cli.resolve import existing_run, is_pipeline_run
+from garrison.cli.resolve import existing_run, is_launched
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
@@ -63,11 +63,13 @@ def status(run: str | None, every: str | None, with_limits: bool, as_json: bool,
     """
     place = find_home(home)
     seconds, run = _interval(every, run)
-    if run is not None and seconds is None and is_pipeline_run(place, run):
+    if run is not None and seconds is None and not is_launched(place, run):
         from garrison.cli.pipeline import print_engine_status
+        from garrison.cli.pipeline_run import is_engine_run
 
-        print_engine_status(run, home, as_json=as_json)
-        return 0
+        if is_engine_run(run, home):
+            print_engine_status(run, home, as_json=as_json)
+            return 0
     command = _Status(RunReader(place), existing_run(place, run) if run is not None else None,
                       with_limits or (run is not None and seconds is None))
     if seconds is not None:

@@ -1,0 +1,54 @@
+"""`garrison config`: show the configuration that holds, and where each value comes from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from garrison.cli.commands import Group
+from garrison.cli.options import home_option, json_option, repo_root_option
+from garrison.cli.output import print_json, print_table
+from garrison.config import PROJECT_FILE, config_path, find_home
+from garrison.errors import GarrisonError
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show the configuration: the home's config.toml, a repository's garrison.toml, and the environment."""
+
+
+@config.command("show", examples=(
+    ("garrison config show", "what is set, and what of it differs from the default"),
+    ("garrison config show --origin launch", "the options of launches, with file and line"),
+))
+@click.argument("prefix", required=False, default="")
+@click.option("--origin", is_flag=True, help="Show defaults too, and where each value comes from.")
+@repo_root_option
+@json_option
+@home_option
+def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin: bool, as_json: bool) -> None:
+    """Show the settings whose name begins with PREFIX, by default all that are set somewhere.
+
+    On a conflict an option of the command line wins, then the graph, then garrison.toml, then config.toml. Values of
+    variables that look like secrets are hidden.
+    """
+    from garrison.system.git import validate_repository
+    from garrison.views.settings import DEFAULT, read_settings
+
+    place = find_home(home)
+    repo = None
+    try:
+        repo = validate_repository(Path(repo_root or os.curdir))
+    except GarrisonError:
+        if repo_root is not None:
+            raise
+    settings = [setting for setting in read_settings(place, os.environ, repo) if setting.key.startswith(prefix)]
+    if as_json:
+        print_json([{"key": each.key, "value": each.value, "origin": each.origin} for each in settings])
+        return
+    shown = settings if origin else [each for each in settings if each.origin != DEFAULT]
+    print_table(("SETTING", "VALUE", "FROM"), [(each.key, each.text, each.origin) for each in shown],
+                f"nothing is set in {config_path(place)}" + (f" or {repo / PROJECT_FILE}" if repo else "")
+                + "; --origin shows the defaults")

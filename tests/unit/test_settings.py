@@ -1,0 +1,78 @@
+"""`garrison config show`: what holds, and where each value comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from garrison.cli.main import garrison
+from garrison.config import Timing
+from garrison.views.settings import HIDDEN, read_settings
+
+CONFIG = """\
+[launch]
+gate = "make test"
+agent = "aider"
+
+[sandbox]
+hide = ["/secret"]
+[sandbox.gate]
+network = "none"
+
+[agents.aider]
+argv = ["aider"]
+[agents.aider.set]
+AIDER_API_KEY = "sk-1"
+AIDER_MODEL = "m"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    place = tmp_path / "home"
+    place.mkdir(mode=0o700)
+    (place / "config.toml").write_text(CONFIG)
+    return place
+
+
+def test_each_value_names_its_file_and_line_its_variable_or_the_default(home: Path, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    (repo / "garrison.toml").write_text('[launch]\ngate = "pytest -q"\n')
+    environ = {"GARRISON_HOME": str(home), "GARRISON_SANDBOX": "none", "GARRISON_GATE_TIMEOUT": "60"}
+    found = {each.key: each for each in read_settings(home, environ, repo)}
+    path = home / "config.toml"
+    assert [(found[key].value, found[key].origin) for key in (
+        "home", "launch.gate", "launch.agent", "sandbox.mode", "sandbox.hide", "sandbox.network",
+        "sandbox.gate.network",
+        "agents.aider.argv", "agents.aider.kind", "timing.gate_timeout", "timing.rescan", "chat.budget")] == [
+        (str(home), "GARRISON_HOME"), ("pytest -q", str(repo / "garrison.toml")), ("aider", f"{path}:3"),
+        ("none", "GARRISON_SANDBOX"), (["/secret"], f"{path}:6"), ("open", "default"), ("none", f"{path}:8"),
+        (["aider"], f"{path}:11"), ("command", "default"), (60.0, "GARRISON_GATE_TIMEOUT"), (1.0, "default"),
+        (1.0, "default")]
+    assert found["agents.aider.set"].value == {"AIDER_API_KEY": HIDDEN, "AIDER_MODEL": "m"}
+    assert {key for key in found if key.startswith("timing.")} == {f"timing.{name}" for name in vars(Timing())}
+
+
+def test_the_command_shows_what_is_set_and_with_origin_everything(home: Path, tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GARRISON_SANDBOX", "GARRISON_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def said(*words: str) -> str:
+        result = CliRunner().invoke(garrison, ["config", "show", *words, "--home", str(home)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert '"make test"' in said() and "chat.budget" not in said()
+    assert "sk-1" not in said("--origin")
+    assert "chat.budget_day" in said("--origin", "chat")
+    assert {each["key"] for each in json.loads(said("chat", "--json"))} == {
+        "chat.budget", "chat.budget_day", "chat.max_turns"}
+    (home / "config.toml").write_text("[launch]\ngat = 1\n")
+    refused = CliRunner().invoke(garrison, ["config", "show", "--home", str(home)])
+    assert "did you mean gate?" in str(refused.exception)

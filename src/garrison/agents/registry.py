@@ -31,6 +31,7 @@ from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
+from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
@@ -119,7 +120,7 @@ def installed_agents(home: Path, path: str) -> list[str]:
     for name, profile in profiles(home).items():
         model = _model_profile(profile, home)
         if isinstance(model, ClaudeProfile):
-            if find_spec("claude_agent_sdk") is not None:
+            if has_sdk():
                 found.append(name)
         elif name not in ("command", scripted.SCRIPTED.name) and shutil.which(model.argv[0], path=path):
             found.append(name)
@@ -244,9 +245,8 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
     model = _model_profile(profile, home)
     if isinstance(model, ClaudeProfile):
         for_node(model.settings, node, attributes)
-        if find_spec("claude_agent_sdk") is None:
-            raise Refused(f"node {node} needs a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
-                          "or scripts/demo once, or `pip install claude-agent-sdk`")
+        if not has_sdk():
+            raise Refused(f"node {node}: {MISSING}")
     if isinstance(model, AcpProfile):
         acp_settings.for_node(model.settings, node, attributes)
         if find_spec("acp") is None:

@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, Authority] = {
         "session show", "session list", "session restore"), Authority.OWN),
     **dict.fromkeys((
         "status", "config show", "why", "events", "metrics", "logs", "attach", "cost", "top", "review", "doctor",
-        "pipeline status",
+        "find-stale", "pipeline status",
         "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
         "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
         "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",
@@ -79,7 +79,8 @@ COMMANDS: Mapping[str, Authority] = {
 """Command, without `garrison`, → whose it is; other commands are control commands."""
 CONTROL_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "attach": ("write",), "review": ("approve", "reject"), "doctor": ("fix",),
-    "identity-registry find-stale": ("respawn",), "identity-registry mark-crashed": ("kill",),
+    "find-stale": ("respawn",), "identity-registry find-stale": ("respawn",),
+    "identity-registry mark-crashed": ("kill",),
     "identity-registry mark-terminated": ("kill",),
     "merge-queue config": ("gate", "no_gate", "setup", "lock_files", "timeout", "strategy", "clean", "keep",
                            "gate_cores", "guard"),

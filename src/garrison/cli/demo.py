@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib import resources
 from pathlib import Path
 
 import click
 
 from garrison.cli.commands import Command
-from garrison.config import checkout
-from garrison.errors import Refused, UsageError
+from garrison.cli.package_data import find_data
+from garrison.errors import UsageError
 
 
 @click.command(cls=Command, examples=(
@@ -47,12 +46,4 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
 
 def find_demo() -> Path:
     """Return the folder of the demonstration: the checkout's, else the wheel's."""
-    source = checkout()
-    folders = [Path(str(resources.files("garrison"))) / "examples" / "demo"]
-    if source is not None:
-        folders.insert(0, source / "examples" / "demo")
-    for folder in folders:
-        if (folder / "demo.dot").is_file():
-            return folder
-    raise Refused("this installation lacks the demonstration; install garrison from a wheel, or run scripts/demo in a "
-                  "checkout")
+    return find_data("examples/demo", "demo.dot")

@@ -60,6 +60,8 @@ SECTIONS = {
         "login": ("login", "login", "Log in the home's Claude agents."),
         "config": ("configuration", "config", "Show the configuration, and where each value comes from."),
         "home": ("home", "home", "Print the state directory."),
+        "install-service": ("service", "install_service", "Write the systemd units, or print cron's lines."),
+        "find-stale": ("identities", "find_stale_command", "List silent or dead processes; --respawn for cron."),
         "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
         "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
         "help": ("help", "help_command", "Show the help of a command."),

@@ -15,33 +15,37 @@ from contextlib import aclosing
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
-from claude_agent_sdk import (
-    AgentDefinition,
-    AssistantMessage,
-    ClaudeAgentOptions,
-    ClaudeSDKClient,
-    ClaudeSDKError,
-    HookMatcher,
-    PermissionResultAllow,
-    PermissionResultDeny,
-    ProcessError,
-    RateLimitEvent,
-    ResultMessage,
-    SdkMcpTool,
-    StreamEvent,
-    SystemMessage,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UserMessage,
-    create_sdk_mcp_server,
-    project_key_for_directory,
-)
-
 from garrison.agents.claude import cli_process
+from garrison.agents.claude.extra import MISSING
 from garrison.agents.claude.stream import Event, Usage, cut
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
+
+try:
+    from claude_agent_sdk import (
+        AgentDefinition,
+        AssistantMessage,
+        ClaudeAgentOptions,
+        ClaudeSDKClient,
+        ClaudeSDKError,
+        HookMatcher,
+        PermissionResultAllow,
+        PermissionResultDeny,
+        ProcessError,
+        RateLimitEvent,
+        ResultMessage,
+        SdkMcpTool,
+        StreamEvent,
+        SystemMessage,
+        TextBlock,
+        ThinkingBlock,
+        ToolResultBlock,
+        ToolUseBlock,
+        UserMessage,
+        create_sdk_mcp_server,
+        project_key_for_directory,
+    )
+except ModuleNotFoundError as error:
+    raise Refused(MISSING) from error
 
 if TYPE_CHECKING:
     from garrison.agents.base import Function

@@ -1,0 +1,14 @@
+"""The extra `garrison[claude]`: the SDK, with its CLI ten times as large as all the rest, is installed on request."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 380 MB, the extra garrison[claude]): "
+           "type `pipx inject garrison claude-agent-sdk`, `uv tool install --with claude-agent-sdk garrison`, or "
+           "`pip install claude-agent-sdk`")
+
+
+def has_sdk() -> bool:
+    """Return whether the SDK is installed."""
+    return find_spec("claude_agent_sdk") is not None

@@ -340,3 +340,83 @@ def test_a_ref_for_which_there_is_no_room_is_neither_refused_nor_deleted(repo, t
         ours.delete_refs(["refs/heads/main"])
     assert Git(repo).update_ref("refs/heads/main", git(repo, "rev-parse", "HEAD"), "0" * 40) is False
     Git(repo).delete_refs(["refs/heads/none"])
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Return a function that returns what git was asked since its last call."""
+    folder, log = tmp_path / "bin", tmp_path / "asked"
+    folder.mkdir()
+    log.touch()
+    (folder / "git").write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec {shutil.which("git")} "$@"\n')
+    (folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def take() -> list[str]:
+        words = log.read_text().split()
+        log.write_text("")
+        return words
+
+    return take
+
+
+def test_what_a_start_wants_to_know_is_asked_of_git_once(repo, tmp_path, asked, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tree = tmp_path / "tree"
+    Git(repo).add_worktree(tree, "topic", "main")
+    git(repo, "remote", "add", "up", "https://example.invalid/x")
+    git(repo, "remote", "add", "-t", "main", "down", "/there")
+    git(repo, "config", "remote.down.pushurl", "/elsewhere")
+    first = git(repo, "rev-parse", "main")
+    asked()
+    ours = Git(repo)
+    assert (ours.common, ours.head(tree), ours.head(repo), ours.branch_tip("topic")) == (repo / ".git", *[first] * 3)
+    assert asked() == []
+    assert ours.remotes(tree) == {"up": "", "down": "/elsewhere"}
+    assert ours.author(tree)["GIT_AUTHOR_NAME"] == "garrison"
+    assert asked() == ["config"]
+
+
+def test_the_author_is_who_git_would_take(repo, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "named").write_text("[user]\n\tname = Other\n\temail = o@x\n")
+    git(repo, "config", "includeIf.onbranch:never.path", str(tmp_path / "named"))
+    assert Git(repo).author()
+    git(repo, "config", "user.name", "Ada")
+    assert Git(repo).author()
+    git(repo, "config", "includeIf.onbranch:main.path", str(tmp_path / "named"))
+    assert Git(repo).author() == {}
+
+
+@pytest.mark.parametrize("state", ["packed", "detached", "unborn", "torn", "foreign", "no worktree"])
+def test_a_head_is_read_as_git_reads_it(state, repo, tmp_path):
+    tree, ours, other = tmp_path / "tree", Git(repo), tmp_path / "other"
+    ours.add_worktree(tree, "topic", "main")
+    tip = commit(tree, "b.txt", "b\n")
+    if state == "packed":
+        git(repo, "pack-refs", "--all")
+        git(repo, "gc", "-q")
+    elif state == "detached":
+        git(tree, "checkout", "-q", "--detach")
+    elif state == "unborn":
+        git(tree, "checkout", "-q", "--orphan", "new")
+    elif state == "torn":
+        (repo / ".git/worktrees/tree/HEAD").write_text("")
+    elif state == "foreign":
+        other.mkdir()
+        git(other, "init", "-q", "-b", "main")
+        tip = commit(other, "c.txt", "c\n")
+        tree = other
+    else:
+        shutil.rmtree(repo / ".git/worktrees/tree")
+    assert ours.head(tree) == (None if state in ("unborn", "torn", "no worktree") else tip)
+
+
+@pytest.mark.parametrize("missing", ["HEAD", "objects", "refs"])
+def test_a_broken_repository_is_refused_by_git_itself(repo, missing):
+    (repo / ".git" / missing).rename(repo / missing)
+    with pytest.raises(Refused, match="repository"):
+        common_dir(repo)
+    (repo / missing).rename(repo / ".git" / missing)
+    (repo / "below").mkdir()
+    assert common_dir(repo / "below") == common_dir(repo) == (repo / ".git").resolve()

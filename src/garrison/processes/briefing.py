@@ -139,7 +139,7 @@ class Briefer:
             base = self._base_of(head)
             if head is None or base is None:
                 return NO_PROGRESS
-            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS) if head != base else []
+            commits = self.git.log_oneline(f"{base}..{head}", MAX_COMMITS, self.worktree) if head != base else []
             more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
             status = self.git.run("status", "--porcelain", "--untracked-files=normal", cwd=self.worktree).out
             changed = status.splitlines()

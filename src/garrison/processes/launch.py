@@ -91,7 +91,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     launch = Launch(
         run_id=str(task.pop("run", "") or ""), pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
         created_at=runtime.clock.utc(), trees=str(trees_root(runtime.environ)),
-        base_oid=git.rev(f"refs/heads/{base}") or "", agent=str(task.get("agent") or "command"),
+        base_oid=git.branch_tip(base) or "", agent=str(task.get("agent") or "command"),
         path=runtime.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),

@@ -14,7 +14,7 @@ from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.place import Mode, Mount, Place, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.git import Git
@@ -47,20 +47,20 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
                  setup_home=None if role is Role.SETUP else setup / "home")
 
 
-def git_variables(runtime: Runtime, launch: Launch, agent: str) -> dict[str, str]:
-    """Return settings of an agent's git where it works on the repository's own git directory, as variables.
+def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str) -> dict[str, str]:
+    """Return settings of an agent's git where its worktree has the repository's own git directory, as variables.
 
     What it commits survives a power cut once it has landed. It has no address to push to and no credential helper,
     unless its profile has `push = true`: it could unset the variables, so that stops a habit, no intent. Empty where
     its private git directory says so already; what is collected from that is synced.
     """
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
-    if choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP:
+    if mode_here(rights.mode) is Mode.BUBBLEWRAP:
         return {}
     settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch")]
     if not rights.push:
         settings += [("push.default", "nothing"), ("credential.helper", "")]
-        for remote, address in Git(Path(launch.repo), home=runtime.home).remotes().items():
+        for remote, address in git.remotes(worktree).items():
             settings.append((f"url.{NO_PUSH}.insteadOf", address) if address else (f"remote.{remote}.pushurl", NO_PUSH))
     return to_variables(settings)
 

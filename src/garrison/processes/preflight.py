@@ -99,7 +99,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     base = _base(request, git)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=runtime.clock.utc(),
-        trees=str(trees_root(runtime.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
+        trees=str(trees_root(runtime.environ)), base_oid=git.branch_tip(base) or "",
         setup=request.setup, lock_files=request.setup_key,
         no_gate=request.no_gate, env=_environment_names(runtime, request, plan),
         held_back=list_withheld(runtime.environ, request.env), agent=agent,
@@ -395,7 +395,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
-    tip = git.rev(f"refs/heads/{launch.base}")
+    tip = git.branch_tip(launch.base)
     if tip is None:
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
     needs_branch = launch.onto != launch.base and state.status != "new" and not state.over

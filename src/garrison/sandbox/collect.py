@@ -30,7 +30,7 @@ from garrison.frozen import frozen
 from garrison.records import atomic
 from garrison.sandbox.git_view import MERGE_HEADS, GitView, ViewState, find_git_dir, restore_link
 from garrison.sandbox.place import Mode, Mount, Rights, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError
 from garrison.system.git.commits import OID
@@ -219,7 +219,7 @@ def git_mounts(git: Git, worktree: Path, rights: Rights, role: Role, owner: str 
     writable.
     """
     view = GitView(git, worktree, "git" if role is Role.AGENT else f"git-{role}")
-    if choose_mode(rights.mode, machine()) is not Mode.BUBBLEWRAP:
+    if mode_here(rights.mode) is not Mode.BUBBLEWRAP:
         collect(view)
         view.remove()
         written = [atomic.make_directory(git.common / name) for name in ("objects", "refs", "logs")]

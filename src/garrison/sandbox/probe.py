@@ -75,7 +75,12 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
 
 def held_mode(place: Place | None) -> Mode:
     """Return the mode that holds what runs in a place, `none` without one; Refused if this machine cannot."""
-    return Mode.NONE if place is None else choose_mode(place.rights.mode, machine())
+    return Mode.NONE if place is None else mode_here(place.rights.mode)
+
+
+def mode_here(wanted: Mode) -> Mode:
+    """Return the mode that holds on this machine what was wanted; nothing is tried for `none`."""
+    return Mode.NONE if wanted is Mode.NONE else choose_mode(wanted, machine())
 
 
 def describe_mode(mode: Mode, able: Machine | None) -> str:

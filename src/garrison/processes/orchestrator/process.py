@@ -98,7 +98,7 @@ class Orchestrator:
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)
         self.channel = self._open_channel(folder)
         environment = {**runtime.environ, **self.git.author(self.worktree),  # the agent's own commits need an author
-                       **git_variables(runtime, launch, task.agent)}
+                       **git_variables(runtime, self.git, self.worktree, task.agent)}
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
@@ -324,7 +324,9 @@ class Orchestrator:
         head = self.git.head(self.worktree)
         # The target branch may be gone; the runner reports that.
         base = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
-        return next(iter(self.git.log_oneline(f"{base}..{head}", 1)), None) if head else None
+        if head in (None, base):
+            return None
+        return next(iter(self.git.log_oneline(f"{base}..{head}", 1, self.worktree)), None)
 
     def _show_output(self) -> None:
         """Print the agent's new output; a closed terminal stops nothing."""

@@ -24,7 +24,7 @@ from garrison.processes.worktree import remove_validator_worktree, validator_wor
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Role
-from garrison.sandbox.probe import choose_mode, machine
+from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
@@ -239,9 +239,9 @@ class ValidatorJob:
         # The validator does not get the context of the agent that did the work.
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
-        environment |= git_variables(runtime, launch, agent)
+        environment |= git_variables(runtime, git, worktree, agent)
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
-        can_run = choose_mode(rights.mode, machine()) is Mode.BUBBLEWRAP
+        can_run = mode_here(rights.mode) is Mode.BUBBLEWRAP
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run)
         from garrison.processes.briefing import read_judgement  # here: few runners ever validate
 

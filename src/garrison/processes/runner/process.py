@@ -321,7 +321,7 @@ class Runner:
     # ---- actions: worktree, jobs, merge queue
 
     def _prepare_worktree(self, action: Action, view: RunnerView) -> None:
-        tip = self.git.rev(f"refs/heads/{self.launch.onto}")
+        tip = self.git.branch_tip(self.launch.onto)
         if tip is None:
             self._record_fact("failed", f"the target branch {self.launch.onto} is gone from {self.launch.repo}")
             return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import disk_space, processes
+from garrison.system.git.configuration import find_git_dirs
 from garrison.system.git.repository import (
     CONTENTION,
     EMAIL,
@@ -104,7 +105,7 @@ class Commits(Repository):
         """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
         if self.pinned and path == self.root:
             return self.rev("HEAD")
-        return type(self)(path).rev("HEAD") if path.is_dir() else None
+        return self._read_head(path) or (type(self)(path).rev("HEAD") if path.is_dir() else None)
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Return whether `old` is reachable from `new` (itself included)."""
@@ -120,9 +121,10 @@ class Commits(Repository):
             raise GitError(("merge-base",), answer.code, answer.err)
         return answer.out.strip() or None
 
-    def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
+    def log_oneline(self, revisions: str, limit: int = 20, path: Path | None = None) -> list[str]:
         """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
-        return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
+        return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--",
+                        cwd=path).out.splitlines()
 
     def count_commits(self, revisions: str) -> int:
         """Return how many commits a revision or range has."""
@@ -290,13 +292,14 @@ class Commits(Repository):
         self._trees[commit] = tree
         return commit
 
-    def remotes(self) -> dict[str, str]:
+    def remotes(self, path: Path | None = None) -> dict[str, str]:
         """Return the remotes, and the address that each has for pushing alone, '' for none."""
-        listed = self.run("config", "-z", "--get-regexp", r"^remote\..*\.(url|pushurl)$", check=False).out
         remotes: dict[str, str] = {}
-        for key, _, value in (line.partition("\n") for line in split(listed)):
-            name = key.removeprefix("remote.").rpartition(".")[0]
-            remotes[name] = value if key.endswith(".pushurl") else remotes.get(name, "")
+        for setting in self.settings(path):
+            section, _, rest = setting.key.partition(".")
+            name, _, key = rest.rpartition(".")
+            if section == "remote" and name and key in ("url", "pushurl"):
+                remotes[name] = setting.value if key == "pushurl" else remotes.get(name, "")
         return remotes
 
     # --- refs ---------------------------------------------------------------------------------------------------------
@@ -398,6 +401,19 @@ class Commits(Repository):
             text = (self.common / ref).read_text(errors="replace").strip()
         except OSError:
             return None
+        return text if OID.fullmatch(text) and self.has_object(text) else None
+
+    def _read_head(self, path: Path) -> str | None:
+        """Read the commit checked out in a worktree of this repository from its files; None if git must be asked."""
+        dirs = find_git_dirs(path) if (path / ".git").exists() else None
+        if dirs is None or dirs.common != self.common:
+            return None
+        try:
+            text = (dirs.own / "HEAD").read_text(errors="replace").strip()
+        except OSError:
+            return None
+        if text.startswith("ref: refs/heads/"):
+            return self._read_loose(text.removeprefix("ref: "))
         return text if OID.fullmatch(text) and self.has_object(text) else None
 
     @cached_property

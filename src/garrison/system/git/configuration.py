@@ -52,6 +52,8 @@ class Configuration:
 
     settings: tuple[Setting, ...] = ()
     files: tuple[Path, ...] = ()
+    in_force: tuple[Setting, ...] = ()
+    """Those of `settings` that git follows here: without what lies below a condition that does not hold."""
 
 
 # ------------------------------------------------------------------------------------------------------ where it lies
@@ -142,7 +144,8 @@ def _read(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
                     for origin, line in zip(fields[::2], fields[1::2], strict=False)]
             included += more
             todo += [inner for each in more if (inner := _included_file(each)) is not None]
-    return Configuration((*settings, *included), tuple(sorted(Path(name) for name in seen if name)))
+    files = tuple(sorted(Path(name) for name in seen if name))
+    return Configuration((*settings, *included), files, tuple(settings))
 
 
 def _list(options: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> str:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system.git.configuration import Unneutral, neutral_variables
+from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
 from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from garrison.system.git.neutral import Setting
 
 DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
 """Added where objects or refs must survive a power cut."""
@@ -130,6 +132,11 @@ class Repository:
             raise GitError(arguments, answer.code, answer.err)
         return answer
 
+    def settings(self, path: Path | None = None) -> Sequence[Setting]:
+        """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""
+        dirs = find_git_dirs(Path(self.pinned["GIT_DIR"]) if "GIT_DIR" in self.pinned else path or self.root)
+        return read(dirs, self.environment).in_force if dirs is not None else ()
+
     def rev(self, name: str) -> str | None:
         """Return the commit that `name` refers to, or None."""
         return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
@@ -175,10 +182,21 @@ def common_dir(path: Path) -> Path:
         raise Refused(f"{path} is a file; name the directory of a git repository")
     if not is_text(path):
         raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory")
+    if (known := _known_common_dir(path)) is not None:
+        return known
     answer = Repository(path).run("rev-parse", "--git-common-dir", check=False)
     if answer.code:
         raise Refused(_explain_no_repository(path, answer.err))
     return (path / answer.out.strip()).resolve()
+
+
+def _known_common_dir(path: Path) -> Path | None:
+    """Return the common directory of a whole checkout of our own; None where git must judge, and say what is wrong."""
+    dirs = find_git_dirs(path) if (path / ".git").exists() else None
+    if dirs is None or not all((dirs.common / name).exists() for name in ("HEAD", "objects", "refs")):
+        return None
+    owners = {each.stat().st_uid for each in (path, path / ".git", dirs.own, dirs.common)}
+    return dirs.common if owners == {os.geteuid()} else None
 
 
 def _explain_no_repository(path: Path, stderr: str) -> str:

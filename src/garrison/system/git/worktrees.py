@@ -140,10 +140,15 @@ class Worktrees(Commits):
 
     def _is_complete(self, path: Path) -> bool:
         """Return whether git finished creating a registered worktree: until then it is marked as locked."""
-        answer = self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False) if path.is_dir() else None
-        if answer is None or answer.code:
+        if not path.is_dir():
             return False
-        lock = Path(answer.out.strip()) / "locked"
+        try:
+            git_dir = self.git_dir(path)
+            if self._read_head(path) is None:  # git must judge whether it is whole
+                self.run("rev-parse", "--absolute-git-dir", cwd=path)
+        except GitError:
+            return False
+        lock = git_dir / "locked"
         return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
@@ -246,8 +251,7 @@ class Worktrees(Commits):
 
     def author(self, path: Path | None = None) -> dict[str, str]:
         """Return `GIT_*` variables that make garrison author and committer; {} if the user has configured a name."""
-        listed = self.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", cwd=path, check=False).out
-        configured = dict(line.split("\n", 1) for line in listed.split("\0") if "\n" in line)
+        configured = {each.key: each.value for each in self.settings(path)}
         if all(configured.get(key, "").strip() for key in ("user.name", "user.email")):
             return {}
         return {"GIT_AUTHOR_NAME": NAME, "GIT_AUTHOR_EMAIL": EMAIL, "GIT_COMMITTER_NAME": NAME,

@@ -6,10 +6,12 @@ import copy
 import pickle
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import garrison
 from garrison.frozen import frozen
 
 
@@ -116,3 +118,10 @@ def test_values_are_pickled_and_copied() -> None:
 def test_methods_that_a_class_defines_itself_stay() -> None:
     assert repr(Spoken("Hi")) == "<Hi>"
     assert {Spoken("Hi")} == {Spoken("hi")}
+
+
+def test_every_frozen_dataclass_is_made_here() -> None:
+    source = Path(garrison.__file__).parent
+    compiled = [f"{path.relative_to(source)}: {line}" for path in source.rglob("*.py") for line in
+                path.read_text().splitlines() if line.startswith("@dataclass(frozen=True") and "order=True" not in line]
+    assert compiled == []

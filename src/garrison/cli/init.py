@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import dumps, print_message
 from garrison.config import PROJECT_FILE, find_home, trees_root
 from garrison.errors import Refused
+from garrison.frozen import frozen
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.runtime import Runtime
@@ -37,7 +38,7 @@ FIRST = "first.dot"
 """The pipeline that `init` writes."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """What `init` writes into garrison.toml."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from garrison.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class ProjectFiles:
     """Files of a project, as far as marks look at them."""
 
@@ -22,7 +23,7 @@ class ProjectFiles:
     """Path → text, of those that a mark looks into."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """A way to build and test a project.
 

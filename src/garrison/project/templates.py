@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from garrison.frozen import frozen
 from garrison.records.names import to_name
 
 FOLDER = Path(__file__).with_name("templates")
@@ -18,7 +18,7 @@ RESERVED = frozenset({"start", "exit", "digraph", "subgraph", "graph", "node", "
 """Names that no module's node may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Template:
     """A pipeline that many projects need."""
 

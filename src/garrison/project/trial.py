@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.agents.failing_tests import find_failing
 from garrison.errors import PreflightRed
+from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
@@ -17,7 +17,7 @@ from garrison.system.terminal_text import clean_lines
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrialResult:
     """How a trial ended."""
 

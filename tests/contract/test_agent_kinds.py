@@ -1,4 +1,4 @@
-"""What every kind of agent keeps: `command`, `scripted` and `acp` side by side, through `base.Agent` alone.
+"""What every kind of agent keeps: `command` in its forms, `scripted` and `acp`, through `base.Agent` alone.
 
 A Claude session keeps the same; it needs the real CLI, so tests/claude shows it.
 """
@@ -22,6 +22,7 @@ from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import Agent, Work
 from garrison.agents.command import CommandAgent
+from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
 from garrison.system import processes
 
@@ -67,6 +68,15 @@ KINDS = {
     "acp": Kind(lambda stage: AcpAgent("double", AcpSettings(argv=agent_argv(stage.script))),
                 _script({"write": {"made.txt": "made\n"}}, {"say": BLOCK}), _script({"say": FAILED}),
                 _script({"run": "touch {folder}/here"}, {"await": "{folder}/never"}), keeps_session=True),
+    "command with a terminal": Kind(
+        lambda _: CommandAgent(CommandProfile("typed", ("/bin/sh", "-c", "{command}"), tty=True)),
+        _command("test -t 0 && echo made > made.txt"), _command("echo red; exit 3"),
+        _command("touch {folder}/here; sleep 600")),
+    "command fed with the prompt": Kind(
+        lambda _: CommandAgent(CommandProfile("fed", ("/bin/sh", "-c", 'cat > fed.txt; eval "$0"', "{command}"),
+                                              stdin="prompt")),
+        _command("grep -q 'Do the task' fed.txt && echo made > made.txt"), _command("echo red; exit 3"),
+        _command("touch {folder}/here; sleep 600")),
     "scripted": Kind(lambda stage: agent("scripted", stage.home),
                      _scripted("- edit: {path: made.txt, text: \"made\\n\"}\n"),
                      _scripted("- exit: 3\n"),

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.base import Assignment, Outcome
-from garrison.agents.command import CommandAgent, CommandProfile, CommandWork
+from garrison.agents.command import CommandAgent, CommandWork
+from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
 from garrison.errors import GarrisonError, Refused

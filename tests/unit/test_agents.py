@@ -12,7 +12,8 @@ import pytest
 from garrison.agents import prompt, registry, scripted
 from garrison.agents.base import Assignment, Outcome, read_notes
 from garrison.agents.briefing import Briefing, Landing, Reporting
-from garrison.agents.command import SHELL, CommandProfile, fill_placeholders, outcome_by_exit_code, outcome_of
+from garrison.agents.command import fill_placeholders, outcome_by_exit_code, outcome_of
+from garrison.agents.command_profile import SHELL, CommandProfile
 from garrison.agents.result import MAX_BYTES, read_report
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import STATUSES
@@ -71,7 +72,7 @@ RULES = ("exit_zero", "result_file")
 def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     if body is not None:
         path.write_text(body if isinstance(body, str) else json.dumps(body))
-    return outcome_of(rule, path, JobResult(code, False, 1.0), "printed")
+    return outcome_of(CommandProfile("p", success=rule), path, JobResult(code, False, 1.0), "printed")
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.command import outcome_of
+from garrison.agents.command_profile import SHELL
 from garrison.agents.result import parse_report, to_pipeline_outcome
 from garrison.errors import UsageError
 from garrison.pipeline import run
@@ -102,12 +103,12 @@ def test_the_words_that_edges_ask_for(body: str, words: set[str]) -> None:
 def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None:
     file, ended = tmp_path / "result.json", JobResult(0, False, 1.0)
     file.write_text('{"status": "needs_review"}')
-    asked = outcome_of("exit_zero", file, ended, "", asked=["needs_review"])
+    asked = outcome_of(SHELL, file, ended, "", asked=["needs_review"])
     assert (asked.status, asked.report["word"]) == ("success", "needs_review")
     assert to_pipeline_outcome(asked.report, succeeded=True) == Outcome(SUCCESS, "needs_review", word="needs_review")
-    refused = outcome_of("exit_zero", file, ended, "", asked=[])
+    refused = outcome_of(SHELL, file, ended, "", asked=[])
     assert (refused.status, refused.reason[:31]) == ("fail", "unknown outcome 'needs_review';")
-    older = outcome_of("exit_zero", file, ended, "", asked=None)
+    older = outcome_of(SHELL, file, ended, "", asked=None)
     assert older.status == "success", "the task of an older run does not say which words are asked for"
 
 

@@ -273,6 +273,16 @@ class Work(Protocol):
         """Return what keeps its agent from working, while it waits for that or has ended with it."""
         return None
 
+    @property
+    def has_keyboard(self) -> bool:
+        """Return whether the terminal of this process is the program's: it shows there by itself what it prints."""
+        return False
+
+    @property
+    def watched_files(self) -> tuple[Path, ...]:
+        """Return files whose change should wake the loop."""
+        return ()
+
     def answer(self, question: str, text: str) -> None:
         """Deliver the answer to the question with that id; agents that never ask ignore it."""
         return

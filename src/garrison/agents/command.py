@@ -1,9 +1,13 @@
 """Command agent: run any program in the worktree with its output in a file.
 
-Exit code 0 is success (rule `exit_zero`), or the program writes its own status to GARRISON_RESULT_FILE (rule
-`result_file`). Under either rule it may report there where the pipeline goes next and values for its context (see
-`result`); GARRISON_CONTEXT_FILE holds the present context. `garrison report` reports the same through the agent's
-socket (`channel`), and takes precedence. The orchestrator commits what the program leaves uncommitted.
+Exit code 0 is success (rule `exit_zero`, which a profile's table narrows or widens: `success_rule`), or the program
+writes its own status to GARRISON_RESULT_FILE (rule `result_file`). Under either rule it may report there where the
+pipeline goes next and values for its context (see `result`); GARRISON_CONTEXT_FILE holds the present context. `garrison
+report` reports the same through the agent's socket (`channel`), and takes precedence. The orchestrator commits what the
+program leaves uncommitted.
+
+Its standard input is empty, or the prompt, or a terminal of its own (`pseudo_terminal`). If it prints lines of JSON,
+`program_stream` reads them; after a death its session is then resumed by `resume_argv`.
 
 A node's own command (`command=`) runs below a shell that records its exit code. If the orchestrator dies before it has
 written the result, its successor adopts that code and repeats nothing.
@@ -11,47 +15,36 @@ written the result, its successor adopts that code and repeats nothing.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import EXIT, AgentReport, Outcome, Work
+from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
+from garrison.agents.program_stream import ProgramStream
 from garrison.agents.result import LANDING, read_report
+from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
 from garrison.errors import Refused
 from garrison.frozen import frozen
 from garrison.records import atomic
-from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import confine
+from garrison.sandbox.place import Mode
 from garrison.system import untrusted
 from garrison.system.exit_info import describe_exit, describe_failure, quote_command
 from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.pseudo_terminal import PseudoTerminal
+from garrison.system.terminal_text import clean, clean_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-    from pathlib import Path
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from garrison.agents.base import Assignment
 
-RULES = ("exit_zero", "result_file")
-
-
-@frozen
-class CommandProfile:
-    """A command agent as the configuration names it."""
-
-    name: str
-    argv: tuple[str, ...] = ()
-    """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} filled in."""
-    env: tuple[str, ...] = ()
-    """Variables of the caller's environment that it may see."""
-    success: str = "exit_zero"
-    """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""
-    limits: Limits = NO_LIMITS
-    """On what its calls of model APIs may cost, where the run's proxy makes them."""
-
-
-SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))
-"""Runs the node's own `command` in a shell."""
 _RECORDING = """\
 exec 3>&2 2>/dev/null
 /bin/sh -c "$1" 2>&3 3>&-
@@ -66,7 +59,13 @@ exit "$code"
 are not recorded, nor is anything once the orchestrator is dead: whatever ended the command then is no verdict on it."""
 MAX_EXIT = 100
 """Bytes of a recorded exit code."""
-_PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
+_PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")
+_LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
+_TERM = "xterm-256color"
+"""Kind of a terminal where the caller's environment names none."""
+_MAX_REASON = 300
+_MAX_NOTES = 4000
+"""Characters of a last message that become the summary of work without a report."""
 
 
 class CommandAgent:
@@ -82,33 +81,97 @@ class CommandAgent:
         if "{command}" in self.profile.argv and not task.command:
             raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
         result_file = assignment.result_file
-        is_own_command = self.profile.argv == SHELL.argv
+        is_own_command = self.profile.argv == SHELL.argv and not self.profile.has_own_input
         what = f"command {quote_command(task.command or '')}" if "{command}" in self.profile.argv else \
             f"agent {self.name}"
         if is_own_command and (code := recorded_exit_code(assignment)) is not None:
             ended = EndedJob(JobResult(code, False, 0.0))
             if assignment.reports is not None:
                 assignment.reports.recall()
-            return CommandWork(ended, assignment, self.profile.success, result_file, what)
+            return CommandWork(ended, assignment, self.profile, what)
         atomic.make_directory(assignment.exchange)
         for name in (result_file.name, EXIT):
             untrusted.remove(assignment.exchange, name)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.forget()
-        environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
-                       "GARRISON_RESULT_FILE": str(result_file), "GARRISON_NOTES_FILE": str(assignment.notes),
+        if is_own_command:
+            argv = ("/bin/sh", "-c", _RECORDING, "sh", task.command or "", str(task.attempt),
+                    str(assignment.incarnation), str(assignment.exit_file))
+            return CommandWork(self._launch(assignment, argv, now), assignment, self.profile, what)
+        form = self.profile.format
+        stream = ProgramStream(form, assignment.folder, assignment.output) if form is not None else None
+        if stream is not None:
+            stream.catch_up()
+        session = stream.told.session if stream is not None and self.profile.resume_argv else ""
+        terminal = PseudoTerminal(assignment.output) if self.profile.tty else None
+        printed = assignment.output.stat().st_size if assignment.output.exists() else 0
+        job = self._launch(assignment, self._words(assignment, session), now, terminal, stream)
+
+        def start_anew(later: float) -> Job:
+            return self._launch(assignment, self._words(assignment, ""), later, None, stream)
+
+        return CommandWork(job, assignment, self.profile, what, Beside(
+            terminal, stream, start_anew if session else None, printed))
+
+    def _words(self, assignment: Assignment, session: str) -> list[str]:
+        """Return the command line, that which resumes a session if there is one."""
+        words = self.profile.resume_argv if session else self.profile.argv
+        return [fill_placeholders(word, assignment, assignment.result_file, session) for word in words]
+
+    def _launch(self, assignment: Assignment, argv: Sequence[str], now: float, terminal: PseudoTerminal | None = None,
+                stream: ProgramStream | None = None) -> Job:
+        """Start a command line in its place."""
+        environment = self._environment(assignment)
+        descriptors: tuple[int, ...] = ()
+        launcher: list[str] = []
+        if terminal is not None:
+            environment.setdefault("TERM", _TERM)
+            descriptors = (terminal.descriptor,)
+            launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(terminal.descriptor), *map(str, terminal.size)]
+        confined = confine([*launcher, *argv], environment, assignment.place)
+        if launcher and confined.mode is Mode.LANDLOCK:  # which lets no process inside open a terminal for another
+            confined = confine(argv, environment, assignment.place)
+            confined = replace(confined, argv=(*launcher, *confined.argv))
+        with _standard_input(assignment.read_prompt() if self.profile.stdin == PROMPT else None) as stdin:
+            job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
+                            timeout_s=assignment.task.timeout_s, now=now, stdin=stdin, extra_fds=descriptors,
+                            stdout=stream.files.lines if stream is not None else None)
+        if terminal is not None:
+            terminal.begin()
+        return job
+
+    def _environment(self, assignment: Assignment) -> dict[str, str]:
+        task = assignment.task
+        own = {key: value for key, value in self.profile.set.items() if key not in assignment.network_variables}
+        environment = {**assignment.environment, **own, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
+                       "GARRISON_RESULT_FILE": str(assignment.result_file),
+                       "GARRISON_NOTES_FILE": str(assignment.notes),
                        "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
         if "script" in task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
-        argv = [fill_placeholders(word, assignment, result_file) for word in self.profile.argv]
-        if is_own_command:
-            argv = ["/bin/sh", "-c", _RECORDING, "sh", task.command or "", str(task.attempt),
-                    str(assignment.incarnation), str(assignment.exit_file)]
-        confined = confine(argv, environment, assignment.place)
-        job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
-                        timeout_s=task.timeout_s, now=now)
-        return CommandWork(job, assignment, self.profile.success, result_file, what)
+        return environment
+
+
+@contextlib.contextmanager
+def _standard_input(text: str | None) -> Iterator[int | None]:
+    """Open a text as a standard input, None for an empty one.
+
+    It is memory that nobody can write, not the file: an agent may open its input once more, to write it.
+    """
+    if text is None:
+        yield None
+        return
+    descriptor = os.memfd_create("prompt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text.encode(errors="replace"))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS,
+                    fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def recorded_exit_code(assignment: Assignment) -> int | None:
@@ -137,30 +200,117 @@ class EndedJob:
         """Do nothing."""
 
 
+@frozen
+class Beside:
+    """What accompanies a program."""
+
+    terminal: PseudoTerminal | None = None
+    stream: ProgramStream | None = None
+    start_anew: Callable[[float], Job] | None = None
+    """Starts it without its session, if it was to resume one."""
+    printed: int = 0
+    """Bytes in the output from before its start."""
+
+
+NOTHING = Beside()
+
+
 class CommandWork(Work):
     """A running program."""
 
-    def __init__(self, job: Job | EndedJob, assignment: Assignment, rule: str, result_file: Path, what: str) -> None:
+    def __init__(self, job: Job | EndedJob, assignment: Assignment, profile: CommandProfile, what: str,
+                 beside: Beside = NOTHING) -> None:
         self._what = what
         """Its command, as a reason names it."""
-        self._job, self._assignment, self._rule, self._result_file = job, assignment, rule, result_file
+        self._job, self._assignment, self._profile = job, assignment, profile
+        self._terminal, self._stream, self._start_anew = beside.terminal, beside.stream, beside.start_anew
+        self._printed = beside.printed
+        self._is_stopping = False
 
     def poll(self, now: float) -> Outcome | None:
         """Return the outcome once the program and everything it started have ended."""
         result = self._job.poll(now)
+        if self._stream is not None:
+            self._stream.read()
         if result is None:
             return None
+        if self._stream is not None:
+            self._stream.finish()
+        if self._terminal is not None:
+            self._terminal.close()
+        if self._was_not_resumed(result):
+            self._say("its session could not be resumed; a new one begins")
+            assert self._start_anew is not None
+            self._job, self._start_anew = self._start_anew(now), None
+            return None
         reports = self._assignment.reports
-        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3), self._what,
-                          self._assignment.task.words, reports.result if reports is not None else {})
+        outcome = outcome_of(self._profile, self._assignment.result_file, result,
+                             read_tail(self._assignment.output, 3), self._what, self._assignment.task.words,
+                             reports.result if reports is not None else {})
+        return self._with_stream(self._objected(outcome))
+
+    def _was_not_resumed(self, result: JobResult) -> bool:
+        """Return whether the program refused to resume its session: it failed before that had begun."""
+        return self._start_anew is not None and not self._is_stopping and not result.ok \
+            and not result.ended_by_signal and self._stream is not None and not self._stream.told.has_begun
+
+    def _objected(self, outcome: Outcome) -> Outcome:
+        """Apply to a success what else the profile's rule asks of its output."""
+        rule, told = self._profile.rule, self._stream.told if self._stream is not None else None
+        if outcome.status != "success" or rule == EXIT_ZERO:
+            return outcome
+        why = rule.objection(self._read_output(), told.result if told is not None else None)
+        return replace(outcome, status="fail", reason=f"{self._what}: {why}") if why else outcome
+
+    def _with_stream(self, outcome: Outcome) -> Outcome:
+        """Add what the stream told: a failed turn, or the last message as the summary."""
+        if self._stream is None:
+            return outcome
+        told = self._stream.told
+        if outcome.status == "success" and told.failure:
+            return replace(outcome, status="fail", reason=f"{self._what} failed: {clean(told.failure)[:_MAX_REASON]}")
+        if outcome.status == "success" and told.message.strip() and not outcome.report:
+            text = told.message.strip().encode(errors="replace").decode()
+            return replace(outcome, report={"notes": text[-_MAX_NOTES:]})
+        if told.failure and not outcome.killed:
+            return replace(outcome, reason=f"{outcome.reason.partition(': ')[0]}: {clean(told.failure)[:_MAX_REASON]}")
+        return outcome
+
+    def _read_output(self) -> str:
+        """Return the end of what this incarnation's program printed."""
+        with contextlib.suppress(OSError), self._assignment.output.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._printed, size - 4 * MAX_SEARCHED))
+            return "\n".join(clean_lines(file.read(4 * MAX_SEARCHED).decode(errors="replace")))
+        return ""
+
+    def _say(self, text: str) -> None:
+        with self._assignment.output.open("ab") as output:
+            output.write(f"── {text}\n".encode())
 
     def stop(self, now: float) -> None:
         """Send TERM, later KILL."""
+        self._is_stopping = True
         self._job.kill(now)
 
     def process(self) -> tuple[int, int] | None:
         """Return the program; None if it ended in an earlier incarnation."""
         return None if isinstance(self._job, EndedJob) else (self._job.pid, self._job.ticks)
+
+    @property
+    def session(self) -> str | None:
+        """Return the id of the session that its stream told."""
+        return (self._stream.told.session or None) if self._stream is not None else None
+
+    @property
+    def has_keyboard(self) -> bool:
+        """Return whether what a person types reaches the program."""
+        return self._terminal is not None and self._terminal.is_shown
+
+    @property
+    def watched_files(self) -> tuple[Path, ...]:
+        """Return its stream."""
+        return (self._stream.files.lines,) if self._stream is not None else ()
 
     def forget(self) -> None:
         """Remove the recorded exit code."""
@@ -171,13 +321,13 @@ class CommandWork(Work):
         return self._job.wake_at
 
 
-def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> str:
+def fill_placeholders(word: str, assignment: Assignment, result_file: Path, session: str = "") -> str:
     """Fill the {names} in one word of an argv template; other braces stay as they are."""
     task = assignment.task
     if word == "{command}":
         return task.command or ""
     values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.worktree), "node": task.node,
-              "run": task.run_id, "attempt": str(task.attempt), "result_file": str(result_file)}
+              "run": task.run_id, "attempt": str(task.attempt), "result_file": str(result_file), "session": session}
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]
@@ -186,7 +336,7 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> s
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
 
 
-def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, what: str = "the command",
+def outcome_of(profile: CommandProfile, result_file: Path, result: JobResult, output: str, what: str = "the command",
                asked: Container[str] | None = (), reported: AgentReport | None = None) -> Outcome:
     """Return the outcome by the profile's rule and the program's report.
 
@@ -199,19 +349,25 @@ def outcome_of(rule: str, result_file: Path, result: JobResult, output: str, wha
         how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
         reason = f"its result file is invalid: {error}{how}"
         return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
-    if rule == "result_file":
+    if profile.success == "result_file":
         return outcome_by_report(report, result, what)
-    outcome = outcome_by_exit_code(result, output, what)
+    outcome = outcome_by_exit_code(result, output, what, profile.rule.exit)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
         outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.exit_code)
     return replace(outcome, report=report)
 
 
-def outcome_by_exit_code(result: JobResult, output: str, what: str = "the command") -> Outcome:
-    """Apply the rule `exit_zero`; `output` are the program's last lines, `what` names it."""
-    if result.ok:
-        return Outcome("success", exit_code=0)
+def outcome_by_exit_code(result: JobResult, output: str, what: str = "the command",
+                         codes: Container[int] = (0,)) -> Outcome:
+    """Apply the rule `exit_zero`, or the exit codes of the profile's own rule.
+
+    `output` are the program's last lines, `what` names it.
+    """
+    if result.exit_code in codes and not result.timed_out:
+        return Outcome("success", exit_code=result.exit_code)
+    if result.exit_code == 0 and not result.timed_out:
+        return Outcome("fail", f"{what} ended with exit 0, which success.exit does not name", 0)
     reason = describe_failure(what, result.exit_code, output, seconds=result.seconds if result.timed_out else None)
     return Outcome("fail", reason, result.exit_code, killed=result.ended_by_signal)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents.acp.settings import SETTINGS as ACP_SETTINGS
 from garrison.agents.claude.settings import BUDGETS, READERS
+from garrison.agents.command_profile import SETTINGS as COMMAND_SETTINGS
 from garrison.agents.registry import SESSION_SETTINGS
 from garrison.config import (
     AGENT_KINDS,
@@ -33,7 +34,6 @@ from garrison.spelling import nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMAND_SETTINGS = ("argv", "success", *BUDGETS)
 SETTINGS: Mapping[str, Collection[str]] = {
     "command": COMMAND_SETTINGS, "claude": tuple(READERS), "session": SESSION_SETTINGS,
     "acp": (*ACP_SETTINGS, *BUDGETS)}

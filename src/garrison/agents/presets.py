@@ -59,6 +59,9 @@ _OPENAI = ("OPENAI_API_KEY",)
 _ANTHROPIC = ("ANTHROPIC_API_KEY",)
 _MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 _UNTRIED = "not tried"
+_CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
+             "--permission-mode", "bypassPermissions")
+_CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox")
 PRESETS = (
     Preset("codex", "acp", ("codex-acp",), "npm install -g @openai/codex @agentclientprotocol/codex-acp", _OPENAI,
            "a command killed with kill -9, the session resumed, garrison's tools offered, a report (codex-acp 2.6.0)",
@@ -69,12 +72,17 @@ PRESETS = (
            "turns, session/load and session/resume after kill -9, with a prototype of the client"),
     Preset("claude-acp", "acp", ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp",
            _ANTHROPIC, _UNTRIED),
-    Preset("aider", "command", ("aider", "--yes", "--message-file", "{prompt_file}"), "pip install aider-chat", _MANY,
-           _UNTRIED),
-    Preset("claude-p", "command", ("claude", "-p", "--permission-mode", "bypassPermissions", "{prompt}"),
-           "npm install -g @anthropic-ai/claude-code", _ANTHROPIC, _UNTRIED),
-    Preset("codex-exec", "command", ("codex", "exec", "--dangerously-bypass-approvals-and-sandbox", "{prompt}"),
-           "npm install -g @openai/codex", _OPENAI, _UNTRIED),
+    Preset("aider", "command", ("aider", "--yes-always", "--no-gitignore", "--no-check-update", "--no-analytics",
+                                "--no-show-model-warnings", "--message-file", "{prompt_file}"),
+           "pip install aider-chat", _MANY, _UNTRIED, (("tty", "true"), ("exclude", '[".aider*"]'))),
+    Preset("claude-p", "command", _CLAUDE_P, "npm install -g @anthropic-ai/claude-code", _ANTHROPIC,
+           "killed with kill -9 in a command, the session resumed, landed, each token counted (Claude Code 2.1)",
+           (("resume_argv", _list((*_CLAUDE_P, "--resume", "{session}"))), ("stdin", '"prompt"'),
+            ("stream", '"claude"'), ("success", '{json = "is_error == false"}'))),
+    Preset("codex-exec", "command", (*_CODEX_EXEC, "-"), "npm install -g @openai/codex", _OPENAI,
+           "killed with kill -9 in a command, the session resumed, landed (codex-cli 0.169.0)",
+           (("resume_argv", _list((*_CODEX_EXEC, "resume", "{session}", "-"))), ("stdin", '"prompt"'),
+            ("stream", '"codex"'))),
 )
 """The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
 

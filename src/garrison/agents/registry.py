@@ -21,27 +21,33 @@ see `session_agent`.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import command_profile
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
-from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
+from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
+from garrison.agents.command import CommandAgent
+from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
 from garrison.agents.failover import parse_failover
 from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
-from garrison.config import config_path, parse_agent, read_config, string_list
+from garrison.config import config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
+from garrison.sandbox.confine import find_hidden
+from garrison.sandbox.place import Role
+from garrison.sandbox.rights import read_rights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,12 +230,27 @@ def follower_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def variables_of(name: str, home: Path) -> Mapping[str, str]:
     """Return the variables that an agent's profile sets for its program."""
     model = _model_profile(find_profile(name, home), home)
-    return {} if isinstance(model, CommandProfile) else model.settings.set
+    return model.set if isinstance(model, CommandProfile) else model.settings.set
 
 
 def reporter_of(name: str, home: Path) -> str:
     """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
-    return CLI_USER_AGENT if isinstance(_model_profile(find_profile(name, home), home), ClaudeProfile) else ""
+    model = _model_profile(find_profile(name, home), home)
+    if isinstance(model, CommandProfile):
+        return model.format.reporter if model.format is not None else ""
+    return CLI_USER_AGENT if isinstance(model, ClaudeProfile) else ""
+
+
+def has_terminal(name: str, home: Path) -> bool:
+    """Return whether an agent's program gets a terminal of its own."""
+    model = _model_profile(find_profile(name, home), home)
+    return isinstance(model, CommandProfile) and model.tty
+
+
+def excluded_by(name: str, home: Path) -> tuple[str, ...]:
+    """Return the patterns of files that an agent leaves and that are not committed."""
+    model = _model_profile(find_profile(name, home), home)
+    return model.exclude if isinstance(model, CommandProfile) else ()
 
 
 def required_variables(names: set[str], home: Path) -> list[str]:
@@ -254,8 +275,8 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
                           "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
 
 
-def check_program(name: str, home: Path, path: str) -> None:
-    """Refuse an agent whose program does not exist; `path` is the PATH that it will get.
+def check_program(name: str, home: Path, environ: Mapping[str, str]) -> None:
+    """Refuse an agent whose program does not exist, or is not shown in its sandbox; `environ` has its PATH and HOME.
 
     A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
     """
@@ -263,12 +284,27 @@ def check_program(name: str, home: Path, path: str) -> None:
     program = profile.settings.cli if isinstance(profile, ClaudeProfile) else profile.argv[0]
     if not program or "{" in program or ("/" in program and not program.startswith("/")):
         return
-    if shutil.which(program, path=path) is None:
+    found = shutil.which(program, path=environ.get("PATH", os.defpath))
+    if found is None:
         where = "is no program" if "/" in program else "is not on the PATH"
         if isinstance(preset := find_preset(name), Preset) and name not in profiles(home):
             raise Refused(f"agent {name} runs {program}, which {where}; install it: {preset.package}")
         raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."
                       f"{profile.name}] in {config_path(home)}")
+    if isinstance(profile, ClaudeProfile):
+        return  # its place shows the CLI
+    if hidden := find_hidden(found, environ, read_rights(home, Role.AGENT, name, environ)):
+        where = f"{found}, a link to {hidden}," if str(hidden) != found else found
+        raise Refused(f"agent {profile.name} runs {where} which its sandbox does not show; add read = "
+                      f'["{installation_of(hidden)}"] to [agents.{name}] in {config_path(home)}')
+
+
+def installation_of(program: Path) -> Path:
+    """Return the folder that a program needs to be shown: all of its packages, else its own folder. Pure."""
+    for folder in program.parents:
+        if folder.name == "node_modules":
+            return folder
+    return program.parent.parent if program.parent.name == "bin" and len(program.parts) > 4 else program.parent
 
 
 def _session_agent(profile: Profile, home: Path) -> SessionAgent:
@@ -307,21 +343,11 @@ def _read_preset(preset: Preset) -> Profile:
 
 
 def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:
-    argv = string_list(where, "argv", values.get("argv"))
-    if not argv or not argv[0]:
-        raise UsageError(f"{where}: argv is empty; name the program to run")
-    success = values.get("success", "exit_zero")
-    if success not in RULES:
-        raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
-    return CommandProfile(name, argv, env, success, _read_limits(where, values))
-
-
-def _read_limits(where: str, values: Mapping[str, Any]) -> Limits:
-    return Limits(*(read_amount(where, key, values[key]) if key in values else None for key in BUDGETS))
+    return command_profile.from_profile(where, name, values, env)
 
 
 def _read_acp(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> AcpProfile:
-    return AcpProfile(name, acp_settings.from_profile(where, values), env, _read_limits(where, values))
+    return AcpProfile(name, acp_settings.from_profile(where, values), env, read_limits(where, values))
 
 
 def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> ClaudeProfile:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.command import CommandProfile
+from garrison.agents.command_profile import CommandProfile
 
 SCRIPTED = CommandProfile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
 

@@ -29,7 +29,8 @@ from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_sandbox import session_config, session_place
 from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
-from garrison.agents.command import CommandAgent, CommandProfile
+from garrison.agents.command import CommandAgent
+from garrison.agents.command_profile import CommandProfile
 from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json

@@ -149,7 +149,7 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
             check_configuration(find_home(home), print_message)
             plan = preflight.plan_launch(graph)
             preflight.choose_land(plan)
-            preflight.check_agents(plan, find_home(home), agent, os.environ.get("PATH", os.defpath))
+            preflight.check_agents(plan, find_home(home), agent, os.environ)
             return None
         if use is Use.SESSION:
             graph, _ = to_session_graph(graph, graph.source)

@@ -64,7 +64,7 @@ class HomeAgent:
         for node in graph.nodes_of("codergen"):
             name = agent_of(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
-            registry.check_program(name, self.home, os.environ.get("PATH", os.defpath))
+            registry.check_program(name, self.home, os.environ)
             profile = registry.find_profile(name, self.home)
             if "{command}" in getattr(profile, "argv", ()) and not command_of(node):
                 place = f"{graph.source}:{node.line}:{node.column}: " if node.line else ""

@@ -7,7 +7,6 @@ process` lands it. With `--run` a node of an existing run is started again in it
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -144,7 +143,7 @@ def _launch_and_task(runtime: Runtime, node: str, prd: str, target: Path, run: s
     if agent is None:
         raise Refused(f"{node} has no agent: pass --command or --agent")
     registry.required_variables({agent}, runtime.home)
-    registry.check_program(agent, runtime.home, runtime.environ.get("PATH", os.defpath))
+    registry.check_program(agent, runtime.home, runtime.environ)
     return launching.create_adhoc_run(runtime, node, prd, target, run=run or _new_run_id(runtime, node), agent=agent,
                                       **{name: value for name, value in options.items() if value is not None})
 

@@ -65,7 +65,7 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
     with suppress(UsageError):  # another check names what is wrong with config.toml
         for name in registry.profiles(scope.runtime.home):
             try:
-                registry.check_program(name, scope.runtime.home, path)
+                registry.check_program(name, scope.runtime.home, scope.runtime.environ)
             except Refused as error:
                 yield Finding("agents", Severity.NOTE, str(error))
 

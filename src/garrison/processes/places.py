@@ -17,7 +17,7 @@ from garrison.sandbox.place import Mode, Mount, Place, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
-from garrison.system.git import Git
+from garrison.system.git import Git, excludes
 from garrison.system.git.neutral import to_variables
 
 if TYPE_CHECKING:
@@ -47,17 +47,21 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
                  setup_home=None if role is Role.SETUP else setup / "home")
 
 
-def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str) -> dict[str, str]:
+def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
+                  excluded: Path | None = None) -> dict[str, str]:
     """Return settings of an agent's git where its worktree has the repository's own git directory, as variables.
 
     What it commits survives a power cut once it has landed. It has no address to push to and no credential helper,
     unless its profile has `push = true`: it could unset the variables, so that stops a habit, no intent. Empty where
-    its private git directory says so already; what is collected from that is synced.
+    its private git directory says so already; what is collected from that is synced. `excluded` is the file with the
+    patterns of what its git ignores.
     """
     rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
     if mode_here(rights.mode) is Mode.BUBBLEWRAP:
         return {}
     settings = [("core.fsync", "committed,loose-object,reference"), ("core.fsyncMethod", "batch")]
+    if excluded is not None:
+        settings.append((excludes.SETTING, str(excluded)))
     if not rights.push:
         settings += [("push.default", "nothing"), ("credential.helper", "")]
         for remote, address in git.remotes(worktree).items():

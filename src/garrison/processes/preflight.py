@@ -50,7 +50,7 @@ from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from garrison.config import LaunchConfig
     from garrison.pipeline.graph import Graph
@@ -228,12 +228,13 @@ def _validators(plan: RunPlan) -> set[str]:
     return {validator for task in plan.tasks.values() if (validator := registry.validator_agent(task.attrs))}
 
 
-def check_agents(plan: RunPlan, home: Path, default: str | None, path: str, failover: str | None = None) -> list[str]:
+def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mapping[str, str],
+                 failover: str | None = None) -> list[str]:
     """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
 
     Args:
         default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
-        path: PATH of the agents.
+        environ: environment with the PATH of the agents.
         failover: as --failover states it.
     """
     agents = _agents_by_node(plan, default)
@@ -258,15 +259,14 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, path: str, fail
 
             require_working_tier(session.tier, read_tiers())
     for agent in sorted(used):
-        registry.check_program(agent, home, path)
+        registry.check_program(agent, home, environ)
     return required
 
 
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
     """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an agent that
     cannot be used."""
-    required = check_agents(plan, runtime.home, request.agent, runtime.environ.get("PATH", os.defpath),
-                            request.failover)
+    required = check_agents(plan, runtime.home, request.agent, runtime.environ, request.failover)
     if unset := unset_variables(runtime, request.env):
         raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
                       "export it, or leave that --env out")

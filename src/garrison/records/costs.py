@@ -152,8 +152,10 @@ def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
 
 # ---- files
 
-_PLACES = ("claude", "validator/claude", "network", "validator/network", f"{EARLIER}/*/claude")
-"""Folders with a usage file, in that of an attempt: a session's, the proxy's, and those of earlier agents' sessions."""
+_PLACES = ("claude", "validator/claude", "stream", "network", "validator/network", f"{EARLIER}/*/claude",
+           f"{EARLIER}/*/stream")
+"""Folders with a usage file, in that of an attempt: a session's, those of a program's stream and of the proxy, and
+earlier agents'."""
 
 
 PIPELINES = "pipelines"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE, EARLIER = "failover.jsonl", "earlier"
-_SESSION_FOLDERS = ("claude", "session")
+_SESSION_FOLDERS = ("claude", "session", "stream")
 """Folders of an attempt that belong to its agent's session."""
 _DONE = "agent"
 """File that an earlier agent's folder has once everything is there; it holds the agent's name."""

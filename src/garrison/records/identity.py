@@ -27,6 +27,8 @@ STATUSES: dict[str, frozenset[str]] = {
 }
 """Status → the statuses that may follow. `active` after an ended one is a successor made by hand, without a lease."""
 
+KEYBOARD = "keyboard"
+"""Key of an orchestrator's metadata: true once what a person types into its session reaches the agent."""
 ALIVE = frozenset({"starting", "active", "held"})
 """Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
 

@@ -13,7 +13,7 @@ from garrison.frozen import frozen
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
 from garrison.sandbox.keyring import leave_session_keyring
-from garrison.sandbox.place import Mode, Mount, Network, Place
+from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.user_git_config import copy_settings
 
@@ -59,9 +59,20 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     return Confined((*place.entry, *words), _environment(_inside(env, place.mounts), {"HOME": home}), mode)
 
 
-def surroundings(env: Mapping[str, str], place: Place) -> Surroundings:
+def find_hidden(program: str, env: Mapping[str, str], rights: Rights) -> Path | None:
+    """Return the file that a program of this machine really is if an agent with these rights does not see it."""
+    if rights.mode is Mode.NONE:
+        return None
+    nowhere = Place(Role.AGENT, rights, Path("/nonexistent/tree"), Path("/nonexistent"))
+    steps = file_system.build(nowhere, surroundings(env, None), RealPaths())
+    real = Path(os.path.realpath(program))
+    return None if file_system.is_shown(real, steps) else real
+
+
+def surroundings(env: Mapping[str, str], place: Place | None) -> Surroundings:
     """Return what the environment of a command says about toolchains and about garrison's own folders."""
-    repositories = [mount.target.parent for mount in place.mounts if mount.target.name == ".git"]
+    repositories = [mount.target.parent for mount in (place.mounts if place is not None else ())
+                    if mount.target.name == ".git"]
     own = [Path(env[name]) for name in ("GARRISON_HOME", "GARRISON_TREES") if env.get(name)]
     path = [Path(folder) for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder]
     return Surroundings(Path(env.get("HOME") or "/"), tuple(path), _python(), (*own, *repositories))

@@ -142,6 +142,15 @@ def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[
     return list(dict.fromkeys(found))
 
 
+def is_shown(path: Path, steps: Iterable[FileSystemStep]) -> bool:
+    """Return whether a path without links is shown at its own place by the steps of `build`."""
+    shown = False
+    for step in steps:
+        if is_within(path, step.target):
+            shown = step.step in (Step.READ, Step.WRITE) and step.source == str(step.target)
+    return shown
+
+
 _HIDING = (Step.EMPTY, Step.HIDE_FOLDER, Step.HIDE_FILE)
 
 

@@ -28,6 +28,7 @@ from garrison.records import atomic
 from garrison.sandbox import git_config
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
+from garrison.system.git import excludes
 from garrison.system.git.commits import OID
 
 if TYPE_CHECKING:
@@ -199,6 +200,9 @@ class GitView:
         _copy_file(self.git.common / "shallow", common / "shallow")
         for name in ("exclude", "attributes", "sparse-checkout"):
             _copy_file(self.git.common / "info" / name, common / "info" / name)
+        if (excluded := git_dir / excludes.NAME).is_file():
+            with (common / "info" / "exclude").open("ab") as file:
+                file.write(b"\n" + excluded.read_bytes())
         return entries
 
     def _copy_patterns(self, common: Path, paths: Mapping[str, str]) -> list[git_config.Entry]:

@@ -74,13 +74,15 @@ class Job:
 
     @classmethod
     def start(cls, command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
-              timeout_s: float | None, grace: float = GRACE, now: float | None = None) -> Job:
+              timeout_s: float | None, grace: float = GRACE, now: float | None = None, stdin: int | None = None,
+              stdout: Path | None = None, extra_fds: Sequence[int] = ()) -> Job:
         """Start `command` (a string for `sh -c`, or an argv) with exactly `env`, output appended to `log`.
 
-        `now` is a monotonic time. GarrisonError if an argv's program or `cwd` is missing.
+        `now` is a monotonic time; for `stdin`, `stdout` and `extra_fds` see `processes.spawn`. GarrisonError if an
+        argv's program or `cwd` is missing.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        child = processes.spawn(argv, env=env, cwd=cwd, log=log)
+        child = processes.spawn(argv, env=env, cwd=cwd, log=log, stdin=stdin, stdout=stdout, extra_fds=extra_fds)
         return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now,
                    timeout_s=timeout_s, grace=grace)
 

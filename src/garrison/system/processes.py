@@ -351,8 +351,11 @@ _spawned: set[int] = set()
 
 
 def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
-          extra_fds: Sequence[int] = (), subreaper: bool = False) -> Child:
+          extra_fds: Sequence[int] = (), subreaper: bool = False, stdin: int | None = None,
+          stdout: Path | None = None) -> Child:
     """Start a child: own session, exactly `env`, stdin empty, stdout and stderr appended to `log` (made 0600).
+
+    `stdin` is a descriptor to read instead of nothing, `stdout` a file of its own for stdout.
 
     GarrisonError if the program or the directory is missing, Shortage if the machine has no room for it. The child is
     collected by `reap` or `exit_code`. A child that is a `subreaper` is the parent of every orphan below it for as long
@@ -360,10 +363,12 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
     """
     import subprocess  # scripts do not spawn, and need not load it
 
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    outputs = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+               for path in ((log,) if stdout is None else (log, stdout))]
     try:
         process = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=outputs[-1], stderr=outputs[0],
             start_new_session=True, close_fds=True, pass_fds=tuple(extra_fds),
             preexec_fn=_subreaper_setter() if subreaper else None)  # noqa: PLW1509  # one system call, no lock
     except OSError as error:
@@ -372,7 +377,8 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
         raise GarrisonError(f"cannot start {argv[0]} in {cwd}: {error.strerror}; check the program and the "
                             "directory") from error
     finally:
-        os.close(output)
+        for output in outputs:
+            os.close(output)
     process.returncode = 0  # it is collected here; Popen need not wait for it
     _codes.pop(process.pid, None)
     _spawned.add(process.pid)

@@ -19,7 +19,7 @@ from garrison.agents.base import Assignment, Outcome, Trouble
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START, find_trouble
-from garrison.agents.registry import agent
+from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
 from garrison.processes.briefing import Briefer
@@ -33,7 +33,7 @@ from garrison.processes.worktree import CONFLICTS, adopt_commits, collect_commit
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
-from garrison.records.identity import Identity
+from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.run import LOST, Result
 from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
 from garrison.sandbox.git_view import GitView
@@ -46,6 +46,7 @@ from garrison.system import disk_space, failpoint, reaper, shortage, untrusted
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
+from garrison.system.git.excludes import write_excludes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal
@@ -98,7 +99,7 @@ class Orchestrator:
         self.reports = AgentReports(folder, can_ask=not launch.adhoc)
         self.channel = self._open_channel(folder)
         environment = {**runtime.environ, **self.git.author(self.worktree),  # the agent's own commits need an author
-                       **git_variables(runtime, self.git, self.worktree, task.agent)}
+                       **git_variables(runtime, self.git, self.worktree, task.agent, self._write_excludes())}
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
@@ -154,7 +155,7 @@ class Orchestrator:
         """Return a fingerprint of output, notes, commits and inbox, while the agent's process runs."""
         if self.stopping or self._has_output or self.work is None or self.work.process() is None:
             return None
-        return fingerprint_of(self._watched_paths)
+        return fingerprint_of([*self._watched_paths, *map(str, self.work.watched_files)])
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when the agent's process exits or writes notes, and at any answer."""
@@ -169,7 +170,8 @@ class Orchestrator:
             if folder.is_dir():
                 event_loop.watch_directory(folder)
         if not self._has_output:
-            for path in (self.assignment.output, *self._reflogs):
+            streams = self.work.watched_files if self.work is not None else ()
+            for path in (self.assignment.output, *self._reflogs, *streams):
                 event_loop.watch_file(path)
         self.mailbox.watch(event_loop)
 
@@ -209,6 +211,14 @@ class Orchestrator:
             log_line(f"the agent has no socket, only files: {error.strerror}: {folder}")
             return None
 
+    def _write_excludes(self) -> Path | None:
+        """Write the patterns of what the agent leaves and nobody commits; return their file, None without any."""
+        try:
+            patterns = excluded_by(self.task.agent, self.runtime.home)
+        except GarrisonError:
+            return None  # told when the agent is started
+        return write_excludes(self.git, self.worktree, patterns)
+
     def _begin(self, now: float) -> bool:
         """Write the prompt, with the notes of earlier incarnations, and start the agent; end at once if the attempt has
         a result already."""
@@ -241,6 +251,8 @@ class Orchestrator:
             chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
             self._open_network()
             self.work = chosen.start(self.assignment, now)
+            if self.work.has_keyboard:
+                self.incarnation.update(lambda old: replace(old, metadata={**old.metadata, KEYBOARD: True}))
             failpoint.here(":working")
         except GarrisonError as error:
             if shortage.is_shortage(error):
@@ -335,6 +347,8 @@ class Orchestrator:
             data = file.read()
             self._shown += len(data)
             self._has_output = bool(data)
+            if self.work is not None and self.work.has_keyboard:
+                return  # a terminal of its own shows it at once
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes, untrusted
-from garrison.system.git import inner
+from garrison.system.git import excludes, inner
 from garrison.system.git.commits import OID, Commits
 from garrison.system.git.repository import CONTENTION, EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
@@ -232,8 +232,8 @@ class Worktrees(Commits):
         links = self.links(path)
         if any(head != links[name] for name, head in self._heads(path, links).items()):
             return True
-        return bool(self.run("status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=all",
-                             cwd=path).out)
+        return bool(self.run(*excludes.options(self.git_dir(path)), "status", "--porcelain", "-z",
+                             "--untracked-files=normal", "--ignore-submodules=all", cwd=path).out)
 
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
@@ -328,7 +328,8 @@ class Worktrees(Commits):
             self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
                      text="".join(f"{name}\0" for name in gone))
         specs = [".", *(f":(exclude,top,literal){name}" for name in values)]
-        self.run(*_ADD, cwd=path, extra=extra, timeout=timeout, text="".join(f"{spec}\0" for spec in specs))
+        ignoring = excludes.options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
+        self.run(*ignoring, *_ADD, cwd=path, extra=extra, timeout=timeout, text="".join(f"{spec}\0" for spec in specs))
         if changed := {name: oid for name, oid in values.items() if known.get(name) != oid}:
             self.run("update-index", "--add", "-z", "--index-info", cwd=path, extra=extra,
                      text="".join(f"160000 {oid}\t{name}\0" for name, oid in changed.items()))

@@ -1,0 +1,339 @@
+"""Stream of a program that prints one JSON object a line: `claude -p --output-format stream-json`, `codex exec --json`.
+
+The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`claude.stream`), which
+are shown in the output; the session's id, the usage, the last message and the result are kept. What has been read, and
+the session, is in `stream/session.json`, so that a successor goes on where a killed orchestrator was.
+
+The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is no object, are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents.claude.stream import cut, render
+from garrison.records import atomic
+from garrison.records.costs import UsageRecord, append_usage, call_record, now, token_count
+from garrison.records.json_io import encode, read_json
+from garrison.system.terminal_text import clean_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_LINE = 1 << 20
+_STEP = 4 << 20
+"""Bytes read at one time: the caller has more to do."""
+_MAX_TEXT = 20_000
+"""Characters of the last message that are kept."""
+_MAX_ID = 200
+_MAX_BLOCKS = 200
+_MAX_MESSAGES = 10_000
+_MAX_USD = 1e6
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}")
+"""Id of a session that may become a word of a command line."""
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Told:
+    """What a program has told about itself by the lines so far."""
+
+    session: str = ""
+    model: str = ""
+    has_begun: bool = False
+    """Its session was begun or resumed."""
+    message: str = ""
+    """Its last message."""
+    result: dict[str, Any] | None = None
+    """The object that ended its last turn."""
+    failure: str = ""
+    """Why its last turn failed, '' if it did not."""
+    response: str = ""
+    """Id of the message whose tokens are told piece by piece."""
+    usage: dict[str, Any] = field(default_factory=dict)
+    """Tokens of that message so far."""
+
+
+class StreamFormat:
+    """One program's lines: `read` yields the events of an object and changes what was told."""
+
+    reporter = ""
+    """Begins the User-Agent of the program."""
+
+    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the events of one object."""
+        raise NotImplementedError
+
+
+class ClaudeStream(StreamFormat):
+    """Lines of `claude -p --output-format stream-json --verbose`, with or without `--include-partial-messages`."""
+
+    reporter = "claude-cli/"
+
+    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the events of one object."""
+        kind, message = body.get("type"), _object(body.get("message"))
+        if kind == "system" and body.get("subtype") == "init":
+            yield _begin(told, body.get("session_id"), body.get("model"))
+        elif kind == "assistant":
+            message_id = _text(message.get("id"))[:_MAX_ID]
+            if (usage := _object(message.get("usage"))) and message_id != told.response:
+                yield {"kind": "usage", "message": message_id, "usage": usage,
+                       "model": _text(message.get("model"))[:_MAX_ID]}
+            yield from self._blocks(told, message)
+        elif kind == "stream_event":
+            yield from self._piece(told, _object(body.get("event")))
+        elif kind == "user":
+            for block in _blocks(message):
+                if block.get("type") == "tool_result":
+                    yield {"kind": "tool_result", "id": "", "text": cut(_content(block.get("content"))),
+                           "error": block.get("is_error") is True}
+        elif kind == "result":
+            told.result, told.message = dict(body), _text(body.get("result"))[:_MAX_TEXT] or told.message
+            failed = body.get("is_error") is True
+            told.failure = (told.message or _text(body.get("subtype")) or "no reason") if failed else ""
+            yield {"kind": "result", "error": failed, "said": told.failure,
+                   "usd": _amount(body.get("total_cost_usd")), "turn": _object(body.get("usage"))}
+
+    def _piece(self, told: Told, event: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the tokens of a message at its begin, and all of them at its end, before its tools run."""
+        kind, message = event.get("type"), _object(event.get("message"))
+        if kind == "message_start":
+            told.response, told.usage = _text(message.get("id"))[:_MAX_ID], {}
+        if kind in ("message_start", "message_delta"):
+            new = _object(message.get("usage") if kind == "message_start" else event.get("usage"))
+            told.usage.update({name: new[name] for name in _COUNTS if new.get(name) is not None})
+            yield {"kind": "usage", "message": told.response, "model": _text(message.get("model"))[:_MAX_ID],
+                   "usage": dict(told.usage)}
+
+    def _blocks(self, told: Told, message: Mapping[str, Any]) -> Iterator[Event]:
+        for block in _blocks(message):
+            if block.get("type") == "text":
+                told.message = _text(block.get("text"))[:_MAX_TEXT]
+                yield {"kind": "text", "text": told.message}
+            elif block.get("type") == "thinking":
+                yield {"kind": "thinking", "text": cut(_text(block.get("thinking")))}
+            elif block.get("type") == "tool_use":
+                yield {"kind": "tool", "id": "", "name": _text(block.get("name"))[:_MAX_ID],
+                       "input": block.get("input")}
+
+
+class CodexStream(StreamFormat):
+    """Lines of `codex exec --json`."""
+
+    reporter = "codex_exec/"
+    _TOOLS: Mapping[str, tuple[str, ...]] = {
+        "command_execution": ("command",), "mcp_tool_call": ("server", "tool"), "web_search": ("query",),
+        "file_change": ("changes",)}
+    """Kind of an item that is a tool's call → what it is about."""
+
+    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the events of one object."""
+        kind, item = body.get("type"), _object(body.get("item"))
+        if kind == "thread.started":
+            yield _begin(told, body.get("thread_id"), "")
+        elif kind in ("item.started", "item.completed"):
+            yield from self._item(told, item, is_over=kind == "item.completed")
+        elif kind == "turn.completed":
+            told.result, told.failure = dict(body), ""
+            yield {"kind": "result", "error": False, "said": "", "usd": None, "turn": {}}
+            yield {"kind": "usage", "message": "", "model": told.model, "usage": _codex_usage(body.get("usage"))}
+        elif kind in ("turn.failed", "error"):
+            said = _text(_object(body.get("error")).get("message")) or _text(body.get("message")) or "no reason"
+            if kind == "turn.failed":
+                told.result, told.failure = dict(body), said[:_MAX_TEXT]
+                yield {"kind": "result", "error": True, "said": said[:_MAX_TEXT], "usd": None, "turn": {}}
+            else:
+                yield {"kind": "note", "text": cut(said)}
+
+    def _item(self, told: Told, item: Mapping[str, Any], *, is_over: bool) -> Iterator[Event]:
+        kind = _text(item.get("type"))
+        if kind == "agent_message" and is_over:
+            told.message = _text(item.get("text"))[:_MAX_TEXT]
+            yield {"kind": "text", "text": told.message}
+        elif kind == "reasoning" and is_over:
+            yield {"kind": "thinking", "text": cut(_text(item.get("text")))}
+        elif kind == "error" and is_over:
+            yield {"kind": "note", "text": cut(_text(item.get("message")))}
+        elif kind in self._TOOLS and not is_over:
+            about = " ".join(_content(item.get(name)) for name in self._TOOLS[kind])
+            yield {"kind": "tool", "id": "", "name": kind, "input": {"command": cut(about)}}
+        elif kind in self._TOOLS:
+            yield {"kind": "tool_result", "id": "", "text": cut(_content(item.get("aggregated_output"))),
+                   "error": item.get("status") == "failed"}
+
+
+FORMATS: Mapping[str, StreamFormat] = {"claude": ClaudeStream(), "codex": CodexStream()}
+"""Value of the setting `stream` → its format."""
+
+
+@dataclass
+class StreamFiles:
+    """Files of an attempt's stream."""
+
+    attempt: Path
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.attempt / "stream"
+        self.lines = self.folder / "lines.jsonl"
+        self.session = self.folder / "session.json"
+        self.usage = self.folder / "usage.jsonl"
+
+
+class ProgramStream:
+    """Reader of an attempt's stream; a new one goes on where the one before was."""
+
+    def __init__(self, format: StreamFormat, attempt: Path, output: Path) -> None:
+        self.files, self.told = StreamFiles(attempt), Told()
+        self._format, self._output = format, output
+        atomic.make_directory(self.files.folder)
+        kept = read_json(self.files.session)
+        kept = kept if isinstance(kept, dict) else {}
+        self._offset = token_count(kept, "offset")
+        self.told.session = str(kept.get("id", ""))
+        self._connection = now()
+        self._counted: dict[str, Mapping[str, Any]] = {}
+        """Message of this turn → its usage so far."""
+        self._is_too_long = False
+
+    def catch_up(self) -> None:
+        """Read to the end what a predecessor's program has printed, and forget it but for the session."""
+        self.finish()
+        self.told = Told(self.told.session, self.told.model)
+        self._counted, self._is_too_long = {}, False
+        with self.files.lines.open("ab") as file:
+            if file.tell() > 0:  # a kill may have torn the last line; the next one has to begin after it
+                file.write(b"\n")
+
+    def finish(self) -> None:
+        """Read to the end what a program has printed that has ended."""
+        while self.read():
+            pass
+        self.read(is_whole=True)
+
+    def read(self, *, is_whole: bool = False) -> bool:
+        """Read what has been printed, at most `_STEP` bytes; return whether there is more.
+
+        `is_whole`: what follows the last line is a line, too.
+        """
+        try:
+            with self.files.lines.open("rb") as file:
+                file.seek(self._offset)
+                block = file.read(_STEP)
+        except FileNotFoundError:
+            return False
+        end = len(block) if is_whole else block.rfind(b"\n") + 1
+        shown: list[str] = []
+        for line in block[:end].removesuffix(b"\n").split(b"\n") if end else ():
+            shown += self._read_line(line)
+            self._offset += len(line) + 1
+        if not end and len(block) > MAX_LINE:
+            self._offset, self._is_too_long = self._offset + len(block), True
+        elif not end:
+            return False
+        kept = encode({"id": self.told.session, "offset": self._offset})
+        atomic.write(self.files.session, kept, durable=False)  # the hook keeps the session through a power cut
+        if shown:
+            with self._output.open("ab") as output:
+                output.write("".join(f"{text}\n" for text in shown).encode(errors="replace"))
+        return len(block) == _STEP
+
+    def _read_line(self, line: bytes) -> list[str]:
+        """Take one line in; return what to show of it."""
+        if self._is_too_long or len(line) > MAX_LINE:
+            self._is_too_long = False
+            return [f"── a line of more than {MAX_LINE >> 20} MiB is left out"]
+        if not line.strip():
+            return []
+        try:
+            body = json.loads(line)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            return ["\n".join(clean_lines(cut(line.decode(errors="replace"))))]
+        shown = []
+        for event in self._format.read(self.told, body):
+            self._count(event)
+            if text := render(event):
+                shown.append("\n".join(clean_lines(text)))
+        return shown
+
+    # ---- usage
+
+    def _count(self, event: Event) -> None:
+        """Record the tokens and the cost of an event; what a successor reads again has the same message."""
+        if event["kind"] == "usage":
+            self._record(event["message"] or f"at {self._offset}", event["model"] or self.told.model, event["usage"])
+        elif event["kind"] == "result":
+            self._record_rest(event["turn"])
+            if event["usd"]:
+                append_usage(self.files.usage, UsageRecord("result", self.told.session, now(), event["usd"],
+                                                           connection=self._connection))
+
+    def _record(self, message: str, model: str, usage: Mapping[str, Any]) -> None:
+        append_usage(self.files.usage, call_record(self.told.session, now(), message, model, usage, self._connection))
+        if len(self._counted) < _MAX_MESSAGES:
+            self._counted[message] = usage
+
+    def _record_rest(self, turn: Mapping[str, Any]) -> None:
+        """Record the tokens of a turn that its messages did not tell: each one is printed when it begins."""
+        counted = self._counted.values()
+        rest = {name: max(0, token_count(turn, name) - sum(token_count(usage, name) for usage in counted))
+                for name in _COUNTS}
+        if any(rest.values()):
+            self._record(f"rest at {self._offset}", self.told.model, rest)
+        self._counted = {}
+
+
+def _begin(told: Told, session: object, model: object) -> Event:
+    resumed = told.session != "" and told.session == session
+    if _SESSION.fullmatch(_text(session)):
+        told.session = _text(session)
+    told.model, told.has_begun = _text(model)[:_MAX_ID], True
+    return {"kind": "begin", "session": told.session, "model": told.model, "resumed": resumed}
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _amount(value: object) -> float | None:
+    """Return an amount of US dollars that can be one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < _MAX_USD else None
+
+
+def _content(value: object) -> str:
+    """Return the text of a content: a text, or blocks of it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        parts = [_text(_object(each).get("text")) or _text(_object(each).get("path")) for each in value[:_MAX_BLOCKS]]
+        return "\n".join(part for part in parts if part)
+    return ""
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    return [_object(block) for block in content[:_MAX_BLOCKS]] if isinstance(content, list) else []
+
+
+def _codex_usage(value: object) -> Mapping[str, Any]:
+    """Return Codex's counts in the words of the Messages API, where cached tokens are no part of the input."""
+    usage = _object(value)
+    cached = token_count(usage, "cached_input_tokens")
+    return {"input_tokens": max(0, token_count(usage, "input_tokens") - cached), "cache_read_input_tokens": cached,
+            "output_tokens": token_count(usage, "output_tokens")}

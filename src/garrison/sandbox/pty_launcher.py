@@ -1,0 +1,41 @@
+"""Launcher: open a pseudo terminal, pass garrison its other end, become the command in it.
+
+Started as a file, without site packages; in a sandbox it runs inside, so that the terminal is of the sandbox's own
+devices and no terminal of the machine is reachable from there.
+
+    python -I -S pty_launcher.py SOCKET ROWS COLUMNS COMMAND…
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+import termios
+
+
+def main(words: list[str]) -> int:
+    """Make the terminal, the controlling one of a session of its own, and execute; 126 or 127 if that fails."""
+    number, rows, columns, *command = words
+    try:
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", int(rows), int(columns), 0, 0))
+        with socket.socket(fileno=int(number)) as line:
+            socket.send_fds(line, [b"\0"], [master])
+        os.close(master)
+        if os.getsid(0) != os.getpid():
+            os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        for descriptor in (0, 1, 2):
+            os.dup2(slave, descriptor)
+        os.close(slave)
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

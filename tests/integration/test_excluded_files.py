@@ -1,0 +1,31 @@
+"""What an agent leaves for itself is not committed: neither by its own git nor by garrison, in the sandbox and outside.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sandbox_support import missing
+from support import Node, Place, git
+
+SCRIPT = "echo chat > .note.history; mkdir -p sub; echo cache > sub/.note.cache; git status --porcelain > seen; " \
+    "echo one > one.txt; git add -A; git commit -qm one; echo two > two.txt"
+
+
+@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+def test_excluded_files_are_not_committed(places, mode: str) -> None:
+    if mode == "bubblewrap" and (why := missing()):
+        pytest.skip(why)
+    place: Place = places(env={"GARRISON_SANDBOX": mode})
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    with (place.home / "config.toml").open("a") as file:
+        file.write(f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
+    (place.user / ".config" / "git").mkdir(parents=True)
+    (place.user / ".config" / "git" / "ignore").write_text("seen\n")  # the user's own list holds as before
+    child = place.launch(place.graph(Node("a", command="", attributes='agent=noter, prompt="x"')), "r1")
+    assert place.finish(child) == 0, place.logs()
+    assert set(git(place.repo, "diff", "--name-only", place.start, "main").split()) == {"one.txt", "two.txt"}
+    kept = git(place.repo, "for-each-ref", "--format=%(refname)", "refs/garrison/").split()
+    assert not [ref for ref in kept if ".note" in git(place.repo, "ls-tree", "-r", "--name-only", ref, check=False)]
+    exclude = place.repo / ".git" / "info" / "exclude"
+    assert ".note" not in (exclude.read_text() if exclude.exists() else ""), "the repository's own list is untouched"

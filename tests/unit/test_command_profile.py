@@ -1,0 +1,107 @@
+"""Settings of command agents: what is read, and what is refused with the line that says what to write."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.agents import registry
+from garrison.agents.command_profile import CommandProfile
+from garrison.agents.success_rule import SuccessRule, last_object
+from garrison.errors import Refused, UsageError
+
+ARGV = '[agents.x]\nargv = ["x"]\n'
+
+
+def read(home: Path, text: str) -> CommandProfile:
+    (home / "config.toml").write_text(ARGV + text)
+    found = registry.find_profile("x", home)
+    assert isinstance(found, CommandProfile)
+    return found
+
+
+def test_the_settings_of_a_profile(tmp_path: Path) -> None:
+    found = read(tmp_path, 'stream = "codex"\nstdin = "prompt"\nresume_argv = ["x", "{session}"]\nexclude = [".x*"]\n'
+                           'set = {A = "b"}\nsuccess = {exit = [0, 2], stdout_not = "^E", json = "ok == true"}\n')
+    assert (found.stream, found.stdin, found.resume_argv, found.exclude, dict(found.set), found.tty) == (
+        "codex", "prompt", ("x", "{session}"), (".x*",), {"A": "b"}, False)
+    assert (found.success, found.rule) == ("exit_zero", SuccessRule((0, 2), "^E", "ok == true"))
+    assert read(tmp_path, "tty = true\n").tty
+    assert registry.reporter_of("x", tmp_path) == ""
+    assert registry.has_terminal("x", tmp_path)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('tty = "yes"', "tty should be true or false"),
+    ('stdin = "file"', 'stdin=\'file\' should be "prompt"'),
+    ('stream = "json"', 'stream=\'json\' should be "claude" or "codex"'),
+    ('tty = true\nstdin = "prompt"', "tty = true and stdin exclude each other"),
+    ('tty = true\nstream = "codex"', "tty = true and stream exclude each other"),
+    ('resume_argv = ["x"]\nstream = "codex"', "resume_argv names no {session}"),
+    ('resume_argv = ["x", "{session}"]', "resume_argv needs stream"),
+    ('exclude = ["!a"]', "exclude has '!a'; use patterns"),
+    ('success = "exit_one"', "success is 'exit_one'; use one of exit_zero, result_file, or a table"),
+    ("success = {exit = []}", "success.exit should be a list of exit codes"),
+    ("success = {exits = [0]}", "success.exits is not known; there are exit, stdout_not and json"),
+    ('success = {stdout_not = "("}', "success.stdout_not is no regular expression"),
+    ('success = {json = "a =="}', "success.json: condition"),
+    ('success = {json = "ok"}', "success.json: 'ok' asks for the outcome of a node; compare a key of the object"),
+])
+def test_a_wrong_setting_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("rule", "output", "why"), [
+    (SuccessRule(stdout_not="^FATAL"), "all well: no FATAL\n", ""),
+    (SuccessRule(stdout_not="^FATAL.*"), "well\nFATAL: no key\n",
+     "it printed 'FATAL: no key', which success.stdout_not forbids"),
+    (SuccessRule(json="is_error == false"), 'x\n{"is_error": false}\n', ""),
+    (SuccessRule(json="is_error == false"), '{\n "is_error": true\n}\n',
+     "success.json asks for is_error == false, but is_error is true"),
+    (SuccessRule(json="a.b > 1"), '{"a": {"b": 1}}', "success.json asks for a.b > 1, but a.b is 1"),
+    (SuccessRule(json="ok"), "no object\n", "it printed no JSON object, and success.json asks for ok"),
+    (SuccessRule(json="ready"), '{"other": 1}', "success.json asks for ready, but ready is absent"),
+])
+def test_the_rule_that_refuses_is_named(rule: SuccessRule, output: str, why: str) -> None:
+    assert rule.objection(output) == why
+
+
+def test_a_text_made_to_keep_a_regular_expression_busy_is_given_up() -> None:
+    began = time.monotonic()
+    why = SuccessRule(stdout_not="(a+)+$").objection("a" * 5000 + "b")
+    assert why == "success.stdout_not = '(a+)+$' took longer than 2 s on its output; simplify it"
+    assert time.monotonic() - began < 20
+
+
+def test_the_last_object_of_an_output() -> None:
+    assert last_object('{"a": 1}\n{"b": {"c": 2}}\n') == {"b": {"c": 2}}
+    assert last_object('said\n{\n  "a": [\n{"x": 1}\n]\n}\nthe end\n') == {"x": 1}
+    assert last_object('{"a": 1\n') is None
+    assert last_object("[" * 100_000) is None
+    assert last_object("{\"a\":" * 50_000) is None
+
+
+def test_a_program_that_the_sandbox_does_not_show_is_refused(tmp_path: Path) -> None:
+    package = tmp_path / "tools" / "node_modules"
+    program, link = package / "x" / "cli.js", package / ".bin" / "x"
+    for each in (program, link):
+        each.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    link.symlink_to(program)
+    environ = {"PATH": f"{link.parent}:/usr/bin", "HOME": str(tmp_path / "user"), "GARRISON_SANDBOX": "bubblewrap"}
+    read(tmp_path, "")
+    with pytest.raises(Refused) as caught:
+        registry.check_program("x", tmp_path, environ)
+    assert str(caught.value) == (
+        f'agent x runs {link}, a link to {program}, which its sandbox does not show; add read = ["{package}"] to '
+        f"[agents.x] in {tmp_path / 'config.toml'}")
+    registry.check_program("x", tmp_path, {**environ, "GARRISON_SANDBOX": "none"})
+    read(tmp_path, f'read = ["{package}"]\n')
+    registry.check_program("x", tmp_path, environ)
+    with pytest.raises(Refused, match="agent x runs x, which is not on the PATH"):
+        registry.check_program("x", tmp_path, {**environ, "PATH": "/usr/bin"})

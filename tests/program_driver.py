@@ -59,12 +59,13 @@ def main() -> None:
     make_repository(folder / "repo")
     place = Place(folder, env={"PATH": f"{program.parent}:{os.environ['PATH']}", "IS_SANDBOX": "1",
                                **{key: os.environ[key] for key in os.environ if key.startswith("ANTHROPIC_API")}})
+    shown = [str(each) for each in program.resolve().parents if each.name in ("node_modules", "_bundled")]
     preset = find_preset(name)
     assert isinstance(preset, Preset)
     place.home.mkdir(exist_ok=True, mode=0o700)
     values = {**SERVERS[name](place), "IS_SANDBOX": "1"}
     with (place.home / "config.toml").open("a") as file:
-        file.write(f"{preset.profile()}\n[agents.{name}.set]\n")
+        file.write(f"{preset.profile()}\nread = {json.dumps(shown)}\n[agents.{name}.set]\n")
         file.writelines(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
     child = place.launch(place.graph(Node("a", command="", attributes=f'agent="{name}", prompt="Make it."')), "r1")
     try:

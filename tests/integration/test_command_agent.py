@@ -18,6 +18,7 @@ from garrison.agents.command import CommandAgent, CommandWork
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
+from garrison.agents.success_rule import SuccessRule
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
 from support import DEADLINE, processes, wait_for
@@ -215,3 +216,55 @@ def test_what_ends_a_command_after_its_orchestrators_death_is_not_recorded(assig
     (assignment.worktree / "end").touch()
     wait_for("the command ends", lambda: not [*processes(str(assignment.exit_file))])
     assert not assignment.exit_file.exists()
+
+
+# ---------------------------------------------------------------------------------------------------- streams
+
+
+def prints(*lines: object, then: str = "") -> str:
+    """Return shell that prints lines of JSON."""
+    return "".join(f"printf '%s\\n' '{json.dumps(line)}'; " for line in lines) + then
+
+
+BEGUN = {"type": "thread.started", "thread_id": "t-1"}
+ENDED = ({"type": "item.completed", "item": {"type": "agent_message", "text": "made it"}}, {"type": "turn.completed"})
+
+
+def streaming(argv: str, resume: str) -> CommandProfile:
+    return CommandProfile("p", ("sh", "-c", argv), stream="codex", resume_argv=("sh", "-c", resume, "sh", "{session}"))
+
+
+def test_a_successor_resumes_the_session_that_its_predecessors_stream_told(assignment: Assignment) -> None:
+    profile = streaming(prints(BEGUN, then="kill -9 $$"), prints(BEGUN, *ENDED, then='test "$1" = t-1'))
+    assert run(profile, assignment).killed
+    work = CommandAgent(profile).start(replace(assignment, incarnation=2), time.monotonic())
+    assert work.session == "t-1"
+    assert finish(work) == Outcome("success", "", 0, report={"notes": "made it"})
+    shown = assignment.output.read_text()
+    assert shown.count("begun,") == 1 and shown.count("resumed,") == 1 and "made it" in shown
+
+
+def test_a_session_that_cannot_be_resumed_begins_anew(assignment: Assignment) -> None:
+    profile = streaming(prints(BEGUN, *ENDED, then="test -e died && exit; touch died; kill -9 $$"),
+                        "echo no such session >&2; exit 1")
+    assert run(profile, assignment).killed
+    assert run(profile, replace(assignment, incarnation=2)).status == "success"
+    assert "no such session\n── its session could not be resumed; a new one begins\n" in assignment.output.read_text()
+
+
+def test_a_failed_turn_and_a_rule_of_success_name_the_reason(assignment: Assignment) -> None:
+    failed = prints(BEGUN, {"type": "turn.failed", "error": {"message": "no such model"}})
+    assert run(streaming(failed, "{session}"), assignment).reason == "agent p failed: no such model"
+    judged = CommandProfile("p", ("sh", "-c", "echo '{\"ok\": false}'; exit 2"),
+                            rule=SuccessRule((0, 2), json="ok == true"))
+    assert run(judged, assignment) == Outcome(
+        "fail", "agent p: success.json asks for ok == true, but ok is false", 2)
+    assert run(replace(judged, rule=SuccessRule((0, 2))), assignment) == Outcome("success", "", 2)
+    assert run(replace(judged, rule=SuccessRule((1,))), assignment).reason.startswith("agent p failed (exit 2)")
+
+
+def test_the_prompt_on_standard_input_cannot_be_written(assignment: Assignment) -> None:
+    profile = CommandProfile("p", ("sh", "-c", "cat > fed; (echo mine > /proc/self/fd/0) && exit 3; exit 0"),
+                             stdin="prompt")
+    assert run(profile, assignment).status == "success"
+    assert (assignment.worktree / "fed").read_text() == assignment.prompt_file.read_text()

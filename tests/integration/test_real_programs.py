@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from garrison.testing.isolation import SKIPPED
+from sandbox_support import missing
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).resolve().parents[1]
@@ -49,10 +49,11 @@ def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def play(preset: str, program: Path, folder: Path) -> dict[str, Any]:
+    mode = "none" if missing() else "bubblewrap"
     done = subprocess.run(
-        [sys.executable, "-m", "garrison.testing.isolation", "--env", f"PYTHONPATH={TESTS}", "--", sys.executable,
-         str(TESTS / "program_driver.py"), preset, str(program), str(folder)], capture_output=True, text=True,
-        check=False, timeout=400, env={**os.environ})
+        [sys.executable, "-m", "garrison.testing.isolation", "--env", f"PYTHONPATH={TESTS}", "--env",
+         f"GARRISON_SANDBOX={mode}", "--", sys.executable, str(TESTS / "program_driver.py"), preset, str(program),
+         str(folder)], capture_output=True, text=True, check=False, timeout=400)
     if done.returncode == SKIPPED:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.agents.command_profile import STREAMS
 from garrison.agents.program_stream import FORMATS, MAX_LINE, ProgramStream
 from garrison.records.costs import read_usage, total
 
@@ -67,6 +68,16 @@ def test_a_turn(form: str, lines: list[object], session: str, tokens: tuple[int,
     assert form == "codex" or spent.usd == 0.25
 
 
+def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, "claude")
+    start = {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 10, "output_tokens": 1}}}
+    end = {"type": "message_delta", "usage": {"output_tokens": 40}}
+    attempt.print(CLAUDE[0], *({"type": "stream_event", "event": event} for event in (start, end)), CLAUDE[1])
+    attempt.stream.finish()
+    spent = total(read_usage(attempt.stream.files.usage))
+    assert (spent.input, spent.output, spent.calls) == (10, 40, 1)
+
+
 @pytest.mark.parametrize(("form", "line", "why"), [
     ("claude", {"type": "result", "subtype": "error_max_turns", "is_error": True}, "error_max_turns"),
     ("codex", {"type": "turn.failed", "error": {"message": "no key"}}, "no key")])
@@ -76,6 +87,10 @@ def test_a_failed_turn(form: str, line: object, why: str, tmp_path: Path) -> Non
     attempt.stream.finish()
     assert attempt.stream.told.failure == why
     assert f"── session failed: {why}" in attempt.shown()
+
+
+def test_the_names_of_the_formats() -> None:
+    assert tuple(FORMATS) == STREAMS
 
 
 def test_a_successor_goes_on_where_a_killed_orchestrator_was(tmp_path: Path) -> None:

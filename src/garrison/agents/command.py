@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.base import EXIT, AgentReport, Outcome, Work
 from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
-from garrison.agents.program_stream import ProgramStream
 from garrison.agents.result import LANDING, read_report
 from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
 from garrison.errors import Refused
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
     from garrison.agents.base import Assignment
+    from garrison.agents.program_stream import ProgramStream
 
 _RECORDING = """\
 exec 3>&2 2>/dev/null
@@ -99,10 +99,7 @@ class CommandAgent:
             argv = ("/bin/sh", "-c", _RECORDING, "sh", task.command or "", str(task.attempt),
                     str(assignment.incarnation), str(assignment.exit_file))
             return CommandWork(self._launch(assignment, argv, now), assignment, self.profile, what)
-        form = self.profile.format
-        stream = ProgramStream(form, assignment.folder, assignment.output) if form is not None else None
-        if stream is not None:
-            stream.catch_up()
+        stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
         terminal = PseudoTerminal(assignment.output) if self.profile.tty else None
         printed = assignment.output.stat().st_size if assignment.output.exists() else 0
@@ -113,6 +110,17 @@ class CommandAgent:
 
         return CommandWork(job, assignment, self.profile, what, Beside(
             terminal, stream, start_anew if session else None, printed))
+
+    def _open_stream(self, assignment: Assignment) -> ProgramStream | None:
+        """Open the stream where the predecessor's program ended; None for an agent that prints none."""
+        form = self.profile.format
+        if form is None:
+            return None
+        from garrison.agents.program_stream import ProgramStream  # most agents print no stream
+
+        stream = ProgramStream(form, assignment.folder, assignment.output)
+        stream.catch_up()
+        return stream
 
     def _words(self, assignment: Assignment, session: str) -> list[str]:
         """Return the command line, that which resumes a session if there is one."""

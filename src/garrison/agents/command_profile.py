@@ -15,7 +15,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.settings import BUDGETS, READERS, read_amount
-from garrison.agents.program_stream import FORMATS
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule, read_rule
 from garrison.config import string_list
 from garrison.errors import UsageError
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 RULES = ("exit_zero", "result_file")
 PROMPT = "prompt"
 """Value of `stdin` that feeds the prompt."""
+STREAMS = ("claude", "codex")
+"""Values of `stream`."""
 SESSION = "{session}"
 """Placeholder in `resume_argv`."""
 SETTINGS = ("argv", "resume_argv", "success", "tty", "stdin", "stream", "exclude", "set", *BUDGETS)
@@ -70,7 +71,11 @@ class CommandProfile:
     @property
     def format(self) -> StreamFormat | None:
         """Return the format of its stream, None for plain text."""
-        return FORMATS.get(self.stream)
+        if not self.stream:
+            return None
+        from garrison.agents.program_stream import FORMATS  # most agents print no stream
+
+        return FORMATS[self.stream]
 
 
 SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))
@@ -91,7 +96,7 @@ def from_profile(where: str, name: str, values: Mapping[str, Any], env: tuple[st
     profile = CommandProfile(
         name, argv, env, "exit_zero" if isinstance(success, dict) else success, read_limits(where, values), rule,
         _flag(where, "tty", values), _choice(where, "stdin", values, (PROMPT,)),
-        _choice(where, "stream", values, tuple(FORMATS)), resume, _patterns(where, values), _variables(where, values))
+        _choice(where, "stream", values, STREAMS), resume, _patterns(where, values), _variables(where, values))
     _check(where, profile)
     return profile
 
@@ -104,7 +109,7 @@ def _check(where: str, profile: CommandProfile) -> None:
         raise UsageError(f"{where}: resume_argv names no {SESSION}, the id of the session to resume")
     if profile.resume_argv and not profile.stream:
         raise UsageError(f"{where}: resume_argv needs stream, from which the session's id is read; there are "
-                         f"{', '.join(FORMATS)}")
+                         f"{', '.join(STREAMS)}")
 
 
 def read_limits(where: str, values: Mapping[str, Any]) -> Limits:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -120,6 +119,8 @@ def _candidates(output: str) -> Iterator[str]:
 
 def _search(pattern: str, text: str) -> str:
     """Return what speaks against a text in which the pattern may not occur."""
+    import subprocess  # few profiles need it
+
     try:
         done = subprocess.run([sys.executable, "-I", "-S", "-c", _SEARCH, pattern], check=False,
                               input=text.encode(errors="replace"), capture_output=True, timeout=SEARCH_SECONDS)

@@ -38,6 +38,7 @@ from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profi
 from garrison.agents.failing_tests import find_failing
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
 from garrison.records.run import Task
+from garrison.sandbox.place import Mode, Network, Rights
 
 GOLDEN = Path(__file__).with_name("golden") / "prompts"
 UPDATE = os.environ.get("GARRISON_GOLDEN") == "update"
@@ -80,6 +81,7 @@ BRIEFING = Briefing("garrison/boltons-1/csv_export", GATE, True, LANDED, reporti
                     notes_file="/x/agent/notes.txt", result_file="/x/agent/agent-result.json")
 KILLED = "its process died: killed by SIGKILL"
 DIED = Interruption(KILLED, 2, output="ran 3 of 41 tests\n", progress=PROGRESS, notes="header done; quoting is next")
+CONFINED = prompt.confinement(Rights(write=(Path("/var/cache/maven"),)))
 JUDGEMENT = Judgement(BRIEFING.branch, "1f6c0ffee5", "aa11bb2cc3", "main", STAT,
                       "diff --git a/ledger/export.py b/ledger/export.py\n+def export(path): ...\n", "/x/change.diff",
                       TASK.acceptance or "", "Wrote the export.", ("pytest -q: 2 passed",), can_run=True)
@@ -107,7 +109,7 @@ BUILT = {
         TASK.prompt, TASK.goal, f"Goal: {TASK.goal}\n{TASK.preamble}", "exit 3: 2 tests are red", "Keep it small."),
     "first_attempt": lambda: prompt.build(TASK, BRIEFING),
     "first_attempt_bare": lambda: prompt.build(Task("r", "a", 1, label="a", prompt="Write a.txt"), Briefing()),
-    "first_attempt_command": command,
+    "first_attempt_command": lambda: command(confinement=CONFINED),
     "first_attempt_result_file": lambda: prompt.build(
         task(ways=["build: label ready", "halt: otherwise"], preamble=""),
         replace(BRIEFING, reporting=Reporting.RESULT_FILE, landing=Landing())),
@@ -145,7 +147,8 @@ def session(tmp_path: Path) -> tuple[Assignment, AttemptFiles]:
     instructions = prompt.instructions("`AGENTS.md`", "main", "Run `make lint` before you commit.")
     assignment = Assignment(
         task(ways=["build: label ready", "halt: otherwise"]), tmp_path, tmp_path, {}, 2,
-        deaths=(Death(100.0, KILLED),), look=lambda: PROGRESS, lands=prompt.lands(GATE), instructions=instructions)
+        deaths=(Death(100.0, KILLED),), look=lambda: PROGRESS, lands=prompt.lands(GATE), instructions=instructions,
+        confinement=CONFINED)
     assignment.exchange.mkdir()
     assignment.notes.write_text("header done; quoting is next\n")
     assignment.write_prompt("(the task)\n")
@@ -202,6 +205,11 @@ def test_each_message_of_a_session_is_as_its_golden_file_has_it(name: str, sessi
 
 def test_no_golden_file_is_left_over() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == BUILT.keys() | SESSION.keys()
+
+
+def test_who_is_not_confined_hears_of_no_sandbox() -> None:
+    assert prompt.confinement(Rights(Mode.NONE)) == ""
+    assert "There is no network." in prompt.confinement(Rights(network=Network.NONE))
 
 
 # ---- quotations

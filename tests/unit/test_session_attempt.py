@@ -22,6 +22,7 @@ from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_RE
 from garrison.records import costs
 from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
+from garrison.records.reservations import FILE, SESSION_LOCK
 from garrison.records.run import Task
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 
@@ -276,6 +277,24 @@ def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path
     plays[1] = REPORT
     assert life(prompt, ran, plays)["status"] == "success"
     assert (before, ran) == ([] if ending == failures.BUDGET else ["save_notes"], ["save_notes", "report_result"])
+
+
+def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tmp_path: Path) -> None:
+    """Without a sandbox, where nothing else reserves: another attempt of the node holds what is left."""
+    prompt, ran = ordered(tmp_path, config=str(tmp_path / "config")), []
+    other = tmp_path / "runs/r/nodes/a/2/claude"
+    other.mkdir(parents=True)
+    (other / FILE).write_text('{"usd": 0.999}')
+    lock = LifeLock.try_acquire(other / SESSION_LOCK)
+    assert lock is not None
+    costs.append_usage(other / "usage.jsonl", costs.UsageRecord("call", "s", "2026-01-31T00:00:00Z", 0.0005))
+    AttemptFiles(tmp_path).make()
+    costs.append_usage(AttemptFiles(tmp_path).usage, costs.UsageRecord("call", "s", "2026-01-31T00:00:00Z", 0.1))
+    assert life(prompt, ran, [REPORT, "Done."]) is None
+    assert AttemptFiles(tmp_path).read_endings()[-1].kind == failures.RESERVED
+    lock.release()
+    assert life(prompt, ran, [REPORT, "Done."])["status"] == "success"
+    assert not (AttemptFiles(tmp_path).folder / FILE).exists()
 
 
 def test_a_permanent_failure_ends_the_attempt(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class Assignment:
     """Set if it may run commands although it only judges: nothing that they write is kept."""
     lands: str = ""
     """Sentence that says what becomes of the agent's branch."""
+    confinement: str = ""
+    """What a sandbox leaves the agent, as a part of its prompt; '' without one."""
     instructions: str = ""
     """The repository's own instructions, as part of a system prompt; '' for none."""
     attempts: Path | None = None

@@ -198,6 +198,8 @@ class Briefing:
     reporting: Reporting = Reporting.TOOLS
     notes_file: str = ""
     result_file: str = ""
+    confinement: str = ""
+    """What a sandbox leaves the agent; '' without one."""
 
 
 @frozen

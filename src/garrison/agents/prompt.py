@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.briefing import Briefing, RefusedBy, Reporting, Start
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.agents.template import fill
+from garrison.sandbox.place import Mode, Network
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         TargetChange,
     )
     from garrison.records.run import Task
+    from garrison.sandbox.place import Rights
 
 SHORT = 10
 """Characters of a commit's id."""
@@ -40,6 +42,8 @@ MAX_FILES = 5
 ACCOUNT = "Done so far:"
 """Beginning of the pipeline's account of what agents have done."""
 NOTHING_PRINTED = "(it printed nothing)"
+_NETWORKS = {Network.NONE: "There is no network.", Network.OPEN: "The network is the machine's.",
+             Network.ALLOW: "The network reaches the hosts that the user allows, and no other."}
 _REWORK = {by: f"rework_{by.name.lower()}.md" for by in RefusedBy}
 
 
@@ -169,15 +173,24 @@ def lands(landing: Landing) -> str:
     return "Your branch is tested and merged when you are done: do not merge, push, rebase or switch branches."
 
 
-def setting(lands: str) -> str:
+def setting(lands: str, confinement: str = "") -> str:
     """Return where an agent works, as a part of its system prompt; without `lands` it has no branch of its own."""
-    return fill("setting_worktree.md", lands=lands) if lands else fill("setting_in_place.md")
+    return fill("setting_worktree.md", lands=lands, confinement=confinement) if lands else fill("setting_in_place.md")
+
+
+def confinement(rights: Rights) -> str:
+    """Return what a sandbox leaves an agent, '' without one."""
+    if rights.mode is Mode.NONE:
+        return ""
+    more = "".join(f", in {path_name(str(path))}" for path in rights.write)
+    return fill("confinement.md", writable=f"your worktree, in `/tmp`{more} and in your home",
+                network=_NETWORKS[rights.network]).strip()
 
 
 def _rules(briefing: Briefing) -> str:
     report = fill(f"command_report_{briefing.reporting.name.lower()}.md", result_file=briefing.result_file).strip()
     return fill("command_rules.md", branch=briefing.branch, lands=lands(briefing.landing),
-                notes_file=briefing.notes_file, report=report)
+                notes_file=briefing.notes_file, report=report, confinement=briefing.confinement)
 
 
 def _next_step(task: Task, briefing: Briefing) -> str:

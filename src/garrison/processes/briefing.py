@@ -45,6 +45,8 @@ from garrison.records import run as run_records
 from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_RUN, LOST, Task, read_result
+from garrison.sandbox.place import Role
+from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import parse_rescue
@@ -110,17 +112,18 @@ class Briefer:
         briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
         instructions = read_instructions(self.git, self.launch.onto) if briefing.reporting is Reporting.TOOLS else ""
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
-                             instructions=instructions)
+                             confinement=briefing.confinement, instructions=instructions)
         return assignment, prompt.build(self.task, briefing)
 
     def brief(self, assignment: Assignment, interruption: Interruption | None = None) -> Briefing:
         """Return the briefing of the attempt, and copy the log of what refused the one before."""
         task = self.task
         landed, more = self._landed()
+        rights = read_rights(self.runtime.home, Role.AGENT, task.agent, self.runtime.environ)
         return Briefing(
             branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
             self.refusal(), interruption, reporting_of(task.agent, self.runtime.home, task.attributes),
-            str(assignment.notes), str(assignment.result_file))
+            str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
 
     # ---- what is there
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -118,6 +118,11 @@ def total(records: Iterable[UsageRecord]) -> Spent:
     usd = sum(_session_total(lines) for lines in sessions.values())
     return Spent(usd, len(calls), sum(call.input + call.cache_read + call.cache_write for call in calls.values()),
                  sum(call.output for call in calls.values()))
+
+
+def last_cost(records: Sequence[UsageRecord]) -> float:
+    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
+    return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
 
 
 def total_of_day(records: list[UsageRecord], day: str) -> float:

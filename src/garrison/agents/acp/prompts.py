@@ -45,7 +45,7 @@ def rules(assignment: Assignment) -> str:
     """Return what garrison expects of its agent."""
     task = assignment.task
     return fill("acp_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt), language=LANGUAGE,
-                setting=task_prompt.setting(assignment.lands), ways=choices_block(task.ways))
+                setting=task_prompt.setting(assignment.lands, assignment.confinement), ways=choices_block(task.ways))
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:

@@ -118,7 +118,7 @@ class Connection(SessionConnection):
             return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
         if turns != self.settings.max_turns:
             self._make_client(turns)
-        return self._reserve(last_cost(records))
+        return self._reserve(costs.last_cost(records))
 
     def _make_client(self, turns: int | None) -> None:
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
@@ -312,11 +312,6 @@ def remaining_turns(limit: int | None, records: Sequence[costs.UsageRecord]) -> 
     """Return how many responses of an attempt are left; None for no limit."""
     made = len({(record.session, record.message) for record in records if record.kind == "call"})
     return None if limit is None else max(0, limit - made)
-
-
-def last_cost(records: Sequence[costs.UsageRecord]) -> float:
-    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
-    return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
 
 
 def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None],

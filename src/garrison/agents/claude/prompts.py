@@ -51,7 +51,7 @@ def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = 
     can_run = role == VALIDATOR and "Bash" in settings.tools
     text = fill(
         _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
-        setting=task_prompt.setting(assignment.lands),
+        setting=task_prompt.setting(assignment.lands, assignment.confinement),
         ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
         means=", in the files or by running something" if can_run else " in the files",
         citation="a path and what it contains, or a command and what it printed" if can_run else

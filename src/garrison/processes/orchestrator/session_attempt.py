@@ -43,6 +43,8 @@ from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json, write_json
+from garrison.records.life_lock import LifeLock
+from garrison.records.reservations import Reservation
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
@@ -120,6 +122,8 @@ class SessionProgram:
         self._usage_log = costs.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.Ending]
         self._answered = False
+        self._lock: LifeLock | None = None
+        """Held while the program lives: its reservation counts."""
 
     async def run(self) -> dict[str, Any] | None:
         """Return the content of the result file; None if the session waits, as its last ending says."""
@@ -227,13 +231,20 @@ class SessionProgram:
         assert self.settings is not None
         limits = costs.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
         meter = costs.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
+        # In a sandbox it cannot see the other sessions; there the proxy reserves.
+        reservation = Reservation(meter, self.files.folder) if self.order.get("config") else None
+        if reservation is not None:
+            self._lock = LifeLock.try_acquire(self.files.lock)
         endings = self.files.read_endings()
         after_person = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []
 
         async def ask_within_limits(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
-            if exceeded := meter.exceeded():
+            if reservation is None and (exceeded := meter.exceeded()):
                 await self._suspend(failures.BUDGET, exceeded)
+            shortfall = reservation.reserve(self._last_cost()) if reservation is not None else None
+            if shortfall is not None:
+                await self._suspend(failures.RESERVED if shortfall.is_reserved else failures.BUDGET, shortfall.reason)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
                 answer = await ask([*messages, *after_person], mode, options)
@@ -243,9 +254,15 @@ class SessionProgram:
                 if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
                     raise
                 await self._suspend(kind, session_manager.describe(error), error.wait)
+            finally:
+                if reservation is not None:
+                    reservation.release()
             self._answered = True
             return answer
         return ask_within_limits
+
+    def _last_cost(self) -> float:
+        return costs.last_cost(costs.read_usage(self.files.usage)) if self.files.usage.exists() else 0.0
 
     def _record(self, event: Mapping[str, Any]) -> None:
         """Record the model's usage, and show its text."""

@@ -72,10 +72,12 @@ def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
     assert "trial: your tests fail on main: 1 failed (test_add (tests.test_calc.Calc.test_add))" in red.stderr
     assert "a launch is refused until the gate passes" in red.stdout
     assert "fix_until_green" in (place.repo / "first.dot").read_text()
-    assert "--force writes it anew" in garrison(place, "init").stderr
+    assert "--force" in garrison(place, "init", "--gate", "true").stderr
 
     test.write_text(test.read_text().replace("3", "2"))
     git(place.repo, "commit", "-qam", "Mend")
+    kept = garrison(place, "init")
+    assert "trial: passed on main" in kept.stderr and "wrote" not in kept.stdout
     green = garrison(place, "init", "--force", "--agent", "double", "--json")
     said = json.loads(green.stdout)
     assert (said["gate"], said["trial"]["passed"], said["ecosystems"]) == ("python3 -m unittest -q", True, ["Python"])

@@ -119,7 +119,11 @@ def test_the_next_command_depends_on_what_passed() -> None:
     assert next_steps(choice, TrialResult(True, ""), "first.dot") == [
         'next: garrison run "say here what to do" --agent NAME',
         "or:   set the goal in first.dot, then garrison launch first.dot --agent NAME"]
-    assert "garrison launch first.dot --no-gate" in next_steps(choice, TrialResult(False, ""), "first.dot")[1]
+    red, broken = TrialResult(False, "", failed="gate"), TrialResult(False, "", failed="set-up")
+    assert "garrison launch first.dot --no-gate" in next_steps(choice, red, "first.dot")[1]
+    assert next_steps(choice, broken, None) == ["next: correct setup in garrison.toml, then try it: garrison init"]
+    assert describe(None, choice, ["codex"]) == ["garrison.toml is there; --force proposes anew", "gate: make test",
+                                                 "agents installed: codex"]
 
 
 def test_a_set_up_runs_again_when_a_lock_file_changes() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from garrison.agents.claude.extra import INSTALL
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.interrupt import interruptible
@@ -22,10 +23,11 @@ from garrison.errors import Refused
 from garrison.frozen import frozen
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
+from garrison.processes.launch_request import read_project
 from garrison.processes.runtime import Runtime
 from garrison.project.ecosystems import ProjectFiles, Row, detect, patterns_read, setup_key
 from garrison.project.templates import TEMPLATES, fill
-from garrison.project.trial import TrialResult, try_gate
+from garrison.project.trial import GATE, SETUP, TrialResult, try_gate
 from garrison.records.run import Launch
 from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
@@ -60,41 +62,48 @@ class Choice:
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help="Time that set-up and gate may take in the trial, each.")
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
-@click.option("--force", is_flag=True, help=f"Write {PROJECT_FILE} anew if there is one.")
+@click.option("--force", is_flag=True, help=f"Write {PROJECT_FILE} anew; without it, one that is there is only tried.")
 @json_option
 @home_option
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, timeout: float,
          home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
     """Prepare the repository you are in: find out how it is built and tested, and try that once.
 
-    Writes garrison.toml and a first pipeline into its top directory, and commits nothing.
+    Writes garrison.toml and a first pipeline into its top directory, and commits nothing. A garrison.toml that is there
+    is tried and kept.
     """
     runtime = Runtime.real(find_home(home))
     repo = validate_repository(target_dir or Path.cwd())
-    if (repo / PROJECT_FILE).exists() and not force:
-        raise Refused(f"{repo / PROJECT_FILE} exists; `garrison run` and `garrison launch` use it, "
-                      "--force writes it anew")
+    kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
+    if kept is not None and (gate or setup or agent):
+        raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or write it anew with --force")
     git = Git(repo, home=runtime.home)
     files = read_files(repo, git)
     rows = detect(files)
     agents = installed_agents(runtime.home, runtime.environ.get("PATH", os.defpath))
     if agent is not None:
         find_profile(agent, runtime.home)
-    choice = choose(rows, files, gate, setup, agent or next(iter(agents), None))
-    for line in describe(rows, choice, agents):
+    choice = choose(rows, files, gate, setup, agent or next(iter(agents), None)) if kept is None else Choice(
+        kept.gate, kept.setup, list(kept.setup_key), kept.agent)
+    for line in describe(rows if kept is None else None, choice, agents):
         print_message(line)
     for name in (path for row in rows[:1] for path in row.makes if not _is_ignored(git, path)):
         print_message(f"note: git does not ignore {name}, which set-up or gate make; add it to .gitignore, or agents "
                       "may commit it")
     result = None if no_try or choice.gate is None else _try(runtime, repo, git, choice, timeout)
-    pipeline = _write(repo, choice, is_red=result is not None and not result.passed)
+    written = [PROJECT_FILE] if kept is None else []
+    if kept is None:
+        write_project(repo, choice)
+    pipeline = _write_first(repo, choice, result)
+    written += [pipeline] if pipeline else []
     if as_json:
         click.echo(dumps({"repository": str(repo), **asdict(choice), "ecosystems": [row.ecosystem for row in rows],
                           "agents": agents, "trial": asdict(result) if result else None,
-                          "files": [PROJECT_FILE, *([pipeline] if pipeline else [])]}))
+                          "files": written}))
         return
-    click.echo(f"wrote {PROJECT_FILE}" + (f" and {pipeline}" if pipeline else ""))
-    for line in next_steps(choice, result, pipeline):
+    if written:
+        click.echo(f"wrote {' and '.join(written)}")
+    for line in next_steps(choice, result, FIRST if (repo / FIRST).exists() else None):
         click.echo(line)
 
 
@@ -122,10 +131,12 @@ def choose(rows: Sequence[Row], files: ProjectFiles, gate: str | None, setup: st
     return Choice(gate or (row.gate if row is not None else None), setup, key, agent)
 
 
-def describe(rows: Sequence[Row], choice: Choice, agents: Sequence[str]) -> list[str]:
-    """Return what was found, in lines. Pure."""
-    lines = []
-    if not rows:
+def describe(rows: Sequence[Row] | None, choice: Choice, agents: Sequence[str]) -> list[str]:
+    """Return what was found, in lines; `rows` is None if garrison.toml states it. Pure."""
+    lines = [f"{PROJECT_FILE} is there; --force proposes anew"] if rows is None else []
+    if rows is None:
+        rows = []
+    elif not rows:
         lines.append("found no build system that garrison knows" + ("" if choice.gate else
                      "; state how it is tested with --gate CMD"))
     for row in rows[:1]:
@@ -135,8 +146,8 @@ def describe(rows: Sequence[Row], choice: Choice, agents: Sequence[str]) -> list
                      + "; join gates with && if they count too")
     lines += [f"{what}: {value}" for what, value in (("set-up", choice.setup), ("gate", choice.gate)) if value]
     lines.append(f"agents installed: {', '.join(agents)}" if agents else
-                 "agents installed: none that garrison knows; `pip install 'garrison[claude]'` brings Claude, "
-                 "`garrison agents presets` lists others")
+                 f"agents installed: none that garrison knows; `{INSTALL}` brings Claude, `garrison agents presets` "
+                 "lists others")
     return lines
 
 
@@ -145,9 +156,11 @@ def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None)
     if choice.gate is None:
         return ["next: set gate in garrison.toml to the command that tests this project"]
     agent = "" if choice.agent else " --agent NAME"
+    if result is not None and result.failed == SETUP:
+        return [f"next: correct setup in {PROJECT_FILE}, then try it: garrison init"]
     if result is not None and not result.passed:
         repair = f"garrison launch {pipeline} --no-gate{agent}" if pipeline else "mend that"
-        return ["a launch is refused until the gate passes: correct garrison.toml and run `garrison init --force`,",
+        return [f"a launch is refused until the gate passes: correct {PROJECT_FILE} or the tests, then: garrison init",
                 f"or let an agent work until it is green: {repair}"]
     return [f'next: garrison run "say here what to do"{agent}',
             *([f"or:   set the goal in {pipeline}, then garrison launch {pipeline}{agent}"] if pipeline else [])]
@@ -181,17 +194,21 @@ def _missing_programs(repo: Path, choice: Choice, path: str) -> list[str]:
             if "/" not in word and word not in ("cd", "echo", "test") and shutil.which(word, path=path) is None]
 
 
-def _write(repo: Path, choice: Choice, *, is_red: bool) -> str | None:
-    """Write garrison.toml and, unless there is one, the first pipeline; return the latter's name."""
+def write_project(repo: Path, choice: Choice) -> None:
+    """Write garrison.toml."""
     settings = [(key, value) for key, value in asdict(choice).items() if value]
     lines = ["# How garrison tests this repository and who works on it; commit it, so that others have it too.",
              "[launch]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings)]
     if choice.gate is None:
         lines.append('# gate = "the command that tests this project"')
     (repo / PROJECT_FILE).write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def _write_first(repo: Path, choice: Choice, result: TrialResult | None) -> str | None:
+    """Write the first pipeline, unless there is one or no gate; return its name."""
     if choice.gate is None or (repo / FIRST).exists():
         return None
-    name = "fix-until-green" if is_red else "review-and-fix"
+    name = "fix-until-green" if result is not None and result.failed == GATE else "review-and-fix"
     template = next(template for template in TEMPLATES if template.name == name)
     (repo / FIRST).write_text(fill(template, gate=choice.gate), encoding="utf-8")
     return FIRST

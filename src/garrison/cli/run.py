@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from garrison.agents.claude.extra import INSTALL
 from garrison.agents.registry import installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.follow import follow_run
@@ -74,8 +75,8 @@ def run(words: tuple[str, ...], command: str | None, acceptance: str | None, hom
 def _installed(runtime: Runtime) -> str:
     names = installed_agents(runtime.home, runtime.environ.get("PATH", ""))
     if not names:
-        return ("none is installed here that garrison knows: `garrison agents presets` lists them, `pip install "
-                "'garrison[claude]'` brings Claude; or pass --command CMD")
+        return (f"none that garrison knows is installed here: `garrison agents presets` lists them, `{INSTALL}` brings "
+                "Claude; or pass --command CMD")
     return f"pass --agent {' or --agent '.join(names)}, or --command CMD"
 
 

@@ -14,6 +14,9 @@ from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.system.terminal_text import clean_lines
 
+SETUP, GATE = "set-up", "gate"
+"""What a trial can fail at."""
+_SETUP_FAILED = "fix the set-up"
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 
 
@@ -26,6 +29,8 @@ class TrialResult:
     """In one line, for people."""
     tail: tuple[str, ...] = ()
     """End of the log of one that failed."""
+    failed: str = ""
+    """What failed: `set-up` or `gate`."""
 
 
 def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_key: Sequence[str], trees: Path,
@@ -37,7 +42,8 @@ def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_ke
         result = preflight(queue, config, trees=trees, environment=environment, progress=progress)
     except PreflightRed as error:
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else error.tail
-        return TrialResult(False, describe_failure(queue.target, str(error), text), tuple(clean_lines(error.tail)))
+        return TrialResult(False, describe_failure(queue.target, str(error), text), tuple(clean_lines(error.tail)),
+                           SETUP if _SETUP_FAILED in str(error) else GATE)
     finally:
         queue.remove_idle_slots(trees)
     return TrialResult(True, f"passed on {queue.target} in {result.seconds:.0f} s")
@@ -50,7 +56,7 @@ def describe_failure(target: str, reason: str, log: str) -> str:
         reason: message of the pre-flight.
         log: whole output of the gate.
     """
-    if "fix the set-up" in reason:
+    if _SETUP_FAILED in reason:
         return f"set-up fails on {target}: {_middle(reason)}"
     names = find_failing(log)
     if not names:

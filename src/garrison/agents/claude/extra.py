@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+INSTALL = "pipx inject garrison claude-agent-sdk"
+"""Command that most users need."""
 MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 380 MB, the extra garrison[claude]): "
-           "type `pipx inject garrison claude-agent-sdk`, `uv tool install --with claude-agent-sdk garrison`, or "
+           f"type `{INSTALL}`, `uv tool install --with claude-agent-sdk garrison`, or "
            "`pip install claude-agent-sdk`")
 
 

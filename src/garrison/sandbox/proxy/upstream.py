@@ -117,7 +117,8 @@ async def open_checked(host: str, port: int, rule: HostRule) -> Stream:
         addresses, reason = [], ""  # only the user's proxy can resolve it, and only that knows its addresses
     if reason:
         is_offered = "metadata" not in reason and reason.startswith("it resolves to")
-        raise UpstreamRefused(reason + (f'; if you trust it, add "private {host}" to hosts' if is_offered else ""))
+        raise UpstreamRefused(reason + (
+            f'; if you trust it, add "private {host}" to hosts in [sandbox] of config.toml' if is_offered else ""))
     if proxy is not None:
         return await _open_tunnel(proxy, host, port)
     return await _open_first(addresses, port)

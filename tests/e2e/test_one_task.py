@@ -40,7 +40,7 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_a_failed_one_exits_with_1(
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=DEADLINE)
     assert child.returncode == 130, out
-    assert "run r1 continues in the background; watch it: garrison status r1 --watch" in out
+    assert "run r1 continues in the background; `garrison status r1 --watch` shows it" in out
     assert place.status() == "running"
     place.release("it")
     wait_for("the run ends", lambda: place.status() == "failed")

@@ -110,8 +110,8 @@ def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: 
                         lambda: os.open(os.ttyname(screen), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
     before = termios.tcgetattr(screen)
     stage = Stage(tmp_path)
-    work = stage.start(CommandAgent(CommandProfile("typed", (
-        "/bin/sh", "-c", f"until test -e {tmp_path}/go; do sleep 0.05; done; seq 100000"), tty=True)))
+    busy = f"until test -e {tmp_path}/go; do sleep 0.05; done; seq 100000"
+    work = stage.start(CommandAgent(CommandProfile("typed", ("/bin/sh", "-c", busy), tty=True)), lends_terminal=True)
     assert work.has_keyboard
     for _ in range(300):
         try:
@@ -126,3 +126,11 @@ def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: 
     stage.close()
     os.close(keyboard)
     os.close(screen)
+
+
+def test_the_terminal_of_a_process_that_has_other_work_stays_its_own(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`garrison pipeline run` is a person's command: Ctrl-C is for it, and several agents may work at one time."""
+    monkeypatch.setattr(pseudo_terminal, "_open_own_terminal", lambda: pytest.fail("it was opened"))
+    outcome, _ = play(tmp_path, Mode.NONE, "/bin/sh", "-c", "test -t 0")
+    assert outcome.status == "success"

@@ -86,6 +86,8 @@ class Assignment:
     """Names of variables that its network decides, whatever a profile sets."""
     place: Place | None = None
     """Place of its processes in the sandbox; None: they are not confined."""
+    lends_terminal: bool = False
+    """Set if the terminal of this process, if it has one, is for the agent's program: it does nothing else."""
     reports: ReportedResult | None = None
     """Where a result arrives that the agent reports through its socket; None if it has no socket."""
 

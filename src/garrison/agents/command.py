@@ -63,6 +63,8 @@ _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_f
 _LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
 _TERM = "xterm-256color"
 """Kind of a terminal where the caller's environment names none."""
+_PACE = 0.25
+"""Seconds between two looks at a stream that grows."""
 _MAX_REASON = 300
 _MAX_NOTES = 4000
 """Characters of a last message that become the summary of work without a report."""
@@ -101,7 +103,7 @@ class CommandAgent:
             return CommandWork(self._launch(assignment, argv, now), assignment, self.profile, what)
         stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
-        terminal = PseudoTerminal(assignment.output) if self.profile.tty else None
+        terminal = PseudoTerminal(assignment.output, is_lent=assignment.lends_terminal) if self.profile.tty else None
         printed = assignment.output.stat().st_size if assignment.output.exists() else 0
         job = self._launch(assignment, self._words(assignment, session), now, terminal, stream)
 
@@ -234,12 +236,16 @@ class CommandWork(Work):
         self._terminal, self._stream, self._start_anew = beside.terminal, beside.stream, beside.start_anew
         self._printed = beside.printed
         self._is_stopping = False
+        self._read_next: float | None = None
+        """When a stream that grows is read next: not at each line."""
 
     def poll(self, now: float) -> Outcome | None:
         """Return the outcome once the program and everything it started have ended."""
         result = self._job.poll(now)
         if self._stream is not None:
+            before = self._stream.offset
             self._stream.read()
+            self._read_next = now + _PACE if self._stream.offset != before else None
         if result is None:
             return None
         if self._stream is not None:
@@ -318,15 +324,15 @@ class CommandWork(Work):
     @property
     def watched_files(self) -> tuple[Path, ...]:
         """Return its stream."""
-        return (self._stream.files.lines,) if self._stream is not None else ()
+        return (self._stream.files.lines,) if self._stream is not None and self._read_next is None else ()
 
     def forget(self) -> None:
         """Remove the recorded exit code."""
         untrusted.remove(self._assignment.exchange, EXIT)
 
     def wake_at(self) -> float | None:
-        """Return its timeout, or the next step of ending it."""
-        return self._job.wake_at
+        """Return its timeout, the next step of ending it, or when its stream is read next."""
+        return min((at for at in (self._job.wake_at, self._read_next) if at is not None), default=None)
 
 
 def fill_placeholders(word: str, assignment: Assignment, result_file: Path, session: str = "") -> str:

@@ -197,7 +197,8 @@ class ProgramStream:
         atomic.make_directory(self.files.folder)
         kept = read_json(self.files.session)
         kept = kept if isinstance(kept, dict) else {}
-        self._offset = token_count(kept, "offset")
+        self.offset = token_count(kept, "offset")
+        """Bytes that have been read."""
         self.told.session = str(kept.get("id", ""))
         self._connection = now()
         self._counted: dict[str, Mapping[str, Any]] = {}
@@ -226,7 +227,7 @@ class ProgramStream:
         """
         try:
             with self.files.lines.open("rb") as file:
-                file.seek(self._offset)
+                file.seek(self.offset)
                 block = file.read(_STEP)
         except FileNotFoundError:
             return False
@@ -234,12 +235,12 @@ class ProgramStream:
         shown: list[str] = []
         for line in block[:end].removesuffix(b"\n").split(b"\n") if end else ():
             shown += self._read_line(line)
-            self._offset += len(line) + 1
+            self.offset += len(line) + 1
         if not end and len(block) > MAX_LINE:
-            self._offset, self._is_too_long = self._offset + len(block), True
+            self.offset, self._is_too_long = self.offset + len(block), True
         elif not end:
             return False
-        kept = encode({"id": self.told.session, "offset": self._offset})
+        kept = encode({"id": self.told.session, "offset": self.offset})
         atomic.write(self.files.session, kept, durable=False)  # the hook keeps the session through a power cut
         if shown:
             with self._output.open("ab") as output:
@@ -271,7 +272,7 @@ class ProgramStream:
     def _count(self, event: Event) -> None:
         """Record the tokens and the cost of an event; what a successor reads again has the same message."""
         if event["kind"] == "usage":
-            self._record(event["message"] or f"at {self._offset}", event["model"] or self.told.model, event["usage"])
+            self._record(event["message"] or f"at {self.offset}", event["model"] or self.told.model, event["usage"])
         elif event["kind"] == "result":
             self._record_rest(event["turn"])
             if event["usd"]:
@@ -289,7 +290,7 @@ class ProgramStream:
         rest = {name: max(0, token_count(turn, name) - sum(token_count(usage, name) for usage in counted))
                 for name in _COUNTS}
         if any(rest.values()):
-            self._record(f"rest at {self._offset}", self.told.model, rest)
+            self._record(f"rest at {self.offset}", self.told.model, rest)
         self._counted = {}
 
 

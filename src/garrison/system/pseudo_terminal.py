@@ -39,9 +39,10 @@ _FLUSH = 0.5
 class PseudoTerminal:
     """The end of an agent's terminal that this process holds; made in the main thread, before the program starts."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, is_lent: bool) -> None:
+        """Open it; with `is_lent` the terminal of this process is the program's from now on."""
         self._log = log
-        self._screen = _open_own_terminal()
+        self._screen = _open_own_terminal() if is_lent else None
         """The terminal of this process: a person types there, and looks at it."""
         self._socket, self._passed = socket.socketpair()
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

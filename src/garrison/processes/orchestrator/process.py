@@ -103,7 +103,7 @@ class Orchestrator:
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
-                                     attempts=folder.parent.parent, reports=self.reports)
+                                     attempts=folder.parent.parent, lends_terminal=True, reports=self.reports)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
         self.network: NetworkPlace | None = None

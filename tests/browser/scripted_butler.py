@@ -45,6 +45,8 @@ class Played:
         yield {"kind": "text", "text": "<img src=x onerror=alert(1)> I look."}
         if "Stop r1" in content:
             self.confirm.propose(["stop", "r1"])
+        if "and r2" in content:
+            self.confirm.propose(["stop", "r2"])
         if "slow" in content:
             await asyncio.Event().wait()
 

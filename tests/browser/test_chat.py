@@ -95,6 +95,20 @@ def test_what_stops_a_run_waits_for_one_of_two_buttons(butler: str, home: Path, 
     assert (home / "ran").read_text() == "stopping: stop r1\n"
 
 
+def test_a_button_agrees_to_nothing_but_what_its_page_shows(butler: str, home: Path, opened: Any) -> None:
+    """Another page of the same conversation has answered, and something else is proposed meanwhile."""
+    page, other = (opened(butler, "/chat?conversation=two") for _ in range(2))
+    page.watch.allowed.append("409|400|Refused|status of 4")
+    ask(page, "Stop r1")
+    expect(page.locator('[data-testid="proposal"]')).to_be_visible()
+    other.reload()
+    ask(other, "Stop r1 and r2")
+    expect(other.locator('[data-testid="proposal"]')).to_be_visible()
+    page.get_by_role("button", name="Yes").click()
+    expect(page.locator(".bubble.bad")).to_contain_text("what the butler proposes has changed meanwhile")
+    assert "two: " not in ((home / "ran").read_text() if (home / "ran").exists() else "")
+
+
 def test_events_that_arrive_together_are_shown_one_by_one(butler: str, opened: Any) -> None:
     page = opened(butler, "/chat")
     page.route("**/api/chat", lambda route: route.fulfill(content_type="text/event-stream", body="""

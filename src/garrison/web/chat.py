@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.delegation.conversation import check_id
-from garrison.delegation.models import BUTLER
+from garrison.delegation.models import BUTLER, Proposal
 from garrison.delegation.specialists import read_crew
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
@@ -78,10 +78,19 @@ class Conversation:
         """Return the id of the latest event."""
         return f"{self.server}-{self._number}"
 
-    def send(self, message: str) -> Client:
-        """Start to answer a message; return a listener to the answer. Refused while another is being answered."""
+    def send(self, message: str, shown: list[str] | None = None) -> Client:
+        """Start to answer a message; return a listener to the answer. Refused while another is being answered.
+
+        Args:
+            shown: the proposal that the message answers; Refused if another one waits by now.
+        """
         if self.busy:
             raise Refused("the butler is answering another message; wait for the answer, or cancel it")
+        if shown is not None:
+            entries = _read_entries(self._path)
+            if shown != (_proposals(entries[-1]) if entries else []):
+                raise Refused("what the butler proposes has changed meanwhile; nothing was done, open the conversation "
+                              "again")
         client = self.join(self.last_id)
         self._turn_began = self._number
         self._askers.add(client)
@@ -238,6 +247,19 @@ def message_of(body: Mapping[str, object]) -> tuple[str, str]:
     return message, name
 
 
+def agreed_to(body: Mapping[str, object]) -> list[str] | None:
+    """Return the commands that the person saw as the butler's proposal when they answered; None if they name none."""
+    shown = body.get("proposals")
+    if shown is None or (isinstance(shown, list) and all(isinstance(command, str) for command in shown)):
+        return shown
+    raise Refused("proposals must be a list of commands")
+
+
+def _proposals(entry: Mapping[str, Any]) -> list[str]:
+    """Return the commands that wait for the person's word after an entry."""
+    return [str(Proposal.model_validate(proposal)) for proposal in entry.get("proposals", ())]
+
+
 def _folder(home: Path) -> Path:
     return home / "conversations"
 
@@ -264,7 +286,7 @@ def _entry_json(entry: Mapping[str, Any]) -> dict[str, Any]:
     results = [delegation.get("result", {}) for delegation in entry.get("delegations", ())
                if isinstance(delegation, dict)]
     return {"role": entry.get("role", ""), "content": entry.get("content", ""), "at": entry.get("at", ""),
-            "note": entry.get("note", ""), "proposals": len(entry.get("proposals", ())),
+            "note": entry.get("note", ""), "proposals": _proposals(entry),
             "delegations": [{"agent": result.get("agent_type", result.get("agentType", "")),
                              "success": result.get("success"), "summary": result.get("summary", "")}
                             for result in results]}

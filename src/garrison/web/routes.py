@@ -184,9 +184,10 @@ class Page:
 
     async def send_message(self, request: Request) -> Response:
         """Send a message to the butler; stream the events of its answer."""
-        message, name = chat.message_of(await body_of(request))
+        body = await body_of(request)
+        message, name = chat.message_of(body)
         conversation = self.conversations.get(name)
-        client = conversation.send(message)
+        client = conversation.send(message, chat.agreed_to(body))
         return as_response(EventStream(client.events(), lambda: conversation.part(client)))
 
     async def conversation_events(self, request: Request) -> Response:

@@ -67,7 +67,8 @@ class Chat {
       const asked = (entry.delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`);
       if (asked.length) made.append(el("p", { class: "kind" }, `asked: ${asked.join(", ")}`));
     }
-    if (!busy && entries.at(-1)?.proposals) this.offer(last.made);
+    const proposals = entries.at(-1)?.proposals ?? [];
+    if (!busy && proposals.length) this.offer(last.made, proposals);
     if (busy) this.follow(signal => replayed(`chat/${part(this.conversation)}/events`, after, signal), after);
   }
 
@@ -81,9 +82,10 @@ class Chat {
     return { made, words };
   }
 
-  /** Offer the answers to a proposal as buttons; whatever is sent next takes them away. */
-  offer(made) {
-    const answer = (label, message, kind) => el("button", { type: "button", class: kind, onclick: () => this.say(message) }, label);
+  /** Offer the answers to proposed commands as buttons; whatever is sent next takes them away. */
+  offer(made, proposals) {
+    const answer = (label, message, kind) =>
+      el("button", { type: "button", class: kind, onclick: () => this.say(message, proposals) }, label);
     this.withdraw();
     this.choice = el("div", { class: "row end", dataset: { testid: "proposal" } },
       answer("No, change nothing", "no", ""), answer("Yes, run it", "yes", "danger"));
@@ -105,11 +107,12 @@ class Chat {
     this.say(message);
   }
 
-  say(message) {
+  /** Send a message; with `proposals` it answers these, and the server refuses it if others wait by now. */
+  say(message, proposals) {
     if (this.turn) return;
     this.withdraw();
     this.bubble("you", message);
-    this.follow(signal => posted("chat", { message, conversation: this.conversation }, signal), "");
+    this.follow(signal => posted("chat", { message, conversation: this.conversation, proposals }, signal), "");
   }
 
   /** Show an answer as it arrives. `begin` opens its events; `last` is the id of the last event seen. */
@@ -166,7 +169,8 @@ class Turn {
     this.chat = chat;
     this.open = new Map();
     this.last = null;
-    this.done = this.proposes = false;
+    this.done = false;
+    this.proposals = [];
   }
 
   handle(event) {
@@ -175,7 +179,7 @@ class Turn {
     else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
     else if (event.type === "done") this.done = true;
     else chat.rail.moved(event);
-    if (event.proposals) this.proposes = true;
+    if (event.proposals) this.proposals = event.proposals;
     if (event.type === "agent_complete") this.open.delete(event.agent);
   }
 
@@ -191,8 +195,8 @@ class Turn {
     this.chat.rail.rest();
     if (!this.done) return this.bad("The answer was interrupted.");
     set((this.last ?? this.chat.bubble(BUTLER, "")).made, "data-testid", "message-complete");
-    if (this.proposes) this.chat.offer(this.last.made);
-    announce(this.proposes ? "The butler asks for your word." : "The butler has answered.");
+    if (this.proposals.length) this.chat.offer(this.last.made, this.proposals);
+    announce(this.proposals.length ? "The butler asks for your word." : "The butler has answered.");
   }
 
   bad(text) {

@@ -112,10 +112,12 @@ def test_pipeline_run_tells_its_sandbox_and_what_a_tool_missed(place: Place) -> 
     outside = place.root / "outside.txt"
     outside.write_text("x")
     (place.root / "tools.dot").write_text("digraph tools { start [shape=Mdiamond]; exit [shape=Msquare]; "
+                                          'work [command="test -f calc.py"]; '
                                           f'look [shape=parallelogram, tool_command="cat {outside}"]; '
-                                          "start -> look -> exit; }")
-    done = place.command("pipeline", "run", "tools.dot", "--workdir", place.repo)
+                                          "start -> work -> look -> exit; }")
+    done = place.command("pipeline", "run", "tools.dot", "--workdir", place.repo.name, "--run-dir", "run")
     assert done.returncode == 1
+    assert "work: success" in done.stderr, "its directory is given relative to ours"
     assert "sandbox: bubblewrap\n" in done.stderr
     assert "add the path to read = [...] in [sandbox.tool] of config.toml" in done.stderr
 

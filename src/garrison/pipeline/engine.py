@@ -116,7 +116,7 @@ async def run_async(
             journal = RunJournal(directory, clock.utc)
             journal.is_synced = not opened.start.simulated
             write_start(directory, journal, opened.start)
-        scope = Scope(opened.start.run, opened.program.graph.read_only(), Path(tree or opened.start.tree),
+        scope = Scope(opened.start.run, opened.program.graph.read_only(), Path(tree or opened.start.tree).absolute(),
                       dict(os.environ if environ is None else environ),
                       directory=directory.root if directory else None, agent=agent, answerer=as_answerer(answerer),
                       artifacts=Artifacts(directory.artifacts if directory else None), seed=opened.start.seed,

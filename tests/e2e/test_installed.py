@@ -153,7 +153,8 @@ def test_the_first_minutes(installed: Installed) -> None:
 
 def test_a_claude_agent_says_in_one_line_how_to_get_what_it_needs(installed: Installed) -> None:
     installed.run("new", "fix-until-green", "--gate", "true")
-    for words in (("launch", "fix-until-green.dot", "--agent", "claude", "--no-gate"), ("ask", "what runs?")):
+    for words in (("launch", "fix-until-green.dot", "--agent", "claude", "--no-gate"), ("ask", "what runs?"),
+                  ("demo", "--claude")):
         refused = installed.run(*words)
         assert refused.returncode == 1, refused.stderr
         last = refused.stderr.strip().splitlines()[-1]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.cli.init import Choice, choose, describe, next_steps
+from garrison.cli.init import Choice, choose, describe, next_steps, write_new, write_project
 from garrison.cli.new import modules_of
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
+from garrison.processes.launch_request import read_project
 from garrison.project.ecosystems import ECOSYSTEMS, ProjectFiles, detect, setup_key
 from garrison.project.templates import TEMPLATES, fill
 from garrison.project.trial import TrialResult, describe_failure
@@ -142,6 +143,20 @@ def test_a_template_lints_clean_and_can_be_launched(template) -> None:
     assert "@" not in text and plan.goal == goal
     assert len(plan.tasks) == (6 if template.name == "codemod" else len(plan.tasks))
     assert all("$goal" not in task.prompt for task in plan.tasks.values())
+
+
+def test_a_planted_link_is_replaced_and_never_written_through(tmp_path) -> None:
+    """An agent may have landed garrison.toml as a link to a file of the user's."""
+    (tmp_path / "mine").write_text("mine")
+    for target in ("mine", "nowhere"):
+        (tmp_path / "garrison.toml").unlink(missing_ok=True)
+        (tmp_path / "garrison.toml").symlink_to(target)
+        write_project(tmp_path, Choice("make test", None, [], "codex"))
+        assert read_project(tmp_path).gate == "make test"
+    (tmp_path / "first.dot").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "first.dot", "text")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(("paths", "modules"), [

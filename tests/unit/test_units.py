@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli.service import cron_lines, fill_unit
 from garrison.config import Timing
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
@@ -121,3 +122,15 @@ def test_a_silent_launcher_is_started_again() -> None:
     assert seconds(unit, "Service", "WatchdogSec") >= Timing().beat_timeout
     assert unit["Service"]["Restart"] == ["on-failure"]
     assert not {"6", "SIGABRT"} & set(unit["Service"]["RestartPreventExitStatus"][0].split())
+
+
+def test_an_installed_unit_names_program_and_home_as_systemd_and_cron_read_them() -> None:
+    """`%` begins a specifier in a unit, and ends a command in a crontab; blanks are quoted."""
+    program, home = Path("/opt/my tools/100%/garrison"), Path("/srv/a home")
+    for name in SERVICES:
+        unit = read_unit(fill_unit((SYSTEMD / name).read_text(encoding="utf-8"), program, home))
+        assert unit["Service"]["Environment"] == ['"GARRISON_HOME=/srv/a home"']
+        assert unit["Service"]["ExecStart"][0].startswith('"/opt/my tools/100%%/garrison" ')
+    assert cron_lines(program, home)[1] == (
+        "* * * * *  GARRISON_HOME='/srv/a home' '/opt/my tools/100\\%/garrison' up >/dev/null 2>&1")
+    assert cron_lines(Path("/usr/bin/garrison"), None)[0] == "@reboot    /usr/bin/garrison up >/dev/null 2>&1"

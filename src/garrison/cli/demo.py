@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
+from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.cli.commands import Command
 from garrison.cli.package_data import find_data
-from garrison.errors import UsageError
+from garrison.errors import Refused, UsageError
 
 
 @click.command(cls=Command, examples=(
@@ -35,6 +36,8 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
     """
     if live and not claude:
         raise UsageError("--live requires --claude")
+    if claude and not has_sdk():
+        raise Refused(MISSING)
     sys.path.insert(0, str(find_demo()))
     if claude:
         code: int = importlib.import_module("garrison_demo.claude").run_claude_demo(

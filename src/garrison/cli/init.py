@@ -201,7 +201,14 @@ def write_project(repo: Path, choice: Choice) -> None:
              "[launch]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings)]
     if choice.gate is None:
         lines.append('# gate = "the command that tests this project"')
-    (repo / PROJECT_FILE).write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (repo / PROJECT_FILE).unlink(missing_ok=True)
+    write_new(repo / PROJECT_FILE, "\n".join([*lines, ""]))
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that must not be there yet: a link that an agent left is not followed."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _write_first(repo: Path, choice: Choice, result: TrialResult | None) -> str | None:
@@ -210,5 +217,5 @@ def _write_first(repo: Path, choice: Choice, result: TrialResult | None) -> str 
         return None
     name = "fix-until-green" if result is not None and result.failed == GATE else "review-and-fix"
     template = next(template for template in TEMPLATES if template.name == name)
-    (repo / FIRST).write_text(fill(template, gate=choice.gate), encoding="utf-8")
+    write_new(repo / FIRST, fill(template, gate=choice.gate))
     return FIRST

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.init import read_files
+from garrison.cli.init import read_files, write_new
 from garrison.cli.options import json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
@@ -58,7 +58,7 @@ def new(template: str | None, output: Path | None, goal: str, modules: tuple[str
     names = list(modules) or modules_of(files)
     if needs_modules and not names:
         raise Refused("this repository has no directory with source files; name the modules with --each PATH")
-    file.write_text(fill(chosen, goal=goal, gate=gate or "", modules=names), encoding="utf-8")
+    write_new(file, fill(chosen, goal=goal, gate=gate or "", modules=names))
     if as_json:
         print_json({"file": str(file), "template": chosen.name, "modules": names if needs_modules else []})
         return

@@ -87,7 +87,7 @@ def test_what_the_profile_does_not_allow_is_a_question_while_the_agent_waits(sta
     ({"load": True}, 1), pytest.param({"load": False, "resume": True}, 1, marks=pytest.mark.slow),
     ({"load": False}, 2), pytest.param({"resume_error": "no such thing"}, 2, marks=pytest.mark.slow)])
 def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, how: dict[str, Any], count: int) -> None:
-    stage.play([{"write": {"a": "1"}}, {"die": 9}], [{"say": BLOCK}], **how)
+    stage.play([{"write": {"a": "1"}}, {"run": "true"}, {"die": 9}], [{"say": BLOCK}], **how)
     if count == 2:
         stage.play([{"write": {"a": "1"}}, {"run": f"test -e {stage.folder}/second || touch {stage.folder}/second"},
                     {"await": str(stage.folder / "go")}, {"say": BLOCK}], **how)
@@ -117,6 +117,16 @@ def is_gone(pid: int) -> bool:
     """Return whether a process has ended; here nobody may have collected it."""
     found = processes.probe(pid)
     return found is None or found.zombie
+
+
+def test_a_session_whose_agent_died_before_it_answered_is_told_the_task_again(stage: Stage) -> None:
+    """It may have died between the session's beginning and the prompt's arrival."""
+    stage.play([{"die": 9}], [{"say": BLOCK}])
+    assert stage.finish(stage.acp()).killed
+    assert stage.finish(stage.acp()).status == "success"
+    first, second = stage.prompts()
+    assert "Do the task." in first and "Do the task." in second
+    assert "could not be continued" not in second, "it is the same session, which nothing was done in"
 
 
 def test_a_killed_adapter_takes_its_agent_along_and_the_session_goes_on(stage: Stage) -> None:

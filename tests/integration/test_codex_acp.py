@@ -12,26 +12,21 @@ from pathlib import Path
 import pytest
 
 from garrison.testing.isolation import SKIPPED
+from real_agents import install
 
 pytestmark = pytest.mark.slow
-PACKAGES = ("@openai/codex", "@agentclientprotocol/codex-acp")
 TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def codex_acp(tmp_path_factory: pytest.TempPathFactory) -> str:
+def codex_acp() -> str:
     """The program: the installed one, else one that npm installs."""
     if found := shutil.which("codex-acp"):
         return found
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("codex-acp is not installed, and there is no npm")
-    folder = tmp_path_factory.mktemp("npm")
-    done = subprocess.run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES],
-                          capture_output=True, text=True, check=False, timeout=400)
-    if done.returncode != 0:
-        pytest.skip(f"npm cannot install {' '.join(PACKAGES)}: {done.stderr.strip()[-200:]}")
-    return str(folder / "node_modules/.bin/codex-acp")
+    programs, why = install()
+    if programs is None:
+        pytest.skip(why)
+    return str(programs / "codex-acp")
 
 
 def test_the_real_codex_is_killed_and_resumed_in_its_session(codex_acp: str, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH.
+"""Presets: profiles of known agents for config.toml, and what each needs. Pure but for the look at the PATH, and at
+whether files of log-ins exist.
 
 A preset is a text to copy, no code: an agent that is not here needs a profile of the same form.
 """
@@ -6,11 +7,30 @@ A preset is a text to copy, no code: an agent that is not here needs a profile o
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from garrison.frozen import frozen
 from garrison.spelling import nearest
+
+
+@frozen
+class LogIn:
+    """A log-in of an agent's own program: only whether its file exists is ever asked."""
+
+    command: str
+    """Command that logs in."""
+    folder: str
+    """Folder of its file, below the user's home."""
+    file: str
+    variable: str = ""
+    """Variable that names another folder."""
+
+    def find(self, environ: Mapping[str, str]) -> Path | None:
+        """Return the path of its file, None if there is none."""
+        folder = Path(environ.get(self.variable) or Path(environ.get("HOME") or "/", self.folder))
+        return folder / self.file if (folder / self.file).is_file() else None
 
 
 @frozen
@@ -28,6 +48,11 @@ class Preset:
     """Features seen to work with garrison."""
     more: tuple[tuple[str, str], ...] = ()
     """Further settings, as TOML has them."""
+    set: tuple[tuple[str, str], ...] = ()
+    """Variables that it gets, with their values."""
+    log_in: LogIn | None = None
+    urls: tuple[str, ...] = ()
+    """Variables that hold the base URL of its model's API, for those who have another than the provider's."""
 
     @property
     def program(self) -> str:
@@ -38,17 +63,28 @@ class Preset:
         """Return where its program is installed, None if it is not."""
         return shutil.which(self.program, path=path)
 
+    def access(self, environ: Mapping[str, str]) -> str:
+        """Return how it gets at its model from here: by a key, by a log-in, or not, and what to do then."""
+        if key := next((name for name in self.env if environ.get(name)), ""):
+            return f"{key} is set"
+        if self.log_in is not None and (path := self.log_in.find(environ)):
+            return f"logged in ({path})"
+        other = f", or run `{self.log_in.command}`" if self.log_in is not None else ""
+        return f"no key and no log-in: set {' or '.join(self.env)} where you launch{other}"
+
     def profile(self) -> str:
         """Return the profile as config.toml has it."""
         kind = [] if self.kind == "command" else [f'kind = "{self.kind}"']
-        lines = [*kind, f"argv = {_list(self.argv)}", f"env = {_list(self.env)}",
+        lines = [*kind, f"argv = {_list(self.argv)}", f"env = {_list((*self.env, *self.urls))}",
                  *(f"{key} = {value}" for key, value in self.more)]
-        return "\n".join([f"[agents.{self.name}]", *lines])
+        table = [f"[agents.{self.name}.set]", *(f"{name} = '{value}'" for name, value in self.set)]
+        return "\n".join([f"[agents.{self.name}]", *lines, *(table if self.set else ())])
 
-    def to_json(self, path: str | None = None) -> dict[str, Any]:
+    def to_json(self, environ: Mapping[str, str]) -> dict[str, Any]:
         """Return it as `garrison agents presets --json` prints it."""
-        return {"name": self.name, "kind": self.kind, "program": self.program, "installed": self.find(path),
-                "package": self.package, "env": list(self.env), "seen": self.seen, "profile": self.profile()}
+        return {"name": self.name, "kind": self.kind, "program": self.program,
+                "installed": self.find(environ.get("PATH")), "package": self.package, "env": list(self.env),
+                "access": self.access(environ), "seen": self.seen, "profile": self.profile()}
 
 
 def _list(words: Iterable[str]) -> str:
@@ -58,20 +94,32 @@ def _list(words: Iterable[str]) -> str:
 _OPENAI = ("OPENAI_API_KEY",)
 _ANTHROPIC = ("ANTHROPIC_API_KEY",)
 _MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+_OPENAI_URL, _ANTHROPIC_URL = ("OPENAI_BASE_URL",), ("ANTHROPIC_BASE_URL",)
+_AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
+_CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME")
+_CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLAUDE_CONFIG_DIR")
 _UNTRIED = "not tried"
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
 _CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox")
+_SEEN = "in the sandbox, offline: killed with kill -9 at each phase, resumed in its session, its report taken"
+_CODEX_CONFIG = ('{"model_provider": "garrison", "model_providers": {"garrison": {"name": "OpenAI", '
+                 f'"wire_api": "responses", "base_url": "{_AT_OPENAI}", "env_key": "OPENAI_API_KEY"}}}}}}')
+_OPENCODE_CONFIG = ('{"autoupdate": false, "enabled_providers": ["garrison"], "model": "garrison/gpt-5.1", "provider": '
+                    '{"garrison": {"npm": "@ai-sdk/openai-compatible", "name": "OpenAI", "models": {"gpt-5.1": {}}, '
+                    f'"options": {{"baseURL": "{_AT_OPENAI}", "apiKey": "{{env:OPENAI_API_KEY}}"}}}}}}}}')
 PRESETS = (
     Preset("codex", "acp", ("codex-acp",), "npm install -g @openai/codex @agentclientprotocol/codex-acp", _OPENAI,
-           "a command killed with kill -9, the session resumed, garrison's tools offered, a report (codex-acp 2.6.0)",
-           (("mode", '"agent-full-access"'),)),
-    Preset("gemini", "acp", ("gemini", "--acp"), "npm install -g @google/gemini-cli", ("GEMINI_API_KEY",),
-           "initialize and session/new, with a prototype of the client; no whole turn"),
-    Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _MANY,
-           "turns, session/load and session/resume after kill -9, with a prototype of the client"),
+           f"{_SEEN} (codex-acp 2.6.0)", (("mode", '"agent-full-access"'),), (("CODEX_CONFIG", _CODEX_CONFIG),),
+           _CODEX_LOG_IN, _OPENAI_URL),
+    Preset("gemini", "acp", ("gemini", "--acp", "--model", "gemini-2.5-pro"), "npm install -g @google/gemini-cli",
+           ("GEMINI_API_KEY",), f"{_SEEN} (0.61.0)", set=(("GEMINI_CLI_TRUST_WORKSPACE", "true"),),
+           log_in=LogIn("gemini", ".gemini", "oauth_creds.json"), urls=("GOOGLE_GEMINI_BASE_URL",)),
+    Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _OPENAI, f"{_SEEN} (1.18.33)",
+           set=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_CONFIG_CONTENT", _OPENCODE_CONFIG)),
+           log_in=LogIn("opencode auth login", ".local/share/opencode", "auth.json"), urls=_OPENAI_URL),
     Preset("claude-acp", "acp", ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp",
-           _ANTHROPIC, _UNTRIED),
+           _ANTHROPIC, f"{_SEEN} (0.49.0)", log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
     Preset("aider", "command", ("aider", "--yes-always", "--no-gitignore", "--no-check-update", "--no-analytics",
                                 "--no-show-model-warnings", "--message-file", "{prompt_file}"),
            "pip install aider-chat", _MANY, "an edit, committed by itself, and landed, with a terminal (aider 0.86.2)",
@@ -79,11 +127,12 @@ PRESETS = (
     Preset("claude-p", "command", _CLAUDE_P, "npm install -g @anthropic-ai/claude-code", _ANTHROPIC,
            "killed with kill -9 in a command, the session resumed, landed, each token counted (Claude Code 2.1)",
            (("resume_argv", _list((*_CLAUDE_P, "--resume", "{session}"))), ("stdin", '"prompt"'),
-            ("stream", '"claude"'), ("success", '{json = "is_error == false"}'))),
+            ("stream", '"claude"'), ("success", '{json = "is_error == false"}')),
+           log_in=_CLAUDE_LOG_IN),
     Preset("codex-exec", "command", (*_CODEX_EXEC, "-"), "npm install -g @openai/codex", _OPENAI,
            "killed with kill -9 in a command, the session resumed, landed (codex-cli 0.169.0)",
            (("resume_argv", _list((*_CODEX_EXEC, "resume", "{session}", "-"))), ("stdin", '"prompt"'),
-            ("stream", '"codex"'))),
+            ("stream", '"codex"')), log_in=_CODEX_LOG_IN),
 )
 """The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
 

@@ -6,6 +6,7 @@ None of the commands writes a record. Each posts a signal to the guardian (park,
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -93,13 +94,14 @@ def presets_command(name: str | None, as_json: bool) -> None:
         found = find_preset(name)
         if not isinstance(found, Preset):
             raise NotFound(found)
-        print_json(found.to_json()) if as_json else click.echo(found.profile())
+        print_json(found.to_json(os.environ)) if as_json else click.echo(found.profile())
     elif as_json:
-        print_json([preset.to_json() for preset in PRESETS])
+        print_json([preset.to_json(os.environ) for preset in PRESETS])
     else:
-        print_table(("NAME", "KIND", "PROGRAM", "INSTALLED", "INSTALL WITH", "KEY"), [
-            (preset.name, preset.kind, preset.program, "yes" if preset.find() else "no", preset.package,
-             " or ".join(preset.env)) for preset in PRESETS])
+        print_table(("NAME", "KIND", "PROGRAM", "INSTALLED", "KEY OR LOG-IN"), [
+            (preset.name, preset.kind, preset.program, *((
+                "yes", preset.access(os.environ)) if preset.find() else ("no", f"install it: {preset.package}")))
+            for preset in PRESETS])
 
 
 @agents.command("graph", examples=(

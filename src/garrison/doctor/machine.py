@@ -57,11 +57,13 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
 
 
 def examine_agents(scope: Scope) -> Iterator[Finding]:
-    """Tell which known agents are installed, and which profiles name a program that is not."""
-    path = scope.runtime.environ.get("PATH", "")
-    if found := [preset.name for preset in PRESETS if preset.find(path)]:
-        yield Finding("agents", Severity.NOTE, f"installed of the known agents: {', '.join(found)}; `garrison agents "
-                                               "presets NAME` prints a profile")
+    """Tell which known agents are installed and have a key or log-in, and which profiles name a missing program."""
+    environ = scope.runtime.environ
+    path = environ.get("PATH", "")
+    for preset in PRESETS:
+        if preset.find(path):
+            yield Finding("agents", Severity.NOTE, f"{preset.name} is installed, {preset.access(environ)}; its profile:"
+                                                   f" `garrison agents presets {preset.name}`")
     with suppress(UsageError):  # another check names what is wrong with config.toml
         for name in registry.profiles(scope.runtime.home):
             try:

@@ -18,18 +18,12 @@ from http import HTTPStatus
 from typing import Any
 
 from garrison.frozen import frozen
-from garrison.testing import wire
+from garrison.testing.model_apis import MESSAGES, ModelApi
 from garrison.testing.request import Request
 from garrison.testing.script import Answer
 from garrison.testing.turn import MANY_BYTES, Fault, Turn, text
 
 _POSITION = {"before": 0, "headers": 1, "stream": 5}
-_MALFORMED = {
-    "json": b'event: content_block_delta\ndata: {"type": "content_block_del\n\n',
-    "event": b'event: surprise\ndata: {"type": "surprise", "index": 0}\n\n',
-    "order": wire.encode_event({"type": "content_block_delta", "index": 7,
-                                "delta": {"type": "text_delta", "text": "?"}}),
-}
 _END = b"0\r\n\r\n"
 
 
@@ -45,13 +39,14 @@ class Plan:
     delay: float = 0.0
 
 
-def plan(answer: Answer, asked: Request, token: str) -> Plan:
+def plan(answer: Answer, asked: Request, token: str, api: ModelApi = MESSAGES) -> Plan:
     """Return the plan for an answer."""
     fault = answer.fault
     if fault is not None and fault.status is not None:
-        return refusal(fault.status, fault.error, token, _fault_headers(fault))
+        return refusal(fault.status, fault.error, token, _fault_headers(fault), api)
     turn = _oversize(answer.turn, fault)
-    parts = _stream_parts(turn, asked, token, fault) if asked.stream else _message_parts(turn, asked, token)
+    parts = _stream_parts(turn, asked, token, fault, api) if asked.stream else \
+        _json(200, api.message(turn, asked.model, token), token, {})
     planned = Plan(tuple(parts), delay=turn.delay)
     if fault is None or fault.kind not in {"drop", "hang"}:
         return planned
@@ -61,9 +56,10 @@ def plan(answer: Answer, asked: Request, token: str) -> Plan:
     return replace(planned, pause_at=position, seconds=fault.seconds)
 
 
-def refusal(status: int, error: dict[str, str], token: str, headers: dict[str, str] | None = None) -> Plan:
+def refusal(status: int, error: dict[str, str], token: str, headers: dict[str, str] | None = None,
+            api: ModelApi = MESSAGES) -> Plan:
     """Return the plan for an HTTP error in the API's form."""
-    return reply(status, wire.error(error, token), token, headers)
+    return reply(status, api.error(error, status, token), token, headers)
 
 
 def reply(status: int, body: dict[str, Any], token: str, headers: dict[str, str] | None = None) -> Plan:
@@ -98,22 +94,18 @@ def _json(status: int, body: dict[str, Any], token: str, headers: dict[str, str]
     return [*_head(status, token, head), *(data[at:at + size] for at in range(0, len(data), size))]
 
 
-def _message_parts(turn: Turn, asked: Request, token: str) -> list[bytes]:
-    return _json(200, wire.message(turn, asked.model, token), token, {})
-
-
-def _stream_parts(turn: Turn, asked: Request, token: str, fault: Fault | None) -> list[bytes]:
+def _stream_parts(turn: Turn, asked: Request, token: str, fault: Fault | None, api: ModelApi) -> list[bytes]:
     head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
             "transfer-encoding": "chunked"}
-    lines = [wire.encode_event(event) for event in wire.events(turn, asked.model, token)]
-    return [*_head(200, token, head), *map(_chunk, _distort(lines, fault, token)), _END]
+    lines = list(api.events(turn, asked.model, token))
+    return [*_head(200, token, head), *map(_chunk, _distort(lines, fault, token, api)), _END]
 
 
-def _distort(lines: list[bytes], fault: Fault | None, token: str) -> Iterable[bytes]:
+def _distort(lines: list[bytes], fault: Fault | None, token: str, api: ModelApi) -> Iterable[bytes]:
     if fault is not None and fault.kind == "malformed":
-        return [*lines[:3], _MALFORMED[str(fault.value)], *lines[3:]]
+        return [*lines[:3], api.malformed[str(fault.value)], *lines[3:]]
     if fault is not None and fault.kind == "stream_error":
-        return [*lines[:3], wire.encode_event(wire.error(fault.error, token))]
+        return [*lines[:3], api.stream_error(fault.error, token)]
     return lines
 
 

@@ -1,8 +1,10 @@
-"""Messages API on 127.0.0.1, played by a script: run the real CLI and SDK without a key and without a network.
+"""Model APIs on 127.0.0.1, played by a script: run real agents without a key and without a network.
 
-In a test: `with ModelServer(script) as server:`, with `ANTHROPIC_BASE_URL=server.url` for the client; `server.requests`
-then holds the requests it sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT [--port 0] [--log
-FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, like `server.release()`, ends all hangs.
+It speaks the Messages, Responses, Chat Completions and Gemini APIs (`model_apis`). In a test: `with
+ModelServer(script) as server:`, with `ANTHROPIC_BASE_URL=server.url` or another of `server.variables` for the client;
+`server.requests` then holds the requests it sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT
+[--port 0] [--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, like `server.release()`,
+ends all hangs.
 
 The server never guesses: a request that the script does not answer, and every mistake in the script, is HTTP 400 with
 the reason; a dropped connection would be retried for minutes. Keys that clients send are not stored.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -27,12 +30,14 @@ from typing import Any
 
 from garrison.testing import delivery
 from garrison.testing.delivery import Plan
+from garrison.testing.model_apis import ModelApi, find_api
 from garrison.testing.request import Request
 from garrison.testing.script import Answer, Player, Script, load_script, parse_script
-from garrison.testing.turn import ScriptError
+from garrison.testing.turn import ScriptError, Usage
 
 _SECRET = {"x-api-key", "authorization", "cookie", "proxy-authorization"}
-_MESSAGES, _COUNT, _RELEASE = "/v1/messages", "/v1/messages/count_tokens", "/release"
+_COUNT, _RELEASE = re.compile(r"/v1/messages/count_tokens|/v1beta/models/[^/]+:countTokens"), "/release"
+_MODELS = "/v1/models"
 
 
 @dataclass
@@ -46,6 +51,11 @@ class Record:
     path: str
     headers: dict[str, str]
     body: Any = None
+    """The body as it was sent."""
+    api: str = ""
+    """Name of the API, for a call of the model."""
+    usage: dict[str, int] | None = None
+    """Tokens that the answer counts."""
     conversation: str = ""
     step: int | None = None
     fault: str = ""
@@ -57,7 +67,9 @@ class Record:
     @property
     def asked(self) -> Request:
         """Return the request as a script gets it."""
-        return Request(self.number, self.body if isinstance(self.body, dict) else {})
+        body = self.body if isinstance(self.body, dict) else {}
+        api = find_api(_route(self.path))
+        return Request(self.number, body if api is None else api.to_messages(self.path, body))
 
 
 @dataclass
@@ -86,11 +98,20 @@ class ModelServer:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables that lead clients of each API here."""
+        return {"ANTHROPIC_BASE_URL": self.url, "OPENAI_BASE_URL": f"{self.url}/v1", "GOOGLE_GEMINI_BASE_URL": self.url}
+
+    @property
     def messages(self) -> list[Record]:
         """Return the calls of the model alone, in order."""
         with self._lock:
-            return [request for request in self.requests
-                    if request.method == "POST" and _route(request.path) == _MESSAGES]
+            return [request for request in self.requests if request.api]
+
+    def tokens(self) -> Usage:
+        """Return the sum of the tokens that whole answers have counted."""
+        counted = [record.usage for record in self.messages if record.usage and record.outcome == "sent"]
+        return Usage(*(sum(usage[name] for usage in counted) for name in Usage.__dataclass_fields__))
 
     def wait_for(self, calls: int, seconds: float = 30.0) -> list[Record]:
         """Wait until the model has been called `calls` times, and return the calls; TimeoutError after `seconds`."""
@@ -144,25 +165,31 @@ class ModelServer:
             return delivery.reply(200, {"released": True}, token)
         if route == "/" and record.method in {"GET", "HEAD"}:
             return delivery.reply(200, {}, token)
-        if route == _COUNT and record.method == "POST":
-            return delivery.reply(200, {"input_tokens": max(1, size // 4)}, token)
-        if route != _MESSAGES or record.method != "POST":
+        if route == _MODELS and record.method == "GET":
+            return delivery.reply(200, {"object": "list", "data": [], "models": []}, token)
+        if _COUNT.fullmatch(route) and record.method == "POST":
+            name = "input_tokens" if "messages" in route else "totalTokens"
+            return delivery.reply(200, {name: max(1, size // 4)}, token)
+        api = find_api(route) if record.method == "POST" else None
+        if api is None:
             return delivery.refusal(404, {"type": "not_found_error", "message": f"no route {route}"}, token)
-        return self._answer(record, token)
+        record.api = api.name
+        return self._answer(record, token, api)
 
-    def _answer(self, record: Record, token: str) -> Plan:
+    def _answer(self, record: Record, token: str, api: ModelApi) -> Plan:
         try:
             if not isinstance(record.body, dict):
                 raise ScriptError("the body is not a JSON object")
-            answer = self._script.answer(record.number, record.body)
+            asked = record.asked
+            answer = self._script.answer(record.number, asked.body)
             _record_answer(record, answer)
-            return delivery.plan(answer, record.asked, token)
+            return delivery.plan(answer, asked, token, api)
         except ScriptError as error:
             record.problem = str(error)
         except Exception as error:  # a bug in the script: a traceback for its author, one line for the client
             traceback.print_exc()
             record.problem = f"the script failed: {type(error).__name__}: {error}"
-        return delivery.refusal(400, {"type": "invalid_request_error", "message": record.problem}, token)
+        return delivery.refusal(400, {"type": "invalid_request_error", "message": record.problem}, token, api=api)
 
     def _write(self, record: Record) -> None:
         if self.log is None:
@@ -174,6 +201,8 @@ class ModelServer:
 
 def _record_answer(record: Record, answer: Answer) -> None:
     record.conversation, record.step = answer.conversation, answer.step
+    if answer.fault is None or answer.fault.status is None:
+        record.usage = asdict(answer.turn.usage)
     if answer.fault is not None:
         record.fault = f"{answer.fault.kind}: {answer.fault.value}"
 
@@ -248,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; return 0 when told to end, 1 if the port is not available, 2 for an invalid script."""
     parser = argparse.ArgumentParser(prog="python -m garrison.testing.model_server",
-                                     description="Play the Messages API on 127.0.0.1 from a script.")
+                                     description="Play model APIs on 127.0.0.1 from a script.")
     parser.add_argument("script", type=Path, help="a .yaml, .json or .py file; see docs/testing-without-a-key.md")
     parser.add_argument("--port", type=int, default=0, help="0 = a free one")
     parser.add_argument("--log", type=Path, help="append every request as one JSON line")

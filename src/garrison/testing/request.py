@@ -1,4 +1,4 @@
-"""Request to the Messages API, as a script inspects it. Pure.
+"""Request to a model, as a script inspects it, in the form of the Messages API. Pure.
 
 A conversation's position is derived from the request itself, never remembered: `step` is the number of assistant
 messages since the last prompt. So a client that was killed and resumes from its transcript gets the next answer.
@@ -11,8 +11,10 @@ from typing import Any
 from garrison.frozen import frozen
 
 _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
-               "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by")
-"""Beginnings of the texts that the CLI itself adds to user messages."""
+               "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by",
+              "Continue from where you left off.", "<environment_context>", "<user_instructions>", "<permissions",
+              "<turn_aborted>", "<session_context>")
+"""Beginnings of the texts that the CLIs of agents themselves add to user messages."""
 
 
 @frozen

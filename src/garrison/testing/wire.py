@@ -34,9 +34,19 @@ def events(turn: Turn, asked_model: str, token: str) -> Iterator[Event]:
     yield {"type": "message_stop"}
 
 
+def encoded_events(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
+    """Yield the events of a stream as they are sent."""
+    return (encode_event(event) for event in events(turn, asked_model, token))
+
+
 def encode_event(event: Event) -> bytes:
     """Return one event as it is sent."""
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def encode_data(body: Event) -> bytes:
+    """Return one event without a name as it is sent."""
+    return f"data: {json.dumps(body)}\n\n".encode()
 
 
 def blocks(turn: Turn, token: str) -> list[Block]:
@@ -51,7 +61,7 @@ def usage(given: Usage) -> dict[str, Any]:
             "cache_read_input_tokens": given.cache_read, "output_tokens": given.output, "service_tier": "standard"}
 
 
-def error(fault_error: dict[str, str], token: str) -> dict[str, Any]:
+def error(fault_error: dict[str, str], _status: int, token: str) -> dict[str, Any]:
     """Return the body of an HTTP error, or of an error event."""
     return {"type": "error", "error": fault_error, "request_id": f"req_{token}"}
 
@@ -63,14 +73,40 @@ def _empty_block(block: Block) -> Block:
 def _deltas(block: Block, piece: int) -> Iterator[Block]:
     kind = block["type"]
     if kind == "thinking":
-        yield from ({"type": "thinking_delta", "thinking": part} for part in _parts(block["thinking"], piece))
+        yield from ({"type": "thinking_delta", "thinking": part} for part in parts(block["thinking"], piece))
         yield {"type": "signature_delta", "signature": block["signature"]}
     elif kind == "text":
-        yield from ({"type": "text_delta", "text": part} for part in _parts(block["text"], piece))
+        yield from ({"type": "text_delta", "text": part} for part in parts(block["text"], piece))
     elif kind == "tool_use":
         yield from ({"type": "input_json_delta", "partial_json": part}
-                    for part in _parts(json.dumps(block["input"]), piece))
+                    for part in parts(json.dumps(block["input"]), piece))
 
 
-def _parts(words: str, piece: int) -> Iterator[str]:
+def parts(words: str, piece: int) -> Iterator[str]:
+    """Yield a text in pieces."""
+    piece = max(1, piece)
     return (words[at:at + piece] for at in range(0, len(words), piece))
+
+
+# ---- for APIs whose requests are read in this form
+
+
+def add_block(messages: list[dict[str, Any]], role: str, block: Block) -> None:
+    """Add a content block: to the last message if both are the model's, or both results of its tools.
+
+    What the model answers at once is one message here, also in an API that has an item for each part.
+    """
+    last: dict[str, Any] = messages[-1] if messages else {"role": "", "content": []}
+    results = role == "user" and {block["type"], *(each["type"] for each in last["content"])} == {"tool_result"}
+    if role == last["role"] and (role == "assistant" or results):
+        last["content"].append(block)
+    else:
+        messages.append({"role": role, "content": [block]})
+
+
+def read_json(text: Any) -> Any:
+    """Return the value that a JSON text is; any other text as the value of `text`."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return {"text": text}

@@ -22,6 +22,7 @@ from garrison.agents.claude.attempt import ConnectedAttempt
 from garrison.agents.claude.cli_sandbox import launcher_script
 from garrison.agents.claude.policy import Decision, Step
 from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine
@@ -52,8 +53,7 @@ class AcpAttempt(ConnectedAttempt):
     def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         self._name = name
-        kept = {key: value for key, value in settings.set.items() if key not in assignment.network_variables}
-        self.settings = replace(settings, set=kept)
+        self.settings = settle(settings, f"[agents.{name}]", assignment)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
@@ -96,11 +96,16 @@ class AcpAttempt(ConnectedAttempt):
         job = AcpJob(
             environment["GARRISON_HOME"], self.assignment.incarnation, str(self.assignment.worktree),
             str(self.assignment.folder), session, len(self.endings) + 1,
-            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not session,
-                                  has_past=bool(self.endings) or self.session is not None),
+            prompts.first_message(decision.prompt, self.assignment, self.files,
+                                  knows_task=bool(session) and self._has_answered(),
+                                  has_past=self.session is not None and not session),
             program, MCP_SERVER if mcp_environment else (), mcp_environment,
             tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings)
         return self._connect(decision, job, now)
+
+    def _has_answered(self) -> bool:
+        """Return whether the session has said or done anything: one that died before may not have got its prompt."""
+        return bool((read_json(self.files.session) or {}).get("answered"))
 
     def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the words that start the agent's program in its place, and the variables of garrison's MCP server."""
@@ -128,3 +133,12 @@ def _what_to_do(name: str, kind: str) -> str:
     if kind == failures.AUTHENTICATION:
         return f"the key or log-in was refused: set a key that [agents.{name}] names in env, or log in with its program"
     return failures.WHAT_TO_DO[kind]
+
+
+def settle(settings: AcpSettings, where: str, assignment: Assignment) -> AcpSettings:
+    """Return the settings with the variables that `argv` and `set` name, without what the network decides; UsageError,
+    beginning with `where`, for a variable that is not set."""
+    env = assignment.environment
+    kept = {name: expand(value, env, f"{where}: set.{name}") for name, value in settings.set.items()
+            if name not in assignment.network_variables}
+    return replace(settings, argv=tuple(expand(word, env, f"{where}: argv") for word in settings.argv), set=kept)

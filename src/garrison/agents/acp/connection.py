@@ -55,6 +55,7 @@ class Connection(SessionConnection):
                                  stale=self.settings.stale)
         self._question = asyncio.Lock()
         self._asked = 0
+        self._has_answered = False
 
     @property
     def _answered(self) -> bool:
@@ -195,7 +196,11 @@ class Connection(SessionConnection):
     # ---- the listener of the client
 
     def on_event(self, event: Event) -> None:
-        """Write an event of the turn."""
+        """Write an event of the turn; the first one proves that the session knows its task."""
+        if not self._has_answered:
+            self._has_answered = True
+            if (session := read_json(self.files.session)) and not session.get("answered"):
+                write_json(self.files.session, {**session, "answered": True})
         self._write(event)
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:

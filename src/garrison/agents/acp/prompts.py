@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from garrison.agents.claude.attempt_files import AttemptFiles
 
 
-def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool, has_past: bool) -> str:
+def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows_task: bool,
+                  has_past: bool) -> str:
     """Return the prompt of a connection.
 
     Args:
-        fresh: the session is new and needs the whole task.
-        has_past: an earlier session worked on it.
+        knows_task: whether the session has certainly got the task; it is repeated otherwise.
+        has_past: whether an earlier session worked on it.
     """
-    if fresh:
+    if not knows_task:
         return _new_session(assignment, files, has_past=has_past)
     return _BUILDERS.get(prompt, _continue)(assignment, files)
 

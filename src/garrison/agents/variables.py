@@ -1,0 +1,27 @@
+"""Variables in a profile's texts: `${NAME}`, or `${NAME:-default}`, as a shell has them. Pure.
+
+An agent may read what garrison tells by variables, such as its model's base URL, from a file or an option of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from garrison.errors import UsageError
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
+
+
+def expand(text: str, env: Mapping[str, str], where: str) -> str:
+    """Return a text with its variables replaced; UsageError, beginning with `where`, for one that is not set."""
+    def value(found: re.Match[str]) -> str:
+        name, default = found.groups()
+        if env.get(name):
+            return env[name]
+        if default is None:
+            raise UsageError(f"{where} names ${{{name}}}, which is not set; name it in env and set it where you "
+                             f"launch, or give a default: ${{{name}:-…}}")
+        return str(default)
+
+    return _REFERENCE.sub(value, text)

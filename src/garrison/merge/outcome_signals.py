@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.frozen import frozen
 from garrison.records.names import Key
-from garrison.records.signals import Signal
 
 if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
+    from garrison.records.signals import Signal
 
 GREEN_SIGNAL = "VALIDATION_PASSED"
 """Signal of a green verdict."""
@@ -50,6 +50,8 @@ def to_signal(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -
     entry = outcome.entry
     if not entry.recipient:
         return None
+    from garrison.records.signals import Signal  # who only enqueues sends none
+
     target = Key.parse(entry.recipient)
     return Signal(
         id=f"mq-{outcome.seq}-{outcome.type}", source={"role": "processor", "name": processor,

@@ -95,7 +95,9 @@ class Commits(Repository):
 
     def branch_exists(self, branch: str) -> bool:
         """Return whether a local branch of that name exists."""
-        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+        ref = f"refs/heads/{branch}"
+        return self._read_loose(ref) is not None or \
+            self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
         """Return the short name of the branch checked out at `path`, None when detached."""

@@ -10,6 +10,7 @@ import pytest
 from garrison.agents.command_profile import STREAMS
 from garrison.agents.program_stream import FORMATS, MAX_LINE, ProgramStream
 from garrison.records.costs import read_usage, total
+from garrison.views.usage import cost_rows
 
 CLAUDE = [
     {"type": "system", "subtype": "init", "session_id": "s-1", "model": "sonnet"},
@@ -76,6 +77,18 @@ def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -
     attempt.stream.finish()
     spent = total(read_usage(attempt.stream.files.usage))
     assert (spent.input, spent.output, spent.calls) == (10, 40, 1)
+
+
+def test_the_limits_of_the_proxy_hold_beside_what_a_program_tells(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "r1" / "nodes" / "a" / "1"
+    (folder / "network").mkdir(parents=True)
+    (folder / "network" / "usage.jsonl").touch()
+    (folder / "network" / "limits.json").write_text('{"node": 2.0}')
+    attempt = Attempt(folder, "codex")
+    attempt.print(*CODEX)
+    attempt.stream.finish()
+    [row] = cost_rows(tmp_path, "r1", "node")
+    assert (row["of"], row["input"], row["output"], row["limit"]) == ("r1/a", 30, 5, 2.0)
 
 
 @pytest.mark.parametrize(("form", "line", "why"), [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.stream import cut, render
 from garrison.records import atomic
-from garrison.records.costs import UsageRecord, append_usage, call_record, now, token_count
+from garrison.records.costs import STREAM, UsageRecord, append_usage, call_record, now, token_count
 from garrison.records.json_io import encode, read_json
 from garrison.system.terminal_text import clean_lines
 
@@ -182,7 +182,7 @@ class StreamFiles:
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder = self.attempt / "stream"
+        self.folder = self.attempt / STREAM
         self.lines = self.folder / "lines.jsonl"
         self.session = self.folder / "session.json"
         self.usage = self.folder / "usage.jsonl"

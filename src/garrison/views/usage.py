@@ -160,6 +160,8 @@ def read_limits(folder: Path) -> costs.Limits | None:
     if folder.name == NETWORK:
         saved = read_json(folder / LIMITS)
         return costs.Limits(**saved) if isinstance(saved, dict) else None
+    if folder.name == costs.STREAM:
+        return None  # the proxy holds a program to its limits
     return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
 from garrison.agents.acp import prompts as acp_prompts
-from garrison.agents.base import VALIDATOR, Assignment
+from garrison.agents.base import VALIDATOR, WORKER, Assignment
 from garrison.agents.claude import prompts as claude_prompts
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import for_node
@@ -93,12 +93,14 @@ def _sent(folder: Path) -> list[Part]:
         parts += [Part(SYSTEM, line["system"])] if line.get("system") else []
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
         parts.append(Part(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
+    told = [Part(f"told by a person (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
+            for line in read_lines(files.messages) if isinstance(line, dict)]
     if parts or not task.exists():
-        return parts
+        return [*parts, *told]
     order = read_json(files.order) or read_json(folder / "session_order.json") or {}
     system = str(order.get("system") or "")
     text = order.get("prompt") or task.read_text(errors="replace")
-    return [*([Part(SYSTEM, system)] if system else []), Part("prompt", str(text))]
+    return [*([Part(SYSTEM, system)] if system else []), Part("prompt", str(text)), *told]
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
@@ -111,10 +113,13 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
     profile = registry.find_profile(task.agent, runtime.home)
     if isinstance(profile, registry.AcpProfile):
         return [Part("rules, before the message", acp_prompts.rules(assignment)), Part("message (task)", text)]
-    if not isinstance(profile, registry.ClaudeProfile):
+    found = registry.claude_settings_of(task.agent, runtime.home)
+    if found is None:
         return [Part("prompt", text)]
-    settings = for_node(profile.settings, node, task.attributes)
-    return [Part(SYSTEM, claude_prompts.system_prompt(assignment, settings)), Part("message (task)", text)]
+    is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
+    system = claude_prompts.system_prompt(assignment, for_node(found, node, task.attributes),
+                                          claude_prompts.SESSION if is_session else WORKER)
+    return [Part(SYSTEM, system), Part("message (task)", text)]
 
 
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:

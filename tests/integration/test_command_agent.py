@@ -263,6 +263,21 @@ def test_a_failed_turn_and_a_rule_of_success_name_the_reason(assignment: Assignm
     assert run(replace(judged, rule=SuccessRule((1,))), assignment).reason.startswith("agent p failed (exit 2)")
 
 
+@pytest.mark.parametrize(("block", "status", "reason"), [
+    ('{"status": "success", "summary": "tests pass"}', "success", ""),
+    ('{"status": "failure", "summary": "no such file"}', "fail", "no such file"),
+    ('{"summary": "done"}', "fail", "agent p: its result block has no status"),
+])
+def test_a_block_at_the_end_of_the_last_message_is_a_report(
+        assignment: Assignment, block: str, status: str, reason: str) -> None:
+    said = {"type": "item.completed", "item": {"type": "agent_message", "text":
+                                               f"I looked.\n```garrison-result\n{block}\n```"}}
+    (assignment.worktree / "lines").write_text(f"{json.dumps(BEGUN)}\n{json.dumps(said)}\n")
+    outcome = run(CommandProfile("p", ("cat", "lines"), stream="codex"), assignment)
+    assert (outcome.status, outcome.reason[:len(reason) or None]) == (status, reason)
+    assert status == "fail" or outcome.report == {"status": "success", "notes": "tests pass"}
+
+
 def test_the_prompt_on_standard_input_cannot_be_written(assignment: Assignment) -> None:
     profile = CommandProfile("p", ("sh", "-c", "cat > fed; (echo mine > /proc/self/fd/0) && exit 3; exit 0"),
                              stdin="prompt")

@@ -86,4 +86,5 @@ def test_claude_p(claude: Path, tmp_path: Path) -> None:
 def test_codex_exec(codex: Path, tmp_path: Path) -> None:
     told = play("codex-exec", codex, tmp_path)
     check(told, '"thread.started"', "thread_id")
+    assert told["result"]["said"] == {"status": "success", "notes": "made it"}, "the block of its last message"
     assert tokens(told) == (20, 10), "it tells the tokens of a turn that has ended, not of the one that was killed"

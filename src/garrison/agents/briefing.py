@@ -19,6 +19,8 @@ class Reporting(StrEnum):
     """It calls garrison's tools; its system prompt tells them."""
     EXIT_CODE = "exit code"
     RESULT_FILE = "result file"
+    LAST_MESSAGE = "last message"
+    """Its program prints its messages as a stream, and decides its exit code itself."""
 
 
 class RefusedBy(StrEnum):

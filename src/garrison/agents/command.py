@@ -257,11 +257,27 @@ class CommandWork(Work):
             assert self._start_anew is not None
             self._job, self._start_anew = self._start_anew(now), None
             return None
-        reports = self._assignment.reports
+        try:
+            reported = self._reported()
+        except ValueError as error:
+            return Outcome("fail", f"{self._what}: {error}", result.exit_code, killed=result.ended_by_signal)
         outcome = outcome_of(self._profile, self._assignment.result_file, result,
-                             read_tail(self._assignment.output, 3), self._what, self._assignment.task.words,
-                             reports.result if reports is not None else {})
+                             read_tail(self._assignment.output, 3), self._what, self._assignment.task.words, reported)
         return self._with_stream(self._objected(outcome))
+
+    def _reported(self) -> AgentReport:
+        """Return the report through its socket, else the one in its stream's last message; ValueError for a bad one."""
+        reports = self._assignment.reports
+        if (reports is not None and reports.result) or self._stream is None:
+            return reports.result if reports is not None else {}
+        from garrison.agents.acp.report_block import find_report  # most agents print no stream
+        from garrison.agents.claude.tools import to_agent_report
+
+        body = find_report(self._stream.told.message, self._assignment.task.words)
+        report = to_agent_report(body)
+        if report.get("status") and report["status"] not in LANDING:
+            report["failure_reason"] = clean(str((body or {}).get("summary", "")))[:_MAX_REASON]
+        return report
 
     def _was_not_resumed(self, result: JobResult) -> bool:
         """Return whether the program refused to resume its session: it failed before that had begun."""

@@ -28,7 +28,7 @@ MAX_LINE = 1 << 20
 _STEP = 4 << 20
 """Bytes read at one time: the caller has more to do."""
 _MAX_TEXT = 20_000
-"""Characters of the last message that are kept."""
+"""Characters at the end of the last message that are kept."""
 _MAX_ID = 200
 _MAX_BLOCKS = 200
 _MAX_MESSAGES = 10_000
@@ -96,7 +96,7 @@ class ClaudeStream(StreamFormat):
                     yield {"kind": "tool_result", "id": "", "text": cut(_content(block.get("content"))),
                            "error": block.get("is_error") is True}
         elif kind == "result":
-            told.result, told.message = dict(body), _text(body.get("result"))[:_MAX_TEXT] or told.message
+            told.result, told.message = dict(body), _text(body.get("result"))[-_MAX_TEXT:] or told.message
             failed = body.get("is_error") is True
             told.failure = (told.message or _text(body.get("subtype")) or "no reason") if failed else ""
             yield {"kind": "result", "error": failed, "said": told.failure,
@@ -116,7 +116,7 @@ class ClaudeStream(StreamFormat):
     def _blocks(self, told: Told, message: Mapping[str, Any]) -> Iterator[Event]:
         for block in _blocks(message):
             if block.get("type") == "text":
-                told.message = _text(block.get("text"))[:_MAX_TEXT]
+                told.message = _text(block.get("text"))[-_MAX_TEXT:]
                 yield {"kind": "text", "text": told.message}
             elif block.get("type") == "thinking":
                 yield {"kind": "thinking", "text": cut(_text(block.get("thinking")))}
@@ -156,7 +156,7 @@ class CodexStream(StreamFormat):
     def _item(self, told: Told, item: Mapping[str, Any], *, is_over: bool) -> Iterator[Event]:
         kind = _text(item.get("type"))
         if kind == "agent_message" and is_over:
-            told.message = _text(item.get("text"))[:_MAX_TEXT]
+            told.message = _text(item.get("text"))[-_MAX_TEXT:]
             yield {"kind": "text", "text": told.message}
         elif kind == "reasoning" and is_over:
             yield {"kind": "thinking", "text": cut(_text(item.get("text")))}

@@ -161,7 +161,9 @@ def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Report
     profile = find_profile(name, home)
     if not isinstance(profile, CommandProfile) or is_session(attributes, f"agent {name}"):
         return Reporting.TOOLS
-    return Reporting.RESULT_FILE if profile.success == "result_file" else Reporting.EXIT_CODE
+    if profile.success == "result_file":
+        return Reporting.RESULT_FILE
+    return Reporting.LAST_MESSAGE if profile.stream else Reporting.EXIT_CODE
 
 
 def validator_agent(attributes: Mapping[str, Any]) -> str:

@@ -180,10 +180,10 @@ SESSION = {
     "claude_hand_over": lambda session: message(session, Prompt.HAND_OVER, fresh=True),
     "claude_report": lambda session: message(session, Prompt.REPORT),
     "claude_verdict": lambda session: message(session, Prompt.REPORT, role=VALIDATOR),
-    "acp_first": lambda session: acp_prompts.first_message(Prompt.TASK, *session, fresh=True, has_past=False),
-    "acp_hand_over": lambda session: acp_prompts.first_message(Prompt.TASK, *session, fresh=True, has_past=True),
-    "acp_resume": lambda session: acp_prompts.first_message(Prompt.CONTINUE, *session, fresh=False, has_past=True),
-    "acp_report": lambda session: acp_prompts.first_message(Prompt.REPORT, *session, fresh=False, has_past=True),
+    "acp_first": lambda session: acp_prompts.first_message(Prompt.TASK, *session, knows_task=False, has_past=False),
+    "acp_hand_over": lambda session: acp_prompts.first_message(Prompt.TASK, *session, knows_task=False, has_past=True),
+    "acp_resume": lambda session: acp_prompts.first_message(Prompt.CONTINUE, *session, knows_task=True, has_past=True),
+    "acp_report": lambda session: acp_prompts.first_message(Prompt.REPORT, *session, knows_task=True, has_past=True),
     "claude_person": lambda session: message(session, Prompt.PERSON),
 }
 

@@ -124,7 +124,7 @@ def test_a_guardian_that_recorded_its_end_and_keeps_its_lock_is_replaced(place: 
     assert place.finish(child) == 0, place.logs()
     place.check("a", history=False)
     assert why(place, "guardian-crew") == [], "it ended in order: nothing is counted"
-    told = place.command("why", "guardian", "--run", "r1").stdout
+    told = place.command("why", "guardian", "--run", "r1", "--replay").stdout
     assert f"process {pid} still holds its life lock" in told, told
 
 

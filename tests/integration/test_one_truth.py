@@ -246,7 +246,8 @@ class Surfaces:
         rows = lines[next((at for at, line in enumerate(lines) if line.startswith("NODE ")), len(lines)):]
         rows = rows[1:rows.index("")] if "" in rows else rows[1:]
         cells = [re.split(" {2,}", row) for row in rows]
-        return Shown(found[1], found[2] or "", {cell[0]: cell[1] for cell in cells})
+        explained = [line.partition(": ")[2] for line in lines if re.match(r"\S+ failed in attempt \d+: ", line)]
+        return Shown(found[1], found[2] or "; ".join(explained), {cell[0]: cell[1] for cell in cells})
 
     def top(self, run: str) -> Shown:
         rows = json.loads(self.garrison("top", "--run", run, "--json"))["rows"]
@@ -273,8 +274,11 @@ class Surfaces:
         return Shown(shown["status"], shown["reason"], {name: one["state"] for name, one in nodes.items()},
                      {name: one["doing"] for name, one in nodes.items()})
 
+    def _now(self, *words: str) -> str:
+        return [line for line in self.garrison(*words).splitlines() if line.startswith("now: ")][-1]
+
     def why(self, run: str) -> Shown:
-        last = self.garrison("why", "--run", run).strip().splitlines()[-1]
+        last = self._now("why", "--run", run)
         found = re.match(rf"now: run {run} is (\w+)", last)
         assert found is not None, last
         return Shown(found[1])
@@ -283,7 +287,7 @@ class Surfaces:
         situation = SITUATIONS[run]
         nodes = {}
         for name in situation.nodes:
-            last = self.garrison("why", name, "--run", run).strip().splitlines()[-1]
+            last = self._now("why", name, "--run", run)
             is_right = last.startswith(f"now: {name} is {situation.nodes[name]}")
             nodes[name] = situation.nodes[name] if is_right else last
         return Shown(situation.status, None, nodes)

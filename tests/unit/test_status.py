@@ -60,7 +60,7 @@ FULL = view(node("format_all", "landed", doing="landed as 0123456789"), node("ad
 
 @pytest.mark.parametrize("columns", [None, 200, 100, 60, 40, 20])
 def test_everything_is_shown_at_every_width(columns: int | None) -> None:
-    lines = [*render.render_overview([FULL], columns), *render.render_run(FULL, columns, with_limits=True)]
+    lines = [*render.render_overview([FULL], columns), *render.render_run(FULL, columns, verbose=True)]
     folder = "  /home/runs/r1"  # a path is not cut: it is there to be copied
     assert all(columns is None or width(line) <= columns or line[-1].text == folder.strip() for line in lines)
     said = text(lines, colours=False)
@@ -106,11 +106,30 @@ def test_a_table_becomes_blocks_where_its_last_column_has_no_room() -> None:
 
 
 def test_a_frame_never_scrolls() -> None:
-    lines = render.render_run(FULL, 60, with_limits=True)
+    lines = render.render_run(FULL, 60, verbose=True)
     drawn = frame(lines, terminal_of(True, {"TERM": "xterm", "NO_COLOR": "1"}, (60, 12)))
     assert drawn.count("\n") == 11
     assert "more lines" in drawn.splitlines()[-2]
     assert drawn.startswith("\x1b[H")
+
+
+def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
+    dead = replace(layer("runner", "bad", 3), verdict="dead", living=False, why="process 4711 is gone")
+    ran = replace(FULL, processes=[layer("guardian", "crew", 2), dead], reason="bad: exit code 3", status=Status.FAILED)
+    short, full = (text(render.render_run(ran, 200, verbose=verbose), colours=False) for verbose in (False, True))
+    assert "runner-bad@r1" in short and "guardian-crew@r1" not in short and "--max-respawn" not in short
+    assert "guardian-crew@r1" in full and "--max-respawn" in full
+    assert ("PHASE      ATTEMPT" in full, "PHASE      ATTEMPT" in short) == (True, False)
+    assert short.count("exit code 3") == 1, "a reason once"
+    assert "garrison launch --resume r1 --retry-failed" in short
+
+
+def test_a_restart_is_what_an_attempt_does_not_explain() -> None:
+    again = view(replace(node("a", "working", attempt=2), runner=layer("runner", "a", 2)))
+    said = text(render.render_run(again, None), colours=False)
+    assert re.search(r"^a +working +2/\d+ +- ", said, re.MULTILINE), said
+    said = text(render.render_run(FULL, None), colours=False)
+    assert re.search(r"^format_all +landed +1/\d+ +1 ", said, re.MULTILINE), said
 
 
 def test_each_change_is_printed_once() -> None:

@@ -37,13 +37,14 @@ from garrison.views.node_view import (
     refused_hosts,
     unreported_work,
 )
-from garrison.views.run_view import RunReader, RunView, shown_in_full
+from garrison.views.process_view import ProcessView
+from garrison.views.run_view import RunDetails, RunReader, RunView, shown_in_full
 
 FINISHED = 8
 """Finished runs listed while watching all."""
 
 
-@click.command(cls=Command, examples=(
+@click.command(cls=Command, renamed={"--limits": "--verbose"}, examples=(
     ("garrison status", "all runs, and the unfinished ones in full"),
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
@@ -52,14 +53,15 @@ FINISHED = 8
 @click.option("-w", "--watch", "every", is_flag=False, flag_value="1", metavar="[SECONDS]",
               help="Redraw every SECONDS (default 1) until the run is over; on a pipe, print a line whenever something "
                    "happened. Exits with the run's exit code.")
-@click.option("--limits", "with_limits", is_flag=True,
-              help="Show the nested limits and the timeouts, and what is used of them (always for RUN).")
+@click.option("-v", "--verbose", is_flag=True,
+              help="Show phases, all processes, and the limits and timeouts with what is used of them.")
 @json_option
 @home_option
-def status(run: str | None, every: str | None, with_limits: bool, as_json: bool, home: str | None) -> int:
+def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, as_json: bool) -> int:
     """Show all runs of the home, the unfinished ones in full; or RUN alone.
 
-    STARTS counts how often a node's runner and agent were started; ATTEMPT is its attempt, and how many it may have.
+    ATTEMPT is a node's attempt, and how many it may have; RESTARTS how often its runner or agent was started again.
+    Processes are listed if something is wrong with them.
     """
     place = find_home(home)
     seconds, run = _interval(every, run)
@@ -70,8 +72,7 @@ def status(run: str | None, every: str | None, with_limits: bool, as_json: bool,
         if is_engine_run(run, home):
             print_engine_status(run, home, as_json=as_json)
             return 0
-    command = _Status(RunReader(place), existing_run(place, run) if run is not None else None,
-                      with_limits or (run is not None and seconds is None))
+    command = _Status(RunReader(place), existing_run(place, run) if run is not None else None, verbose)
     if seconds is not None:
         return command.watch(seconds, as_json=as_json)
     views = command.read(details=as_json)
@@ -105,8 +106,8 @@ def _interval(every: str | None, run: str | None) -> tuple[float | None, str | N
 class _Status:
     """One call of the command; while watching, with the last views."""
 
-    def __init__(self, reader: RunReader, run: str | None, with_limits: bool) -> None:
-        self.reader, self.run, self.with_limits = reader, run, with_limits
+    def __init__(self, reader: RunReader, run: str | None, verbose: bool) -> None:
+        self.reader, self.run, self.verbose = reader, run, verbose
         self.last: dict[str, RunView] = {}
         self.watched: dict[str, int | None] = {}
         """Run that is or was shown in full → its exit code, None while it continues."""
@@ -125,14 +126,13 @@ class _Status:
         """Render the views."""
         lines = [] if self.run is not None else [*render_overview(views, columns), []]
         for number, view in enumerate(view for view in views if view.details):
-            lines += [*([[]] if number else []),
-                      *render_run(view, columns, with_limits=self.with_limits)]
+            lines += [*([[]] if number else []), *render_run(view, columns, verbose=self.verbose)]
         return lines
 
     def show_empty_home(self) -> None:
         """Print that the home has no runs."""
         report_no_runs(self.reader.home)
-        if self.with_limits:
+        if self.verbose:
             here = stdout_terminal()
             show(render_limits(self.reader.default_limits(), here.columns), here)
 
@@ -205,7 +205,8 @@ FOREIGN_MOVES = 5
 BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "PROGRESS", "PIPELINE", "STARTED", "REPOSITORY", "REASON")
-NODES = ("NODE", "STATUS", "PHASE", "ATTEMPT", "STARTS", "AGE", "DOING")
+NODES = ("NODE", "STATUS", "ATTEMPT", "RESTARTS", "AGE", "DOING")
+NODES_IN_FULL = ("NODE", "STATUS", "PHASE", "ATTEMPT", "RESTARTS", "AGE", "DOING")
 PROCESSES = ("PROCESS", "STARTS", "STATUS", "VERDICT", "PHASE", "PID", "HEARTBEAT", "WHY")
 LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
@@ -218,12 +219,15 @@ def render_overview(views: Sequence[RunView], columns: int | None) -> list[Line]
     return table(RUNS, rows, columns, least=12)
 
 
-def render_run(view: RunView, columns: int | None, *, with_limits: bool = False) -> list[Line]:
-    """Return everything about one run, which was read with details."""
+def render_run(view: RunView, columns: int | None, *, verbose: bool = False) -> list[Line]:
+    """Return what a person needs about one run, which was read with details; `verbose`: everything."""
     assert view.details is not None
-    sections = [list(_head(view, columns)), _nodes(view.details.nodes, columns), _processes(view, columns),
+    sections = [list(_head(view, columns)), _nodes(view.details, columns, verbose=verbose),
+                _processes([each for each in view.processes if verbose or _needs_attention(each)], columns),
                 *(list(_failure(view, node, columns)) for node in view.details.failed),
-                render_limits(view.details.limits, columns) if with_limits else []]
+                [raw(f"try the failed nodes again: garrison launch --resume {view.run_id} --retry-failed")]
+                if view.status == "failed" and view.details.failed else [],
+                render_limits(view.details.limits, columns) if verbose else []]
     lines: list[Line] = []
     for section in sections:
         lines += [*([[]] if lines and section else []), *section]
@@ -231,7 +235,9 @@ def render_run(view: RunView, columns: int | None, *, with_limits: bool = False)
 
 
 def _head(view: RunView, columns: int | None) -> Iterator[Line]:
-    yield from wrapped(summary(view), columns, STYLES.get(view.status, "head"))
+    is_explained = view.details and any(view.reason.startswith(f"{node.node}:") for node in view.details.failed)
+    line = f"run {view.run_id}: {view.status}, {view.progress}" if is_explained else summary(view)
+    yield from wrapped(line, columns, STYLES.get(view.status, "head"))
     if view.total:
         yield _bar(view.counts, view.total, columns)
     if view.details and view.details.paused:
@@ -284,14 +290,17 @@ def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, in
     return cells
 
 
-def _nodes(nodes: Sequence[NodeView], columns: int | None) -> list[Line]:
-    if not nodes:
+def _nodes(details: RunDetails, columns: int | None, *, verbose: bool) -> list[Line]:
+    if not details.nodes:
         return []
+    explained = {failed.node for failed in details.failed}  # below, with the end of its output
     longest = 48 if columns is None else max(12, columns // 4)
-    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.state), span(node.phase),
-             span(f"{node.journaled.attempt}/{node.attempts}"), span(_starts(node)), span(format_age(node.since_s)),
-             span(_doing(node), "bad" if node.place == "failed" else "")) for node in nodes]
-    return table(NODES, rows, columns)
+    rows = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), _state(node.state),
+             *([span(node.phase)] if verbose else []), span(f"{node.journaled.attempt}/{node.attempts}"),
+             span(_restarts(node)), span(format_age(node.since_s)),
+             span("see below" if node.node in explained else _doing(node), "bad" if node.place == "failed" else ""))
+            for node in details.nodes]
+    return table(NODES_IN_FULL if verbose else NODES, rows, columns)
 
 
 def _doing(node: NodeView) -> str:
@@ -302,17 +311,21 @@ def _doing(node: NodeView) -> str:
     return doing + (node.signs.words() if node.signs else "")
 
 
-def _starts(node: NodeView) -> str:
-    """Return how often a node's runner and agent were started, `1+2`; '' before the first start."""
-    incarnations = node.incarnations
-    return f"{incarnations['runner']}+{incarnations['agent']}" if any(incarnations.values()) else ""
+def _restarts(node: NodeView) -> str:
+    """Return how often a node's runner and agent were started again, beside once in each attempt; '' if never."""
+    return str(sum(max(number - node.journaled.attempt, 0) for number in node.incarnations.values()) or "")
 
 
-def _processes(view: RunView, columns: int | None) -> list[Line]:
+def _needs_attention(process: ProcessView) -> bool:
+    """Return whether a process neither works nor has ended as it should."""
+    return process.verdict not in ("alive", "ended") or process.stopped or process.status in ("parked", "held")
+
+
+def _processes(processes: Sequence[ProcessView], columns: int | None) -> list[Line]:
     rows = [(span(process.agent), span(process.incarnation), span(process.status), _state(process.verdict),
              span(process.phase), span(process.pid), span(format_age(process.beat_age_s)),
              span(first_line(process.why) if process.verdict != "alive" or process.stopped else ""))
-            for process in view.processes]
+            for process in processes]
     return table(PROCESSES, rows, columns, least=16) if rows else []
 
 

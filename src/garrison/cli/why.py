@@ -1,6 +1,7 @@
-"""`garrison why`: what was observed of a node or an agent, which rule fired, what was done; each decision is replayed.
+"""`garrison why`: what happened to a node or an agent, why, and what to do next; with --replay the proof.
 
-It reads the run's journals and nothing else, so that what it prints can be checked against them.
+It reads the run's journals and nothing else, so that what it prints can be checked against them: --replay shows what
+each decision was based on, and decides again by today's rules.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from garrison.cli.resolve import existing_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
+from garrison.merge.entry import WAITING_FOR_APPROVAL
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher_key
 from garrison.records.store import Store
+from garrison.supervise.decisions import FIRST_START
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
+from garrison.views.node_view import NodeView
 from garrison.views.run_view import RunReader
 
 _INDENT = " " * 10
 
 
 @click.command(cls=Command, examples=(
-    ("garrison why add_tests", "all that happened to a node, its runner and its agent, and which rule fired"),
+    ("garrison why add_tests", "all that happened to a node, its runner and its agent, and what to do next"),
+    ("garrison why add_tests --replay", "with what each decision was based on, decided again by today's rules"),
     ("garrison why guardian", "why the guardian was restarted"),
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and events of a whole run"),
     ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions that today's rules contradict"),
@@ -41,13 +46,14 @@ _INDENT = " " * 10
 @click.argument("name", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
 @run_option
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
+@click.option("--replay", is_flag=True, help="Show what each decision was based on, and decide again by today's rules.")
 @json_option
 @home_option
-def why(name: str | None, run: str | None, last: int | None, as_json: bool, home: str | None) -> int:
-    """Explain what was done about NODE or AGENT (`role-name`, or a role that exists once), and why.
+def why(name: str | None, run: str | None, last: int | None, home: str | None, *, replay: bool, as_json: bool) -> int:
+    """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do next.
 
-    Supervisors journal every decision with all that it was based on. Each is replayed through today's rules; if they
-    decide otherwise, a line says so. Without a name, or with a run's: everything about the run.
+    Supervisors journal every decision with all that it was based on: with --replay it is shown, and each decision is
+    made again; if today's rules decide otherwise, a line says so. Without a name, or with a run's: all of the run.
     """
     store = Store(find_home(home))
     chosen, nodes, names = _resolve(store, name, run)
@@ -61,10 +67,10 @@ def why(name: str | None, run: str | None, last: int | None, as_json: bool, home
         print_json([line.to_json() for line in lines])
         return 0
     here = stdout_terminal()
-    show(_picture(lines, here.columns), here)
+    show(_picture(lines, here.columns, replay=replay), here)
     if not lines:
         print_message(f"no decisions about {name or 'anything'} in run {chosen} yet")
-    if replayed := _replayed(lines):
+    if replay and (replayed := _replayed(lines)):
         print_message(replayed)
     _show_current_state(store.home, chosen, nodes[0] if nodes else "")
     return 0
@@ -110,17 +116,17 @@ def _resolve_run(store: Store, run: str | None) -> str:
                           f"no runs in {store.home}; `garrison launch PIPELINE --target-dir REPO` starts one").run
 
 
-def _picture(lines: Sequence[explain.Line], columns: int | None) -> list[Line]:
+def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool) -> list[Line]:
     shown: list[Line] = []
     for line in lines:
         head = f"{line.at[11:19]}  {line.about.partition('@')[0]}: {line.text}"
         shown += wrapped(head, columns, "head" if line.kind in ("death", "decision", "park") else "", _INDENT)
-        rule = "" if line.rule in line.text else line.rule
-        for label, words in (("seen", line.observed), ("rule", rule)):
+        rule = "" if line.rule in line.text or (line.rule == FIRST_START and not replay) else line.rule
+        for label, words in (("seen", line.observed if replay else ""), ("why ", rule)):
             if words:
                 shown += [[Span(_INDENT), *part] for part in
                           wrapped(f"{label}  {words}", columns and columns - len(_INDENT), "dim", " " * 6)]
-        if line.same is False:
+        if replay and line.same is False:
             shown.append([Span(f"{_INDENT}replayed: today's rules decide otherwise", "bad")])
     return shown
 
@@ -139,6 +145,20 @@ def state_words(place: str, doing: str) -> str:
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
+def next_step(node: NodeView, run: str) -> str:
+    """Return what a person can do about a node in its state; '' if nothing is to be done. Pure."""
+    if node.state == "asks":
+        return f"garrison answer {node.node} TEXT --run {run}"
+    if node.state == WAITING_FOR_APPROVAL:
+        return f"garrison review {node.node} --run {run} shows the change, --approve lets it land"
+    if node.place == "failed":
+        return (f"garrison logs {node.node} --run {run} shows its output; garrison launch --resume {run} "
+                "--retry-failed tries it again")
+    if node.parking is not None:
+        return f"garrison agents unpark {node.node} --run {run} lets it continue, once its cause is gone"
+    return ""
+
+
 def _show_current_state(home: Path, run: str, node: str) -> None:
     """Print the state of the node, or of the run, now: the last line of the explanation."""
     view = RunReader(home, os.environ).read(run)
@@ -147,6 +167,8 @@ def _show_current_state(home: Path, run: str, node: str) -> None:
         for host in node_view.refused_hosts:
             click.echo(f"network: {host.describe()}")
         click.echo(f"now: {node} is {state_words(node_view.state, node_view.doing)}")
+        if step := next_step(node_view, run):
+            click.echo(f"next: {step}")
     else:
         click.echo(f"now: run {run} is {view.status}, {view.progress}")
     for problem in view.problems:

@@ -211,7 +211,7 @@ def _node_changed(record: NodeChanged) -> str:
 
 def _guardian_signal(record: GuardianSignal) -> str:
     if record.effect:
-        return f"{record.type} from {record.sender or '?'}: {_node_changed(record.effect)}"
+        return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
     if record.question:
         return f"asks: {first_line(record.question.text)}"
     if record.hold:  # the line's subject is the node, if it is about one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +30,14 @@ def small(place: Place) -> Iterator[tuple[Place, list[str]]]:
         keeper.wait()
 
 
-def test_a_full_disk_is_reported_and_waited_for(small: tuple[Place, list[str]]) -> None:
-    """Seen to end every layer but the launcher, which could not write to its log that the disk was full."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_full_disk_is_reported_and_waited_for(small: tuple[Place, list[str]], fails: bool) -> None:
+    """Seen to end every layer but the launcher, which could not write to its log that the disk was full; and to fail a
+    node whose agent failed then, once there was room to record that."""
     place, enter = small
     place.env |= {"GARRISON_RESCAN": "0.3"}
-    graph = place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",)))
+    failure = f"; test -e {place.root}/again || {{ touch {place.root}/again; exit 1; }}" if fails else ""
+    graph = place.graph(Node("a", before=place.hold("a") + failure), Node("b", after=("a",)))
     with (place.root / "out").open("ab") as output:
         child = subprocess.Popen([*enter, *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
                                  stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
@@ -47,10 +51,16 @@ def test_a_full_disk_is_reported_and_waited_for(small: tuple[Place, list[str]]) 
     os.close(fill)
     place.release("a")
     wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text())
-    assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
+    if fails:
+        wait_for("the failure", (place.root / "again").exists)
+        children = Path(f"/proc/{pids['orchestrator-a']}/task/{pids['orchestrator-a']}/children")
+        wait_for("the agent's end", lambda: not (children.exists() and children.read_text().strip()))
+        time.sleep(1.0)  # turns that cannot write show nowhere
+    assert fails or {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
     (place.home / "fill").unlink()
     assert place.finish(child) == 0, place.logs()
-    assert not place.deaths()
+    assert place.deaths() == ({"orchestrator-a": [1]} if fails else {})
+    assert {node["attempt"] for node in place.nodes().values()} == {1}
     place.check("a", "b")
     assert "Traceback" not in place.logs()
 
@@ -67,5 +77,5 @@ def test_an_agent_that_found_no_room_and_an_acceptance_that_a_signal_ended_begin
     assert {node["attempt"] for node in place.nodes().values()} == {1}
     assert place.deaths() == {"orchestrator-a": [1]}
     death = next(record for record in place.journal("r1", "runner-a") if record["kind"] == "death")
-    assert "no space left on the disk of its worktree" in death["data"]["why"]
+    assert "no space left on the disk of its worktree or output" in death["data"]["why"]
     place.check("a", "b")

@@ -206,7 +206,8 @@ _REFS = (
          git_says("worktree", "list")),
     Case("removes a sibling's worktree by git", Group.REFS, "git worktree remove --force $S", sibling, ruins=True),
     Case("locks a sibling's worktree against removal", Group.REFS, "git worktree lock $S",
-         git_says("worktree", "list", "--porcelain")),
+         lambda world: [world.file(path.parent / "locked") for path in world.repo.glob(".git/worktrees/*/gitdir")
+                        if f"/{HONEST}/" in path.read_text()]),
     Case("breaks a sibling's worktree entry", Group.REFS,
          f"for d in $R/.git/worktrees/*; do grep -q /{HONEST}/ $d/gitdir && echo evil > $d/HEAD; done",
          lambda world: [world.file(path) for path in world.repo.glob(".git/worktrees/*/HEAD")

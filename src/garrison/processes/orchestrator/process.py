@@ -112,6 +112,8 @@ class Orchestrator:
         self.exit_code: int | None = None
         self._stop_reason = "stopped"
         self._worktree_gone = False
+        self._lacked_space = False
+        """Set if the disk of its worktree or of its output was full when the agent ended."""
         self._reaper = os.getppid()
         self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
@@ -140,6 +142,8 @@ class Orchestrator:
         has_request = self.channel is not None and self.channel.poll(now)
         has_answer = self._pass_answers(self.work, now)
         outcome = self.work.poll(now)
+        if outcome is not None:  # noted now: a turn that cannot write is repeated, until there is room
+            self._lacked_space |= any(map(disk_space.is_full, (self.worktree, self.assignment.folder)))
         if self._fail_over(self.work, outcome):
             return True
         self._record_progress(self._pace)
@@ -404,7 +408,7 @@ class Orchestrator:
             memory = describe_exit(outcome.exit_code, memory=True) if was_out_of_memory else ""
             self._end_without_result("; ".join(text for text in (memory, outcome.reason or "killed") if text))
         elif not self._worktree_gone and self._ran_out_of_space(outcome):
-            self._end_without_result(f"no space left on the disk of its worktree; {outcome.reason}")
+            self._end_without_result(f"no space left on the disk of its worktree or output; {outcome.reason}")
         elif not self._worktree_gone and lacked_room(outcome, self._output_tail(), lack := shortage.find_shortage()):
             # Without a lack that shows now it may be the program's own doing: then it counts, if for little.
             self._end_without_result(f"its agent had no room for its processes on this machine; {outcome.reason}",
@@ -429,7 +433,7 @@ class Orchestrator:
         space."""
         if outcome.status == "success":
             return False
-        return disk_space.reports_no_space(self._output_tail()) or disk_space.is_full(self.worktree)
+        return self._lacked_space or disk_space.reports_no_space(self._output_tail())
 
     def _output_tail(self) -> str:
         """Return the end of what this incarnation's agent printed."""

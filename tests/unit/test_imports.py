@@ -43,6 +43,7 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
 @pytest.mark.parametrize(("module", "unneeded"), [
     ("garrison.processes.launcher.process", "garrison.merge garrison.system.git garrison.pipeline.flow "
                                             "garrison.pipeline.lint"),
+    ("garrison.processes.guardian.process", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
     ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
     ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
                                                 "garrison.agents.claude.policy garrison.agents.graph.model "

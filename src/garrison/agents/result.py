@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from garrison.agents.base import AgentReport
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome
 from garrison.pipeline.status_report import read_word
 from garrison.system import untrusted
@@ -27,6 +26,8 @@ from garrison.system import untrusted
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from pathlib import Path
+
+    from garrison.agents.base import AgentReport
 
 
 ALIASES: Mapping[str, str] = {"outcome": "status", "preferred_next_label": "preferred_label",

@@ -10,7 +10,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.failover import parse_failover
 from garrison.errors import RecordError, Refused
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse_file
@@ -70,11 +69,16 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         rework_reason=node.reason if attempt > 1 else "",
         attributes=_to_json(planned.attrs), context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
-        failover=list(parse_failover(f"node {planned.node}", planned.failover)) if planned.failover is not None
-        else launch.failover,
+        failover=launch.failover if planned.failover is None else _failover(planned.node, planned.failover),
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed))
+
+
+def _failover(node: str, words: str) -> list[str]:
+    from garrison.agents.failover import parse_failover  # few nodes have one of their own
+
+    return list(parse_failover(f"node {node}", words))
 
 
 def may_change_nothing(planned: PlannedTask, agent: str) -> bool:

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.registry import find_profile, installed_agents
+from garrison.cli.follow import follow_run
 from garrison.cli.run import task_graph, task_name
 from garrison.config import LaunchConfig, parse_launch
-from garrison.errors import UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_gate
+from garrison.processes.runtime import Runtime
 from garrison.records.names import check_node
+from garrison.records.run import Launch
 
 
 @pytest.mark.parametrize(("task", "name"), [
@@ -93,3 +96,9 @@ def test_a_known_agent_needs_no_profile_and_installed_ones_are_found(tmp_path: P
     assert "codex" not in installed_agents(tmp_path, str(tmp_path))
     (tmp_path / "config.toml").write_text(f'[agents.codex]\nargv = ["{program}", "mine"]\n')
     assert find_profile("codex", tmp_path).argv == (str(program), "mine")  # type: ignore[union-attr]
+
+
+def test_a_run_whose_launcher_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    launch = Launch("r1", "x", "/r", "main", "2026-01-01T00:00:00.000000Z", "/t")
+    with pytest.raises(GarrisonError, match=r"the launcher of run r1 has ended before the run; `garrison up` starts"):
+        follow_run(Runtime.real(tmp_path, {}), launch)

@@ -79,7 +79,7 @@ def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, 
 
 @agents.command("presets", examples=(
     ("garrison agents presets", "the agents that garrison knows a profile for, and which are installed"),
-    ("garrison agents presets codex >> state/config.toml", "its profile, ready for config.toml"),
+    ('garrison agents presets codex >> "$(garrison home)/config.toml"', "its profile, for you to change"),
 ))
 @click.argument("name", required=False)
 @json_option

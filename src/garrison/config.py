@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordUnreadable, UsageError
 from garrison.frozen import frozen
+from garrison.plugins import Group, offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -318,8 +319,8 @@ def parse_agent(where: str, name: str, table: Any) -> AgentConfig:
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
     kind = kind_of(name, table)
-    if kind not in AGENT_KINDS:
-        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(AGENT_KINDS)}")
+    if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):
+        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join((*AGENT_KINDS, *kinds))}")
     settings = {key: value for key, value in table.items()
                 if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
     return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings,

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from garrison import plugins
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
 from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.gate_files import GateFiles
 from garrison.pipeline.handlers.call import MAX_DEPTH
-from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.handlers.registry import Registry, load_offered
 from support import DEADLINE, is_gone, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -472,7 +473,7 @@ def test_an_agent_may_write_a_status_file(tmp_path: Path) -> None:
 
 def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
-        name, value = "offered.kind", "somewhere:Handler"
+        name, value, dist = "offered.kind", "somewhere:Handler", None
 
         def load(self) -> Any:
             return Offered
@@ -485,21 +486,27 @@ def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
         def load(self) -> Any:
             raise ImportError("no such thing")
 
-    from garrison.pipeline.handlers import registry
+    def install(*points: Any) -> None:
+        plugins.offered.cache_clear()
+        plugins.load.cache_clear()
+        load_offered.cache_clear()
+        monkeypatch.setattr("importlib.metadata.entry_points",
+                            lambda group: [each for each in points if group == "garrison.handlers"])
 
-    registry.offered.cache_clear()
-    monkeypatch.setattr("importlib.metadata.entry_points",
-                        lambda group: [Point()] if group == registry.ENTRY_POINTS else [])
+    install(Point())
     assert run(f'digraph {{ {ENDS} a [type="offered.kind"]; start -> a -> x }}').status == "success"
     assert "offered.kind" in Registry().names()
-    registry.offered.cache_clear()
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Broken()])
-    with pytest.raises(UsageError, match="cannot be loaded: no such thing"):
-        parse_and_check()
+    install(Broken())
+    assert run(f"digraph {{ {ENDS} a [shape=parallelogram, command=true]; start -> a -> x }}").status == "success"
+    with pytest.raises(UsageError, match=r"handler offered.kind .* cannot be loaded: ImportError: no such thing; "):
+        parse_and_check("offered.kind")
+    with pytest.raises(UsageError, match="which has no handler"):
+        parse_and_check("any")
+    install()
 
 
-def parse_and_check() -> None:
-    Registry().check(parse(f"digraph {{ {ENDS} a [type=any]; start -> a -> x }}"))
+def parse_and_check(type_: str) -> None:
+    Registry().check(parse(f'digraph {{ {ENDS} a [type="{type_}"]; start -> a -> x }}'))
 
 
 def test_a_handler_that_is_an_empty_collection_is_a_handler() -> None:

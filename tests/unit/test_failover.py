@@ -66,7 +66,8 @@ def test_every_class_of_failures_has_a_rule() -> None:
     (127, "sh: 1: codex: not found", "start"), (126, "permission denied", "start"),
     (1, "ERROR: You've hit your usage limit. Try again in 3 hours.", "rate_limit"),
     (1, "Error: 401 Unauthorized", "authentication"), (1, "Credit balance is too low", "billing"),
-    (1, "2 tests failed", None), (1, "the network test timed out", None), (0, "usage limit reached", None),
+    (1, "2 tests failed", None), (1, "the network test timed out", None),
+    (0, "it failed: usage limit reached", "rate_limit"),
     (-9, "usage limit reached", None), (None, "usage limit reached", None)])
 def test_a_program_that_says_why_it_cannot_work(code: int | None, output: str, kind: str | None) -> None:
     found = find_trouble(code, f"working\n{output}\n")

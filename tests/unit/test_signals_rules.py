@@ -16,8 +16,10 @@ from garrison.records.signals import (
     TO_INCARNATION,
     TYPES,
     Signal,
+    describe_own,
     file_name,
     find_objection,
+    parse,
 )
 
 AT = "2026-01-31T12:00:00.000001Z"
@@ -118,3 +120,16 @@ def test_sender_and_recipient() -> None:
 def test_no_such_type() -> None:
     with pytest.raises(ValueError, match="signal_type 'HELLO' is none of"):
         signal("HELLO")
+
+
+def test_a_users_own_type_is_a_signal_with_no_other_effect() -> None:
+    own = {"id": "s1", "source": {"role": "launch", "name": "p", "incarnation": 0},
+           "target": {"role": "guardian", "name": "p"}, "run_id": "r1", "timestamp": "2026-01-01T00:00:00Z"}
+    for name in ("X-deployed", "X-1", "X-" + "a" * 40):
+        signal = Signal(signal_type=name, payload={"text": "to  staging\n"}, **own)
+        assert (parse(signal), find_objection(signal, "r1", {}, {})) == (None, None)
+        assert describe_own(signal) == "to staging"
+    assert describe_own(Signal(signal_type="X-a", payload={"run_id": "r1", "n": 1}, **own)) == '{"n": 1}'
+    for name in ("X-", "x-deployed", "X-a b", "X-../a", "X-" + "a" * 41, "DEPLOYED", "X-a\n"):
+        with pytest.raises(ValueError, match="one of your own begins with X-"):
+            Signal(signal_type=name, **own)

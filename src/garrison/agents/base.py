@@ -41,6 +41,8 @@ EXCHANGE, NOTES, RESULT, EXIT = "agent", "notes.txt", "agent-result.json", "exit
 """Folder of an attempt that its agent may write, and the files there that garrison reads."""
 WAITING = "waiting"
 """File, of an attempt and of its session, that says what its agent waits for."""
+SIGNALS = "signals.jsonl"
+"""File of an attempt with the signals of users (`X-…`) to its agent, a line each."""
 REFUSAL_LOG = "refusal.log"
 """File of an attempt with what the gate or acceptance command printed that refused the one before."""
 MAX_NOTES = 4000
@@ -119,6 +121,11 @@ class Assignment:
         return self.folder / REFUSAL_LOG
 
     @property
+    def signals_file(self) -> Path:
+        """Return the file with the signals of users to the agent; it exists if there is an agent to read it."""
+        return self.folder / SIGNALS
+
+    @property
     def diff_file(self) -> Path:
         """Return the file with the whole change that a validator judges."""
         return self.folder / "change.diff"
@@ -155,7 +162,8 @@ class Assignment:
     def mounts(self) -> tuple[Mount, ...]:
         """Return what of the attempt's folder a confined agent sees, once the files are written; make `exchange`."""
         atomic.make_directory(self.exchange)
-        shown = (path for path in (self.prompt_file, self.context_file, self.refusal_log, self.diff_file)
+        shown = (path for path in (self.prompt_file, self.context_file, self.refusal_log, self.diff_file,
+                                   self.signals_file)
                  if path.exists())
         return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
 

@@ -69,7 +69,7 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
     for name, table in agents.items() if isinstance(agents, dict) else ():
         if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
             continue
-        known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)
+        known = (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS)  # a plug-in knows the settings of its kind itself
         yield from _unknown(config, ("agents", name), table, known, is_closed=kind != "command")
     for name, keys in (("notify", NOTIFY_KEYS), ("chat", CHAT_KEYS)):
         table = config.tables.get(name)

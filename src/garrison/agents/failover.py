@@ -64,10 +64,10 @@ def find_trouble(exit_code: int | None, output: str) -> Trouble | None:
     """Return what kept a program from working that failed without a report of its own; None for nothing known.
 
     Args:
-        exit_code: None if a signal ended it.
-        output: the end of what it printed.
+        exit_code: None if a signal ended it; 0 of a program that says in its output alone that it failed.
+        output: the end of what it printed, or why it counts as failed.
     """
-    if not exit_code or exit_code < 0:
+    if exit_code is None or exit_code < 0:
         return None
     line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
     if exit_code in CANNOT_START:

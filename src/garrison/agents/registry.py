@@ -35,10 +35,11 @@ from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
+from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
 from garrison.agents.failover import parse_failover
+from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
 from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
 from garrison.config import config_path, parse_agent, read_config
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Agent
     from garrison.agents.session_agent import SessionAgent
+    from garrison.config import AgentConfig
 
 
 CLI_USER_AGENT = "claude-cli/"
@@ -94,7 +96,7 @@ class SessionProfile:
     options: SessionOptions
 
 
-ModelProfile = CommandProfile | ClaudeProfile | AcpProfile
+ModelProfile = CommandProfile | ClaudeProfile | AcpProfile | PluginProfile
 Profile = ModelProfile | SessionProfile
 
 
@@ -104,7 +106,7 @@ def profiles(home: Path) -> dict[str, Profile]:
 
     by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": ClaudeProfile("claude")}
     for config in read_config(home).agents():
-        by_name[config.name] = _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
+        by_name[config.name] = _read_profile(config)
     return by_name
 
 
@@ -128,7 +130,8 @@ def installed_agents(home: Path, path: str) -> list[str]:
         if isinstance(model, ClaudeProfile):
             if has_sdk():
                 found.append(name)
-        elif name not in ("command", scripted.SCRIPTED.name) and shutil.which(model.argv[0], path=path):
+        elif isinstance(model, PluginProfile) or (name not in ("command", scripted.SCRIPTED.name)
+                                                  and shutil.which(model.argv[0], path=path)):
             found.append(name)
     return [*found, *(preset.name for preset in PRESETS if preset.name not in found and preset.find(path))]
 
@@ -153,12 +156,14 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
         from garrison.agents.acp.attempt import AcpAgent
 
         return AcpAgent(profile.name, profile.settings)
-    return CommandAgent(profile)
+    return PluginAgent(profile) if isinstance(profile, PluginProfile) else CommandAgent(profile)
 
 
 def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Reporting:
     """Return how an agent reports how its task ended."""
     profile = find_profile(name, home)
+    if isinstance(profile, PluginProfile) and not is_session(attributes, f"agent {name}"):
+        return PluginAgent(profile).reporting
     if not isinstance(profile, CommandProfile) or is_session(attributes, f"agent {name}"):
         return Reporting.TOOLS
     if profile.success == "result_file":
@@ -232,6 +237,8 @@ def follower_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def variables_of(name: str, home: Path) -> Mapping[str, str]:
     """Return the variables that an agent's profile sets for its program."""
     model = _model_profile(find_profile(name, home), home)
+    if isinstance(model, PluginProfile):
+        return {}
     return model.set if isinstance(model, CommandProfile) else model.settings.set
 
 
@@ -270,6 +277,8 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
         for_node(model.settings, node, attributes)
         if not has_sdk():
             raise Refused(f"node {node}: {MISSING}")
+    if isinstance(model, PluginProfile):
+        PluginAgent(model)
     if isinstance(model, AcpProfile):
         acp_settings.for_node(model.settings, node, attributes)
         if find_spec("acp") is None:
@@ -283,7 +292,10 @@ def check_program(name: str, home: Path, environ: Mapping[str, str]) -> None:
     A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
     """
     profile = _model_profile(find_profile(name, home), home)
-    program = profile.settings.cli if isinstance(profile, ClaudeProfile) else profile.argv[0]
+    if isinstance(profile, PluginProfile):
+        program: str | None = PluginAgent(profile).program
+    else:
+        program = profile.settings.cli if isinstance(profile, ClaudeProfile) else profile.argv[0]
     if not program or "{" in program or ("/" in program and not program.startswith("/")):
         return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
@@ -367,6 +379,15 @@ def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str
     if not isinstance(of, str) or of == name:
         raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
     return SessionProfile(name, of, read_options(where, values))
+
+
+def _read_profile(config: AgentConfig) -> Profile:
+    """Read a profile by its kind; that of a plug-in is only checked by who uses it."""
+    if config.kind in _READERS:
+        return _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
+    limits = read_limits(config.where, config.settings)
+    settings = {name: value for name, value in config.settings.items() if name not in BUDGETS}
+    return PluginProfile(config.name, config.kind, config.where, settings, config.env, limits)
 
 
 _READERS: Mapping[str, Callable[[str, str, dict[str, Any], tuple[str, ...]], Profile]] = {

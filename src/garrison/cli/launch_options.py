@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from garrison.cli.options import home_option
+from garrison.cli.options import PluginChoice, home_option
+from garrison.plugins import Group
 from garrison.processes.launch_request import LaunchRequest
 
 OPTION_GROUPS = {
@@ -55,7 +56,8 @@ _OPTIONS = (
                  help="Deaths allowed in one attempt."),
     click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
                  help="New attempts allowed for one node."),
-    click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
+    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], Group.TERMINALS),
+                 default="auto", show_default=True,
                  help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
     home_option,
     click.option("--detach", is_flag=True,

@@ -13,9 +13,10 @@ from typing import Any
 
 import click
 
+from garrison import plugins
 from garrison.cli import merge_queue_process
 from garrison.cli.commands import Group
-from garrison.cli.options import home_option, json_option, repo_root_option, target_option
+from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import align_columns, print_json, print_message, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
@@ -329,7 +330,8 @@ def resume_command(repo_root: str | None, target: str | None, as_json: bool, hom
               help="File whose change makes set-up run again (repeatable).")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="How long gate or set-up may take.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How branches land by default.")
+@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.Group.STRATEGIES),
+              help="How branches land by default.")
 @click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the worktree before each test.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")
 @click.option("--gate-cores", type=click.IntRange(0), metavar="N",

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison import plugins
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_option, repo_root_option, target_option
+from garrison.cli.options import PluginChoice, home_option, json_option, repo_root_option, target_option
 from garrison.cli.output import print_json
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.config import Timing, find_home, trees_root
@@ -387,7 +388,8 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 @click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
               help="Higher priorities land first; the default is 0, and waiting raises the effective priority.")
 @click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first (repeatable).")
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How the branch lands (default: the queue's, merge).")
+@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.Group.STRATEGIES),
+              help="How the branch lands (default: the queue's, merge).")
 @json_option
 @home_option
 def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, priority: int | None,

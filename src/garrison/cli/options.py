@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from garrison.cli import completion
+from garrison.plugins import Group, offered
 from garrison.records.names import ROLES
 
 
@@ -26,6 +27,21 @@ class _Seconds(click.FloatRange):
             is_finite = False
         if not is_finite:
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class PluginChoice(click.Choice[str]):
+    """One of garrison's own values, or one that an installed package offers; the help names the former."""
+
+    def __init__(self, choices: Sequence[str], group: Group) -> None:
+        super().__init__(choices)
+        self._own, self._group = tuple(choices), group
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value; packages are looked at only for one that is not garrison's."""
+        if value in self._own:
+            return value
+        self.choices = (*self._own, *offered(self._group))
         return super().convert(value, param, ctx)
 
 

@@ -263,14 +263,23 @@ def handlers(*, as_json: bool) -> None:
     rows = [{"type": name, "from": "engine", "shapes": shapes.get(name, []), "does": ""} for name in ENGINE_TYPES]
     rows += [{"type": name, "from": "garrison", "shapes": shapes.get(name, []), "does": does}
              for name, (_, does) in BUILT_IN.items()]
-    rows += [{"type": name, "from": ENTRY_POINTS, "shapes": [],
-              "does": (getattr(handler, "__doc__", None) or "").strip().partition("\n")[0]}
-             for name, handler in offered().items()]
+    rows += [{"type": name, "from": ENTRY_POINTS, "shapes": [], "does": _describe_installed(name)}
+             for name in sorted(offered())]
     if as_json:
         print_json(rows)
     else:
         print_table(("type", "from", "shapes", "does"),
                     [(row["type"], row["from"], ", ".join(row["shapes"]), row["does"]) for row in rows])
+
+
+def _describe_installed(name: str) -> str:
+    """Return the first line about an installed handler, or why it cannot be loaded."""
+    from garrison.pipeline.handlers.registry import load_offered
+
+    try:
+        return (getattr(load_offered(name), "__doc__", None) or "").strip().partition("\n")[0]
+    except UsageError as error:
+        return str(error)
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

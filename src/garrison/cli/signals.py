@@ -61,8 +61,8 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
         signals_dir: folder of the inboxes (default: the home's; so is the checkout's pipelines/signals).
     """
     body = dict(payload or {})
-    if type not in signal_records.TYPES:
-        raise UsageError(f"not a signal type: {type!r}; types are {', '.join(sorted(signal_records.TYPES))}")
+    if not signal_records.is_type(type):
+        raise UsageError(f"not a signal type: {type!r}; types are {signal_records.list_types()}")
     node = body.get("node_id")
     if target in _NODE_ROLES and node == "":
         print_message(f"no {type} is sent: there is no node whose {target} could get it")

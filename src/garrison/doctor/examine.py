@@ -51,6 +51,7 @@ CHECKS = (
     Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
     Check("config", files.examine_config),
     Check("agents", machine.examine_agents),
+    Check("plug-ins", machine.examine_plugins),
     Check("signals", files.examine_inboxes, (RefuseSignals,)),
     Check("worktrees", worktrees.examine_worktrees, (RemoveWorktree, UnregisterWorktree)),
     Check("slots", worktrees.examine_worktrees, (RemoveSlots,)),

@@ -27,6 +27,7 @@ from garrison.doctor.findings import (
     parse_version,
 )
 from garrison.errors import Refused, UsageError
+from garrison.plugins import WORDS, list_plugins
 from garrison.system import disk_space, systemd
 from garrison.system.tmux_server import supported_version
 
@@ -70,6 +71,17 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
                 registry.check_program(name, scope.runtime.home, scope.runtime.environ)
             except Refused as error:
                 yield Finding("agents", Severity.NOTE, str(error))
+
+
+def examine_plugins(scope: Scope) -> Iterator[Finding]:
+    """Tell what installed packages add, and which of it cannot be used."""
+    del scope
+    found = list(list_plugins())
+    for plugin in found:
+        if plugin.problem:
+            yield Finding("plug-ins", Severity.WARNING, plugin.problem)
+    if usable := [f"{WORDS[each.group]} {each.name} ({each.package})" for each in found if not each.problem]:
+        yield Finding("plug-ins", Severity.NOTE, f"installed: {', '.join(usable)}")
 
 
 def _nearest_existing(path: Path) -> Path:

@@ -17,10 +17,11 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
+from garrison.plugins import Group, load, offered
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
@@ -275,7 +276,29 @@ def build_candidate(git: Git, entry: MergeEntry, base: str, trailers: Trailers, 
     """
     if tree and entry.strategy == "merge":
         return _merge(git, entry, base, trailers, MergeResult(tree, []))
-    return _STRATEGIES[entry.strategy](git, entry, base, trailers)
+    built_in = _STRATEGIES.get(entry.strategy)
+    return (built_in or _installed)(git, entry, base, trailers)
+
+
+def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
+    """Build the commit by the strategy of an installed package; what it makes has to continue the target."""
+    name = entry.strategy
+    try:
+        if name not in offered(Group.STRATEGIES):
+            raise UsageError(f"no installed package offers the merge strategy {name}; install it again, or enqueue "
+                             f"{entry.branch} with another strategy")
+        made = load(Group.STRATEGIES, name)(git, entry, base, trailers)
+    except GitError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return Candidate("", None, (), text if isinstance(error, UsageError) else
+                         f"the merge strategy {name} failed: {type(error).__name__}: {text}")
+    if not isinstance(made, Candidate):
+        return Candidate("", None, (), f"the merge strategy {name} returned {type(made).__name__}, no Candidate")
+    if made.commit is not None and not (git.is_ancestor(base, made.commit) and git.tree_of(made.commit) == made.tree):
+        return Candidate("", None, (), f"the merge strategy {name} made a commit that does not continue the target")
+    return made
 
 
 def build_undamaged(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:

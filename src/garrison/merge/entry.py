@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import ForbiddenTransition, UsageError
 from garrison.frozen import frozen
 from garrison.pipeline.node_status import Landing
+from garrison.plugins import Group, offered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -155,8 +156,9 @@ class EntryOptions:
 
     def check(self) -> EntryOptions:
         """Return itself; UsageError for a value that does not exist."""
-        if self.strategy is not None and self.strategy not in STRATEGIES:
-            raise UsageError(f"no strategy {self.strategy!r}; there are {', '.join(STRATEGIES)}")
+        if self.strategy is not None and self.strategy not in STRATEGIES and \
+                self.strategy not in (installed := offered(Group.STRATEGIES)):
+            raise UsageError(f"no strategy {self.strategy!r}; there are {', '.join((*STRATEGIES, *installed))}")
         if self.priority is not None and self.priority not in PRIORITIES:
             raise UsageError(f"priority {self.priority} is out of bounds; give one from {PRIORITIES[0]} to "
                              f"{PRIORITIES[-1]}, higher goes first")

@@ -10,7 +10,10 @@ time, `flow=dag` every edge once all predecessors are done; for a graph that is 
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from graphlib import TopologicalSorter
@@ -38,6 +41,7 @@ from garrison.pipeline.subpipelines import (
     pipeline_file,
 )
 from garrison.pipeline.transforms import apply_installed, prepare
+from garrison.plugins import Group, offered
 
 TASK_HANDLERS = ("codergen", "tool")
 """Handlers whose nodes become tasks of a run."""
@@ -143,12 +147,12 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         flow=flow_of(graph) or "walk",
         tasks={node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
                                 words=tuple(sorted(program.units[node.id].words)))
-               for node in graph.nodes_of(*TASK_HANDLERS)},
+               for node in graph.nodes.values() if is_task(node.handler)},
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
         initial={node: status for node, status in statuses_in(graph).items()
-                 if graph.nodes[node].handler in TASK_HANDLERS},
+                 if is_task(graph.nodes[node].handler)},
         id=graph.id,
         prd_ref=text(graph.attrs, "prd_ref"),
         base=text(graph.attrs, "base"),
@@ -183,6 +187,18 @@ def _land(graph: Graph) -> str | None:
     return word.strip().lower() if word is not None else None
 
 
+def is_task(handler: str) -> bool:
+    """Return whether nodes of a handler become tasks of a run: garrison's own, and those of installed packages."""
+    return handler in TASK_HANDLERS or (not is_known_handler(handler) and handler in offered(Group.HANDLERS))
+
+
+def _call_of_handler(node: Node, goal: str) -> str:
+    """Return the command that calls an installed package's handler for a node (`handlers.installed`)."""
+    body = {"id": node.id, "attrs": {str(name): str(value) for name, value in node.attrs.items()}, "goal": goal}
+    return shlex.join([sys.executable, "-P", "-m", "garrison.pipeline.handlers.installed", node.handler,
+                       json.dumps(body, ensure_ascii=False)])
+
+
 def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str, str] = MappingProxyType({}),
               ) -> PlannedTask:
     """Return the task of a node after the graph's transforms; its prompt falls back to the label."""
@@ -193,7 +209,8 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         label=node.label,
         prompt=text(attrs, "prompt") or node.label,
         agent=text(attrs, "agent") or text(attrs, "worker_type"),
-        command=command_of(node),
+        command=command_of(node) if node.handler in TASK_HANDLERS else
+        _call_of_handler(node, text(graph_attrs, "goal", "")),
         acceptance=text(attrs, "acceptance"),
         setup=text(attrs, "setup"),
         timeout_s=seconds(attrs, "timeout"),
@@ -258,7 +275,7 @@ def _unsupported_nodes(graph: Graph) -> Iterator[str]:
         handler = node.handler
         if handler == MANAGER:
             problem = _manager_problem(graph, node)
-        elif handler in (*AUTOMATIC, *TASK_HANDLERS, *GATE_KINDS, SUBGRAPH):
+        elif handler in (*AUTOMATIC, *GATE_KINDS, SUBGRAPH) or is_task(handler):
             problem = ""
         elif not is_known_handler(handler):
             problem = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_SUPPORTED)}"
@@ -304,7 +321,7 @@ def _first_fork(graph: Graph) -> Node | None:
         if not any(str(edge.attrs.get(name, "")).strip() for name in ("condition", "label", "weight")):
             targets.setdefault(edge.source, set()).add(edge.target)
     return next((node for node in graph.nodes.values()
-                 if len(targets.get(node.id, ())) > 1 and node.handler in ("start", *TASK_HANDLERS)), None)
+                 if len(targets.get(node.id, ())) > 1 and (node.handler == "start" or is_task(node.handler))), None)
 
 
 # ---- statuses of tasks -----------------------------------------------------------------------------------------------

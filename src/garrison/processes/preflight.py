@@ -27,7 +27,14 @@ from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
-from garrison.pipeline.plan import NO_PULL_REQUESTS, PlannedTask, RunPlan, plan_run, with_installed_transforms
+from garrison.pipeline.plan import (
+    NO_PULL_REQUESTS,
+    TASK_HANDLERS,
+    PlannedTask,
+    RunPlan,
+    plan_run,
+    with_installed_transforms,
+)
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import git_record, run_branch
@@ -48,6 +55,7 @@ from garrison.system import capacity
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head, operation_in_progress
+from garrison.system.terminal_choice import KINDS, choose_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,6 +119,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=_land(request, plan, report),
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan))
+    if request.terminal not in KINDS:
+        choose_terminal(request.terminal, runtime.home)  # of a package
     agents = used_agents(plan, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
@@ -260,6 +270,10 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
             require_working_tier(session.tier, read_tiers())
     for agent in sorted(used):
         registry.check_program(agent, home, environ)
+    for kind in sorted({task.kind for task in plan.tasks.values()} - set(TASK_HANDLERS)):
+        from garrison.pipeline.handlers.registry import load_offered  # only a package's is loaded, and is to be found
+
+        load_offered(kind)
     return required
 
 

@@ -490,6 +490,8 @@ class RunnerSignal:
     forward: str = sparse("")
     """Direction in which a question (`up`) or an answer (`down`) was passed on."""
     unpark: bool = sparse(default=False)
+    text: str = sparse("")
+    """Content of a user's signal."""
 
 
 @frozen

@@ -21,6 +21,8 @@ the merge queue carry plain dictionaries.
 from __future__ import annotations
 
 import errno
+import json
+import re
 from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,6 +44,8 @@ TYPES = frozenset({
     "ESCALATE", "PIPELINE_COMPLETE",
 })
 """Signal types."""
+OWN_TYPE = re.compile(r"X-[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")
+"""Types of users: such a signal is delivered, journaled and shown, and has no other effect."""
 
 BY_ATTEMPT = frozenset({"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED", "RUNNER_EXITED"})
 """Refused unless they are of the node's current attempt."""
@@ -51,6 +55,36 @@ TO_INCARNATION = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
 """Commands to one incarnation (`payload.incarnation`); refused when that is over."""
 
 _counter = count()
+
+
+def is_type(name: object) -> bool:
+    """Return whether a word is a signal type: garrison's, or one of a user."""
+    return name in TYPES or is_own(name)
+
+
+def is_own(name: object) -> bool:
+    """Return whether a word is a signal type of a user."""
+    return isinstance(name, str) and OWN_TYPE.match(name) is not None
+
+
+def list_types() -> str:
+    """Return the types in words, for messages."""
+    return f"{', '.join(sorted(TYPES))}; one of your own begins with X-"
+
+
+MAX_OWN_TEXT = 500
+"""Characters of a user's signal that are journaled; the file in `taken/` has all."""
+
+
+def describe_own(signal: Signal) -> str:
+    """Return the content of a user's signal in one line, for journals and logs; '' for none and for garrison's."""
+    if not is_own(signal.signal_type):
+        return ""
+    content = {key: value for key, value in signal.payload.items() if key not in ("run_id", "node_id")}
+    text = json.dumps(content, ensure_ascii=False) if content else ""
+    if set(content) == {"text"}:
+        text = str(content["text"])
+    return " ".join(text.split())[:MAX_OWN_TEXT]
 
 
 @frozen
@@ -68,8 +102,8 @@ class Signal:
     payload: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.signal_type not in TYPES:
-            raise ValueError(f"signal_type {self.signal_type!r} is none of {', '.join(sorted(TYPES))}")
+        if not is_type(self.signal_type):
+            raise ValueError(f"signal_type {self.signal_type!r} is none of {list_types()}")
 
     @property
     def recipient(self) -> Key:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from garrison.errors import Refused, UsageError
+from garrison.plugins import Group, load, offered
 from garrison.system.terminal import ProcessTerminal, Terminal
 
 KINDS = ("tmux", "process", "auto")
@@ -20,7 +21,7 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
     Refused for `tmux` where it is missing or too old; `auto` then falls back to plain processes, and the note says so.
     """
     if kind not in KINDS:
-        raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join(KINDS)}")
+        return _installed_terminal(kind, home), ""
     if kind != "process":
         from garrison.system.tmux_server import supported_version
 
@@ -32,6 +33,19 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
             raise Refused("there is no tmux ≥ 3.2 on PATH; install it, or use --terminal process")
     note = "no tmux ≥ 3.2 on PATH: agents run as plain processes, `garrison logs NODE -f` shows what they print"
     return ProcessTerminal(home), note if kind == "auto" else ""
+
+
+def _installed_terminal(kind: str, home: Path) -> Terminal:
+    """Return the terminal of an installed package; UsageError if there is none of that name, or it fails."""
+    terminals = offered(Group.TERMINALS)
+    if kind not in terminals:
+        raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join((*KINDS, *terminals))}")
+    make = load(Group.TERMINALS, kind)
+    try:
+        terminal: Terminal = make(home)
+    except Exception as error:
+        raise UsageError(f"the terminal {kind} cannot be used: {type(error).__name__}: {error}") from error
+    return terminal
 
 
 def end_lost_server(home: Path) -> None:

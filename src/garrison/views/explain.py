@@ -33,6 +33,7 @@ from garrison.records.events import (
     WorkSaved,
     decode_data,
 )
+from garrison.records.signals import is_own
 from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
@@ -214,6 +215,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
         return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
     if record.question:
         return f"asks: {first_line(record.question.text)}"
+    if record.text and is_own(record.type):
+        return f"{record.type} from {record.sender or '?'}: {first_line(record.text)}"
     if record.hold:  # the line's subject is the node, if it is about one
         return _with_reason(f"{'' if record.node else f'{record.hold} '}parked by a person", record.text)
     return f"{'' if record.node else f'{record.unhold} '}unparked by a person" if record.unhold else ""
@@ -238,7 +241,8 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeCancelled: lambda it: _with_reason(f"cancelled, attempt {it.attempt}", it.why),
     NoteWritten: lambda it: first_line(it.text),
     GuardianSignal: _guardian_signal,
-    RunnerSignal: lambda it: f"incarnation {it.kill} is to be killed, on request" if it.kill else "",
+    RunnerSignal: lambda it: f"incarnation {it.kill} is to be killed, on request" if it.kill else
+    _with_reason(it.type, it.text) if is_own(it.type) else "",
     JobStarted: lambda it: f"running {it.name}: {first_line(it.command)}",
     FactRecorded: _fact,
     WorkSaved: lambda it: f"snapshot saved as {it.ref}",

@@ -8,21 +8,23 @@ executes `start`, `exit`, `conditional`, `parallel` and `parallel.fan_in`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from garrison import plugins
 from garrison.errors import UsageError
 from garrison.pipeline.handlers.call import Handler
 from garrison.pipeline.handlers.codergen import codergen
 from garrison.pipeline.handlers.subgraph import manager_loop, subgraph
 from garrison.pipeline.handlers.tool import tool
 from garrison.pipeline.handlers.wait import wait_human, wait_signal
+from garrison.plugins import Group
 
 if TYPE_CHECKING:
     from garrison.pipeline.graph import Graph
 
-ENTRY_POINTS = "garrison.handlers"
+ENTRY_POINTS = Group.HANDLERS.value
 ENGINE_TYPES = ("start", "exit", "conditional", "parallel", "parallel.fan_in")
 """Types that the engine executes itself."""
 ANY = "*"
@@ -77,8 +79,11 @@ class Registry:
         """Return the handler of a type; None if there is none."""
         if name in BUILT_IN and name not in self._handlers:
             return BUILT_IN[name].handler
-        handlers = self._handlers if name in self._handlers else offered()  # a handler may be an object without length
-        handler: Handler | None = handlers[name] if name in handlers else self._handlers.get(ANY)
+        if name not in self._handlers and name in offered():
+            installed = load_offered(name)
+            execute = None if inspect.isfunction(installed) else getattr(installed, "execute", None)
+            return execute or installed  # type: ignore[no-any-return]
+        handler: Handler | None = self._handlers.get(name, self._handlers.get(ANY))
         return handler
 
     def is_built_in(self, name: str) -> bool:
@@ -99,21 +104,19 @@ class Registry:
         return sorted({*ENGINE_TYPES, *BUILT_IN, *offered(), *self._handlers} - {ANY})
 
 
+def offered() -> frozenset[str]:
+    """Return the types for which installed packages offer a handler; none of them is imported."""
+    return frozenset(plugins.offered(Group.HANDLERS))
+
+
 @cache
-def offered() -> Mapping[str, Any]:
-    """Return the handlers of installed packages; raise UsageError if one cannot be loaded."""
-    from importlib.metadata import entry_points
-
-    return _load(entry_points(group=ENTRY_POINTS))
-
-
-def _load(points: Iterable[Any]) -> dict[str, Any]:
-    handlers = {}
-    for point in points:
-        try:
-            handler = point.load()
-        except Exception as error:
-            raise UsageError(f"the handler {point.name} ({point.value}) cannot be loaded: {error}; repair or uninstall "
-                             "its package") from error
-        handlers[point.name] = handler() if inspect.isclass(handler) else handler
-    return handlers
+def load_offered(name: str) -> Any:
+    """Return the handler that a package offers for a type; UsageError if it cannot be loaded."""
+    handler = plugins.load(Group.HANDLERS, name)
+    if not inspect.isclass(handler):
+        return handler
+    try:
+        return handler()
+    except Exception as error:
+        raise UsageError(f"the handler {name} cannot be made: {type(error).__name__}: {error}; repair or uninstall its "
+                         "package") from error

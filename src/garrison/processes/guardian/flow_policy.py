@@ -136,12 +136,13 @@ def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
         claim = {**claim, "failure_class": DETERMINISTIC}
     return to_pipeline_outcome(
         claim, succeeded=node.status == "validated", reason=node.reason or "it failed without a reason",
-        failure_class=node.kind or _FAILURE_CLASSES[kind],
+        failure_class=node.kind or _FAILURE_CLASSES.get(kind, "error"),
         updates=_context_updates(kind, result) if result is not None else {})
 
 
 _FAILURE_CLASSES = {"tool": "exit", "codergen": "agent"}
-"""Handler → class of a failure that has none of its own, as in a pipeline run without processes."""
+"""Handler → class of a failure that has none of its own, as in a pipeline run without processes; `error` of one that an
+installed package offers."""
 
 
 def _context_updates(kind: str, result: Result) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
 
 def _event(signal: Signal) -> GuardianSignal:
     return GuardianSignal(signal.id, signal.signal_type, signal.node_id, signal.attempt, signal.sender.full,
-                          signal.source.get("incarnation"))
+                          signal.source.get("incarnation"), text=signals.describe_own(signal))
 
 
 def _apply_report(state: RunState, signal: Signal, payload: signals.Payload | None, node: NodeState,

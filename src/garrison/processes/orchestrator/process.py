@@ -34,8 +34,17 @@ from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.identity import KEYBOARD, Identity
+from garrison.records.json_io import append_line, read_lines
 from garrison.records.run import LOST, Result
-from garrison.records.signals import InputResponse, NeedsInput, Signal, find_objection, parse
+from garrison.records.signals import (
+    InputResponse,
+    NeedsInput,
+    Signal,
+    describe_own,
+    find_objection,
+    is_own,
+    parse,
+)
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.rights import read_rights
@@ -104,6 +113,7 @@ class Orchestrator:
             environment[VARIABLE] = str(self.channel.path)
         self.assignment = Assignment(task, self.worktree, folder, environment, incarnation.number,
                                      attempts=folder.parent.parent, lends_terminal=True, reports=self.reports)
+        environment["GARRISON_SIGNALS_FILE"] = str(self.assignment.signals_file)
         self.mailbox = Mailbox(runtime, incarnation, launch)
         self.work: Work | None = None
         self.network: NetworkPlace | None = None
@@ -245,6 +255,7 @@ class Orchestrator:
         self.assignment, text = briefer.prepare(self.assignment, notes, is_successor=is_successor)
         self.assignment.write_prompt(text)
         self.assignment.write_context(self.task.context)
+        self.assignment.signals_file.touch()  # what is mounted later is not seen inside
         place = node_place(self.runtime, self.launch, task, self.worktree, Role.AGENT, agent=task.agent,
                            turn=self.agents.turn,
                            mounts=(*self.assignment.mounts(), *self._channel_mount()))
@@ -333,7 +344,15 @@ class Orchestrator:
             elif self.channel is not None:
                 self.channel.answer(question, text, now)
 
-        return self.mailbox.read(deliver)
+        return self.mailbox.read(deliver, self._keep_signal)
+
+    def _keep_signal(self, received: Signal) -> None:
+        """Append a user's signal to a file that the agent can read; one that is repeated after a crash is there."""
+        path = self.assignment.signals_file
+        if all(each.get("id") != received.id for each in read_lines(path)):
+            append_line(path, {"id": received.id, "type": received.signal_type, "at": received.timestamp,
+                               "from": received.sender.full, "payload": received.payload})
+        log_line(f"{received.signal_type} from {received.sender.full}: {describe_own(received)}")
 
     def _last_commit(self) -> str | None:
         """Return the newest commit of this branch that is not on the target, as `<oid> <subject>`."""
@@ -372,7 +391,8 @@ class Orchestrator:
             return False
         trouble = work.trouble
         if trouble is None and outcome is not None and not outcome.report.get("status"):
-            trouble = find_trouble(outcome.exit_code, self._output_tail())
+            tail = self._output_tail() if outcome.exit_code else outcome.reason
+            trouble = find_trouble(outcome.exit_code, f"{tail}\n{outcome.reason}")
         return trouble is not None and self._hand_over(trouble)
 
     def _hand_over(self, trouble: Trouble) -> bool:
@@ -566,14 +586,19 @@ class Mailbox:
             payload.type, self.launch.run_id, self.runtime.clock.utc(), task.node, task.attempt, payload.to_data()))
         self._asked = question.id
 
-    def read(self, deliver: Callable[[str, str], None]) -> bool:
-        """Deliver arrived answers, each with the id of its question; return whether there was one."""
+    def read(self, deliver: Callable[[str, str], None], keep: Callable[[Signal], None]) -> bool:
+        """Deliver arrived answers, each with the id of its question, and keep users' signals; return whether there was
+        an answer."""
         has_answer = False
         incarnations = {self.incarnation.key.full: self.incarnation.number}
         for posted in signals.list_pending(self.runtime.home, self.incarnation.key):
             received = posted.signal
             why = posted.error if received is None else find_objection(received, self.launch.run_id, {}, incarnations)
             payload = parse(received) if received is not None else None
+            if received is not None and not why and is_own(received.signal_type):
+                keep(received)
+                signals.acknowledge(posted.path)
+                continue
             if why or not isinstance(payload, InputResponse):
                 signals.refuse(posted.path, why or "an orchestrator accepts answers only")
                 continue

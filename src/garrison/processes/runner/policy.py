@@ -277,7 +277,7 @@ def _refuse(posted: PostedSignal, why: str) -> Action:
 
 def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal:
     """Return the record of a signal's effects."""
-    event = RunnerSignal(signal.id, signal.signal_type, signal.attempt)
+    event = RunnerSignal(signal.id, signal.signal_type, signal.attempt, text=signals.describe_own(signal))
     payload = signals.parse(signal)
     match payload:
         case KillOrchestrator():

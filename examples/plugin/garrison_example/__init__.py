@@ -1,0 +1,1 @@
+"""Example of a package with plug-ins of garrison."""

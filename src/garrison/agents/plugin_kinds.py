@@ -1,0 +1,151 @@
+"""Kinds of agents from installed packages: entry points of the group `garrison.agents`.
+
+A package offers a function `make(name, settings) -> Agent`: it takes the name and the settings of a profile
+`[agents.NAME]` with that kind, raises ValueError for a wrong one, and returns an object with `start(assignment, now)`
+(`agents.base.Agent`), such as a `CommandAgent`. An attribute `program` names the program that it runs, which is looked
+for before a run begins, and `reporting` how it reports (`briefing.Reporting`).
+
+A plug-in is code of somebody else: what it raises ends the attempt with one line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from garrison.agents.base import Outcome, Question, Trouble, Work
+from garrison.agents.briefing import Reporting
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.frozen import frozen
+from garrison.plugins import Group, load
+from garrison.records.costs import NO_LIMITS, Limits
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from garrison.agents.base import Agent, Assignment
+
+
+@frozen
+class PluginProfile:
+    """An agent from the configuration whose kind a package offers."""
+
+    name: str
+    kind: str
+    where: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    env: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+
+
+class PluginAgent:
+    """An agent of a plug-in; what it raises becomes one line."""
+
+    def __init__(self, profile: PluginProfile) -> None:
+        """Make it; UsageError if the package cannot be loaded or refuses the profile."""
+        self.name, self.kind = profile.name, profile.kind
+        make = load(Group.AGENTS, profile.kind)
+        try:
+            self._agent: Agent = make(profile.name, dict(profile.settings))
+        except GarrisonError:
+            raise
+        except Exception as error:
+            raise UsageError(f"{profile.where}: {_describe(error)}") from error
+
+    @property
+    def program(self) -> str:
+        """Return the program that it runs, '' if it names none."""
+        return str(getattr(self._agent, "program", "") or "")
+
+    @property
+    def reporting(self) -> Reporting:
+        """Return how it reports how its task ended."""
+        told = getattr(self._agent, "reporting", Reporting.EXIT_CODE)
+        return told if isinstance(told, Reporting) else Reporting.EXIT_CODE
+
+    def start(self, assignment: Assignment, now: float) -> Work:
+        """Start the work; Refused if the plug-in fails."""
+        return _Guarded(self.kind, self._call(lambda: self._agent.start(assignment, now)))
+
+    def _call(self, start: Callable[[], Work]) -> Work:
+        try:
+            return start()
+        except GarrisonError:
+            raise
+        except Exception as error:
+            raise Refused(f"the kind of agent {self.kind} failed: {_describe(error)}") from error
+
+
+class _Guarded(Work):
+    """Work of a plug-in's agent: an error of it ends the attempt, not the orchestrator."""
+
+    def __init__(self, kind: str, work: Work) -> None:
+        self._kind, self._work = kind, work
+        self._failed = ""
+
+    def poll(self, now: float) -> Outcome | None:
+        if self._failed:
+            return Outcome("fail", self._failed)
+        try:
+            return self._work.poll(now)
+        except GarrisonError:
+            raise
+        except Exception as error:
+            self._failed = f"the kind of agent {self._kind} failed: {_describe(error)}"
+            self.stop(now)
+            return None
+
+    def stop(self, now: float) -> None:
+        self._ask(lambda: self._work.stop(now), None)
+
+    def process(self) -> tuple[int, int] | None:
+        return self._ask(self._work.process, None)
+
+    def wake_at(self) -> float | None:
+        return 0.0 if self._failed else self._ask(self._work.wake_at, None)
+
+    def forget(self) -> None:
+        self._ask(self._work.forget, None)
+
+    @property
+    def session(self) -> str | None:
+        return self._ask(lambda: self._work.session, None)
+
+    @property
+    def phase(self) -> str | None:
+        return self._ask(lambda: self._work.phase, None)
+
+    @property
+    def question(self) -> Question | None:
+        return self._ask(lambda: self._work.question, None)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return self._ask(lambda: self._work.trouble, None)
+
+    @property
+    def has_keyboard(self) -> bool:
+        return self._ask(lambda: self._work.has_keyboard, False)
+
+    @property
+    def watched_files(self) -> tuple[Path, ...]:
+        return self._ask(lambda: self._work.watched_files, ())
+
+    def answer(self, question: str, text: str) -> None:
+        self._ask(lambda: self._work.answer(question, text), None)
+
+    def _ask(self, call: Callable[[], T], default: T) -> T:
+        try:
+            return call()
+        except Exception as error:  # it need not have every method of the protocol
+            if not isinstance(error, AttributeError):
+                self._failed = f"the kind of agent {self._kind} failed: {_describe(error)}"
+            return default
+
+
+def _describe(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

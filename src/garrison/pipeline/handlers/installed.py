@@ -1,0 +1,73 @@
+"""Handlers of installed packages in a launched run: the program that calls one of them for a node.
+
+    python -P -m garrison.pipeline.handlers.installed TYPE NODE
+
+NODE is the node as JSON: `id`, `attrs` and the graph's `goal`. The program runs as any command of a node: in the node's
+worktree and sandbox. The handler gets a `Call` whose context is that of the attempt; what it returns is written as the
+attempt's result. A `Waiting` is a failure: a launched run has no process that could wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import GarrisonError
+from garrison.pipeline.flow.state import Place
+from garrison.pipeline.graph import Graph, Node
+from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, to_outcome
+from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.outcome import Outcome
+
+
+async def _call(type_: str, call: Call) -> Outcome:
+    try:
+        handler = Registry().get(type_)
+        if handler is None:
+            return failed(f"no installed package has a handler for {type_} nodes any more; install it again")
+        returned: Any = handler(call)
+        if inspect.isawaitable(returned):
+            returned = await returned
+    except GarrisonError as error:
+        return failed(str(error))
+    except Exception as error:
+        return from_error(error)
+    if isinstance(returned, Waiting):
+        return failed(f"the handler of {type_} waits ({returned.reason}), which it cannot in a launched run")
+    return to_outcome(returned, f"the handler of {type_}")
+
+
+def _result_of(outcome: Outcome) -> dict[str, Any]:
+    names = ("status", "preferred_label", "suggested_next_ids", "context_updates", "notes", "failure_reason",
+             "failure_class")
+    values = {name: getattr(outcome, name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            for name, value in values.items() if value}
+
+
+def main() -> int:
+    """Call the handler; exit 0 once its result is written."""
+    type_, body = sys.argv[1], json.loads(sys.argv[2])
+    node = Node(body["id"], body["attrs"])
+    context_file, result_file = (Path(os.environ[f"GARRISON_{name}_FILE"]) for name in ("CONTEXT", "RESULT"))
+    context = json.loads(context_file.read_text()) if context_file.exists() else {}
+    run = os.environ.get("GARRISON_RUN", "")
+    graph = Graph(run, {"goal": body["goal"]}, {node.id: node})
+    attempt = int(os.environ.get("GARRISON_ATTEMPT", "1"))
+    call = Call(node, Place(node.id, node.id, attempt=attempt), context,
+                Scope(run, graph, Path.cwd(), dict(os.environ), base=Path.cwd()))
+    outcome = asyncio.run(_call(type_, call))
+    result_file.write_text(json.dumps(_result_of(outcome), default=str))
+    if outcome.notes or outcome.failure_reason:
+        print(outcome.failure_reason or outcome.notes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,8 +3,10 @@
 import os, sys
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
 import _script
-from garrison.cli.hooks import (
-    build_wisdom_prompt_block, create_hook, main, read_hook, update_phase, update_resumption,
+from garrison.cli.hooks import main
+from garrison.cli.original_calls import (
+    build_wisdom_prompt_block, create_hook, mark_merged, read_hook, update_phase, update_resumption,
+    update_resumption_instructions,
 )
 
 if __name__ == "__main__":

@@ -396,6 +396,34 @@ def test_identities_and_hooks_under_the_seeds_names(scripts: Box) -> None:
     assert json.loads(json.dumps(moved)) == moved
 
 
+def test_the_originals_calls_with_its_keywords(scripts: Box, tmp_path: Path) -> None:
+    """As its own tests call them: a folder of records each, `timeout_seconds`, `read_identity`, its longer names."""
+    import hook_manager
+    import identity_registry
+
+    records = str(tmp_path / "other/identities")
+    identity_registry.create_identity("runner", "a", "runner-a", "/tmp", state_dir=records)
+    before = identity_registry.read_identity("runner", "a", state_dir=records)
+    updated = identity_registry.update_liveness("runner", "a", state_dir=records)
+    after = identity_registry.read_identity("runner", "a", state_dir=records)
+    assert before["last_heartbeat"] < updated["last_heartbeat"] == after["last_heartbeat"]
+    assert identity_registry.find_stale(timeout_seconds=300, state_dir=records) == []
+    identity_registry.mark_crashed("runner", "a", state_dir=records)
+    assert [each["status"] for each in identity_registry.list_all(state_dir=records)] == ["crashed"]
+    assert (tmp_path / "other/identities/runner-a.json").exists() and not scripts.home.exists()
+    assert identity_registry.read_identity("runner", "b", state_dir=records) is None
+
+    hooks = str(tmp_path / "other/hooks")
+    hook_manager.create_hook(role="runner", name="a", state_dir=hooks)
+    for phase in ("executing", "impl_complete", "validating"):
+        hook_manager.update_phase("runner", "a", phase, state_dir=hooks)
+    hook_manager.update_resumption_instructions("runner", "a", "Resume from step 3", last_committed_node="impl_auth",
+                                                state_dir=hooks)
+    block = hook_manager.build_wisdom_prompt_block(hook_manager.read_hook("runner", "a", state_dir=hooks))
+    assert "SKIP planning phase" in block and "impl_auth" in block and "Resume from step 3" in block
+    assert hook_manager.mark_merged("runner", "a", state_dir=hooks)["merged_at"]
+
+
 @pytest.mark.smoke
 def test_signals_under_the_seeds_names(scripts: Box) -> None:
     import signal_protocol  # type: ignore[import-not-found]

@@ -58,6 +58,7 @@ SECTIONS = {
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
         "login": ("login", "login", "Log in the home's Claude agents."),
+        "import": ("import_original", "import_command", "Continue what the original's scripts recorded."),
         "config": ("configuration", "config", "Show the configuration, and where each value comes from."),
         "home": ("home", "home", "Print the state directory."),
         "install-service": ("service", "install_service", "Write the systemd units, or print cron's lines."),

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -77,13 +78,17 @@ class Drama:
         (self.place.home / "config.toml").write_text(preset.profile())
         self.taken: dict[str, float] = {}
 
-    def play(self) -> dict[str, Any]:
-        """Play it; return what happened."""
+    def launch(self, *nodes: str) -> subprocess.Popen[bytes]:
+        """Launch a run of these nodes, one after the other."""
         graph = self.folder / "crew.dot"
         graph.write_text("digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare];"
                          + "".join(f'{node} [shape=box, agent="{self.agent.name}", prompt="Make {node}."];'
-                                   for node in NODES) + "start -> a -> b -> exit }")
-        child = self.place.launch(graph, gate="test -f calc.py")
+                                   for node in nodes) + f"start -> {' -> '.join(nodes)} -> exit }}")
+        return self.place.launch(graph, gate="test -f calc.py")
+
+    def play(self) -> dict[str, Any]:
+        """Play it; return what happened."""
+        child = self.launch(*NODES)
         for act in (self._at_start, self._in_session, self._in_turn, self._in_command, self._after_report,
                     self._orchestrator, self._runner):
             began = time.monotonic()
@@ -97,27 +102,27 @@ class Drama:
     # ---- the kills, in order
 
     def _at_start(self) -> None:
-        self._kill_agent(self._wait("a", "its program runs", self._program_of("a")))
+        self.kill_agent(self._wait("a", "its program runs", self.program_of("a")))
 
     def _in_session(self) -> None:
         before = self._sessions("a")
         self._wait("a", "its session is begun", lambda: len(self._sessions("a")) > len(before))
-        self._kill_agent(self._program_of("a")())
+        self.kill_agent(self.program_of("a")())
 
     def _in_turn(self) -> None:
         self._wait("a", "its model is asked", self._is_asked)
-        self._kill_agent(self._program_of("a")())
+        self.kill_agent(self.program_of("a")())
         self.model.phase = "command"
 
     def _in_command(self) -> None:
         self._wait("a", "its command runs", lambda: self._file("a", "begun").exists())
         self.model.phase = "work"
-        self._kill_agent(self._program_of("a")())
+        self.kill_agent(self.program_of("a")())
 
     def _after_report(self) -> None:
-        self._wait("a", "it has reported", lambda: self._has_reported("a"))
+        self._wait("a", "it has reported", lambda: self.has_reported("a"))
         self.model.phase = "held"
-        self._kill_agent(self._program_of("a")())
+        self.kill_agent(self.program_of("a")())
 
     def _orchestrator(self) -> None:
         self._wait("b", "its command runs", lambda: self._file("b", "held").exists())
@@ -129,7 +134,7 @@ class Drama:
         self.place.kill("runner-b")
         self.place.pid("runner-b", incarnation=2)
         self._file("b", "go").touch()
-        self._wait("b", "it has reported", lambda: self._has_reported("b"))
+        self._wait("b", "it has reported", lambda: self.has_reported("b"))
         self.server.release()
 
     # ---- what is seen
@@ -140,12 +145,12 @@ class Drama:
     def _file(self, node: str, name: str) -> Path:
         return next(iter(self.place.trees.glob(f"*/r1/{node}")), self.place.trees / "none") / name
 
-    def _has_reported(self, node: str) -> bool:
+    def has_reported(self, node: str) -> bool:
         attempt = self._attempt(node)
         return any(path.exists() for path in (attempt / "claude/report.json", attempt / "socket-result.json",
                                               attempt / "result.json"))
 
-    def _program_of(self, node: str) -> Callable[[], int]:
+    def program_of(self, node: str) -> Callable[[], int]:
         """Return what finds the process of an agent's program; 0 while there is none."""
         def find() -> int:
             pid = int(load(self._attempt(node) / "claude/process.json").get("pid") or 0)
@@ -176,7 +181,7 @@ class Drama:
         asked = [f"{one.number} {one.path} {one.outcome} {one.fault} {one.problem}" for one in self.server.requests]
         return "\n".join([*shown, *asked, str(self.taken), self.place.logs()])
 
-    def _kill_agent(self, pid: int) -> None:
+    def kill_agent(self, pid: int) -> None:
         """Kill an agent's whole tree."""
         parents = {one.pid: one.ppid for one in processes()}
         tree, more = {pid}, True
@@ -189,36 +194,32 @@ class Drama:
         wait_for("it is dead", lambda: not _lives(pid))
 
     def _told(self) -> dict[str, Any]:
-        lines = [line for path in self.place.home.glob("runs/r1/nodes/*/*/network/usage.jsonl")
-                 for line in read_lines(path)]
-        sent = {record.number: record.usage for record in self.server.messages if record.outcome == "sent"}
-        by_number = {int(found[1]): line for line in lines if (found := re.search(r"_(\d+)(?:-|$)", line["message"]))}
-        names = Usage.__dataclass_fields__
         env = {node: git(self.place.repo, "show", f"main:env-{node}.txt", check=False) for node in NODES}
         return {
             "sessions": {node: self._sessions(node) for node in NODES},
             "results": {node: load(self._attempt(node) / "result.json") for node in NODES},
             "log": git(self.place.repo, "log", "--format=%s", "--no-merges", "main").split("\n"),
-            "tokens": {"double": {name: sum(usage[name] for usage in sent.values() if usage) for name in names},
-                       "proxy": {name: sum(by_number[number][name] for number in sent if number in by_number)
-                                 for name in names}},
-            "calls": [len(sent), len(lines)], "deaths": self.place.deaths(),
+            "tokens": self.tokens(), "deaths": self.place.deaths(),
             "leaked": [node for node in NODES if OUTSIDE in env[node]],
             "inside": {node: "IS_SANDBOX=1" in env[node] for node in NODES},
             "headers": any(OUTSIDE in json.dumps(record.headers) for record in self.server.requests),
-            "refused": sorted({line["place"] for node in NODES
-                               for line in load_list(self._attempt(node) / "network/refused.json")}),
             "problems": [record.problem for record in self.server.requests if record.problem]}
+
+    def tokens(self) -> dict[str, dict[str, int]]:
+        """Return the tokens of all whole answers: as the model told them, and as the proxy counted them."""
+        lines = [line for path in self.place.home.glob("runs/r1/nodes/*/*/network/usage.jsonl")
+                 for line in read_lines(path)]
+        sent = {record.number: record.usage for record in self.server.messages if record.outcome == "sent"}
+        by_number = {int(found[1]): line for line in lines if (found := re.search(r"_(\d+)(?:-|$)", line["message"]))}
+        names = Usage.__dataclass_fields__
+        return {"double": {name: sum(usage[name] for usage in sent.values() if usage) for name in names},
+                "proxy": {name: sum(by_number[number][name] for number in sent if number in by_number)
+                          for name in names}}
 
 
 def _lives(pid: int) -> bool:
     found = stat(pid)
     return found is not None and found[0] != "Z"
-
-
-def load_list(path: Path) -> list[dict[str, Any]]:
-    """Return the list in a JSON file, empty if there is none."""
-    return json.loads(path.read_text()) if path.exists() else []
 
 
 def main() -> None:

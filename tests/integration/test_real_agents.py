@@ -18,10 +18,11 @@ import pytest
 
 from garrison.sandbox.probe import machine
 from garrison.testing.isolation import SKIPPED
-from real_agents import AGENTS, install
+from real_agents import AGENTS, install, installed
 
-pytestmark = pytest.mark.slow
 TESTS = Path(__file__).resolve().parents[1]
+SOONER = "codex" if installed() else ""
+"""Agent that is not only run with the slow tests: where it is there already."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,8 @@ def play(agent: str, programs: Path, folder: Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", [pytest.param(name, marks=[] if name == SOONER else pytest.mark.slow)
+                                   for name in AGENTS])
 def test_a_real_agent_survives_kills_at_each_phase(agent: str, programs: Path, tmp_path: Path) -> None:
     told = play(agent, programs, tmp_path)
     assert told["code"] == 0 and told["log"] == ["b", "a", "Begin"], told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from garrison.testing.isolation import SKIPPED
+from real_agents import install
 from sandbox_support import missing
 
 pytestmark = pytest.mark.slow
@@ -33,19 +33,12 @@ def claude(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def codex() -> Path:
     """The program: the installed one, else one that npm installs."""
-    if found := shutil.which("codex"):
-        return Path(found)
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("codex is not installed, and there is no npm")
-    folder = tmp_path_factory.mktemp("npm")
-    done = subprocess.run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), "@openai/codex"],
-                          capture_output=True, text=True, check=False, timeout=400)
-    if done.returncode != 0:
-        pytest.skip(f"npm cannot install @openai/codex: {done.stderr.strip()[-200:]}")
-    return folder / "node_modules/.bin/codex"
+    programs, why = install()
+    if programs is None:
+        pytest.skip(why)
+    return programs / "codex"
 
 
 def play(preset: str, program: Path, folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -370,3 +371,14 @@ def _hold(path: Path, order: list[str], who: str) -> None:
 def _blocked(path: Path) -> bool:
     return f":{path.stat().st_ino} 0 EOF" in "".join(
         line for line in Path("/proc/locks").read_text().splitlines(keepends=True) if "->" in line)
+
+
+def test_a_field_of_a_later_garrison_survives_a_rewrite(store: Store) -> None:
+    made(store)
+    path = store.path(Identity, KEY)
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"mood": {"of": "a later version"}}))
+    store.update(Identity, KEY, lambda old: replace(there(old), last_heartbeat=AT, respawns=3))
+    written = json.loads(path.read_text())
+    assert (written["respawns"], written["mood"]) == (3, {"of": "a later version"})
+    assert list(written) == [*body, "mood"]

@@ -2,7 +2,8 @@
 
 A record class annotates its fields plainly (`str`, `int | None`, `dict[str, object]`, …). Reading checks the type of
 each field against its annotation, so that a foreign file is refused by name instead of failing later with a traceback.
-Unknown fields of the same schema are ignored; a newer schema is refused, and the file stays as it is.
+Unknown fields of the same schema are ignored, and kept when the record is rewritten; a newer schema is refused, and
+the file stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from garrison.errors import NewerSchema, RecordCorrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
@@ -34,9 +37,13 @@ def to_dict(record: DataclassInstance) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(record)}
 
 
-def encode(record: DataclassInstance) -> bytes:
-    """Return a record as indented JSON with a final newline; undecodable bytes in its texts are escaped."""
-    text = json.dumps(to_dict(record), indent=2, ensure_ascii=False) + "\n"
+def encode(record: DataclassInstance, unknown: Mapping[str, Any] | None = None) -> bytes:
+    """Return a record as indented JSON with a final newline; undecodable bytes in its texts are escaped.
+
+    Args:
+        unknown: fields of the file that the record replaces, which are not the record's own (`unknown_fields`).
+    """
+    text = json.dumps({**to_dict(record), **(unknown or {})}, indent=2, ensure_ascii=False) + "\n"
     return text.encode(errors="backslashreplace")
 
 
@@ -49,6 +56,12 @@ def decode(kind: type[T], data: bytes, where: object) -> T:
     if not isinstance(body, dict):
         raise RecordCorrupt(where, "not a JSON object")
     return from_dict(kind, body, where)
+
+
+def unknown_fields(kind: Any, data: bytes) -> dict[str, Any]:
+    """Return the fields of a record's file that `kind` does not have: somebody else's, such as a later garrison's."""
+    known = {"schema", *(name for name, *_ in _layout(kind))}
+    return {name: value for name, value in json.loads(data).items() if name not in known}
 
 
 def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:

@@ -66,7 +66,10 @@ class Store:
         with self.locked(kind, key, incarnation=incarnation) as old:
             new = change(old)
             if new != old:
-                atomic.write(self.path(kind, key), record.encode(new), named=named)
+                path = self.path(kind, key)
+                before = atomic.read(path) if old is not None else None
+                unknown = record.unknown_fields(kind, before) if before else None
+                atomic.write(path, record.encode(new, unknown), named=named)
         return new
 
     @contextmanager

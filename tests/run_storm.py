@@ -1,6 +1,7 @@
 """A storm over a real run: random signals to random processes, a full disk, a reboot; then everything is counted.
 
     scripts/chaos [--nodes 30] [--seconds 60] [--seed 1 | --seeds 1..20] [--terminal tmux] [--timing default] [--repo D]
+                  [--crew mixed]
 
 The rule of this room: what is done to the run is drawn from the seed, what it did is judged by `support.Place`, which
 asks no garrison code. Home, repository and trees lie on small disks of their own (tmpfs in a mount namespace, where
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -281,13 +283,53 @@ echo "$GARRISON_RUN NAME $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"
 """Agent that waits for space on a full disk, and dies when its tool is killed by a signal."""
 
 
-def nodes(count: int, dice: random.Random) -> list[Node]:
+CREW = ("command", "scripted", "acp", "stream")
+"""Agents of a mixed crew, in turn: a node's own command; the scripted agent; the double of an ACP agent, whose session
+is resumed; and a program that prints a stream as `claude -p` does, whose session is resumed, too."""
+BLOCK = '```garrison-result\n{"status": "success", "summary": "done"}\n```'
+_SAID = {"begin": {"type": "system", "subtype": "init", "session_id": "storm", "model": "double"},
+         "end": {"type": "result", "subtype": "success", "is_error": False, "result": "done", "session_id": "storm"}}
+ONCE = 'if grep -qsx "$GARRISON_RUN NAME $GARRISON_ATTEMPT $GARRISON_INCARNATION" "$LEDGER"; then exit 0; fi; '
+"""An agent whose session is resumed knows what it has done: it does not do it twice in one incarnation."""
+
+
+def nodes(count: int, dice: random.Random, crew: Sequence[str] = CREW[:1]) -> list[Node]:
     """Return a graph of that many nodes, each after some of the earlier ones, each at work for a while."""
     names = [f"n{number:02d}" for number in range(count)]
-    return [Node(name, after=tuple(sorted(dice.sample(names[max(0, at - 6):at], min(at, dice.randint(0, 2))))),
-                 attributes=f'acceptance="sleep 0.2 && test -f {name}-{RUN}.txt"' if at % 2 else "",
-                 command=AGENT.strip().replace("\n", "; ").replace("NAME", name).replace(
-                     "PAUSE", f"{dice.uniform(0.1, 1.5):.2f}")) for at, name in enumerate(names)]
+    made = []
+    for at, name in enumerate(names):
+        after = tuple(sorted(dice.sample(names[max(0, at - 6):at], min(at, dice.randint(0, 2)))))
+        acceptance = f'acceptance="sleep 0.2 && test -f {name}-{RUN}.txt"' if at % 2 else ""
+        pause, agent = f"{dice.uniform(0.1, 1.5):.2f}", crew[at % len(crew)]
+        chosen = "" if agent == "command" else f'agent={agent}, prompt="Make {name}."'
+        made.append(Node(name, after=after, attributes=", ".join(filter(None, (acceptance, chosen))),
+                         command=_task(name, pause) if agent == "command" else ""))
+    return made
+
+
+def _task(name: str, pause: str) -> str:
+    return AGENT.strip().replace("\n", "; ").replace("NAME", name).replace("PAUSE", pause)
+
+
+def enlist(place: Place, count: int) -> list[str]:
+    """Write what the agents of a mixed crew need into the home; return the options of the launch."""
+    task = ONCE.replace("NAME", "$GARRISON_NODE") + _task("$GARRISON_NODE", "0.7").replace(" $GARRISON_NODE NAME", "")
+    play, stream = place.root / "acp.json", place.root / "stream.sh"
+    play.write_text(json.dumps({"turns": [[{"run": task, "must": True}, {"say": BLOCK}]]}))
+    begin, end = (json.dumps(said) for said in _SAID.values())
+    stream.write_text(f"echo '{begin}'; ( {task} ) || exit $?; echo '{end}'\n")
+    scripts = place.root / "scripts"
+    scripts.mkdir()
+    for number in range(count):
+        (scripts / f"n{number:02d}.yaml").write_text(json.dumps([{"run": f"( {task} ) || kill -9 $PPID"}]))
+    double = [sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(play)]
+    words = ["/bin/sh", str(stream)]
+    (place.home / "config.toml").write_text(
+        f'[agents.acp]\nkind = "acp"\nargv = {json.dumps(double)}\nstale = 20\n'
+        f'[agents.stream]\nargv = {json.dumps(words)}\nresume_argv = {json.dumps([*words, "{session}"])}\n'
+        'stream = "claude"\n')
+    place.env["GARRISON_SCRIPTS"] = str(scripts)
+    return ["--env", "GARRISON_SCRIPTS"]
 
 
 def arguments() -> argparse.Namespace:
@@ -302,6 +344,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--terminal", default="auto", choices=("auto", "tmux", "process"))
     parser.add_argument("--timing", default="impatient", choices=("impatient", "default"),
                         help="default: people's limits (window 600 s, 5 restarts); a person then lifts what was parked")
+    parser.add_argument("--crew", default="command", choices=("command", "mixed"),
+                        help=f"mixed: the nodes are done in turn by {', '.join(CREW)}")
     parser.add_argument("--repo", type=Path, help="a repository to clone (default: a small one is made)")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that went well, too")
     return parser.parse_args()
@@ -333,9 +377,11 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
     dice, repo = random.Random(seed), place.repo
     with small_disks(place) as enter:
         storm = Storm(place, dice, enter, patient=patient)
-        graph = place.graph(*nodes(options.nodes, dice))
+        crew = CREW if options.crew == "mixed" else CREW[:1]
+        more = enlist(place, options.nodes) if len(crew) > 1 else []
+        graph = place.graph(*nodes(options.nodes, dice, crew))
         storm.garrison(*place.launch_arguments(
-            graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", repo=repo,
+            graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", *more, repo=repo,
             gate='sleep 0.3 && git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
         began = time.monotonic()
         wait_for("the run begins", lambda: place.status(RUN) == "running")
@@ -365,7 +411,7 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
 def again(options: argparse.Namespace, seed: int) -> str:
     """Return the command that repeats this storm: the same graph and random numbers, though never the same instants."""
     words = [f"--nodes {options.nodes} --seconds {options.seconds:g} --seed {seed} --agents {options.agents}"]
-    words += [f"--terminal {options.terminal} --timing {options.timing}"]
+    words += [f"--terminal {options.terminal} --timing {options.timing} --crew {options.crew}"]
     return " ".join(["scripts/chaos", *words, *([f"--repo {options.repo}"] if options.repo else [])])
 
 

@@ -11,7 +11,7 @@ Each prompt of a session plays the next turn, the last one again and again. What
 |---|---|
 | `{"say": "text"}` | writes a message |
 | `{"write": {"file": "content"}}` | writes files below its working directory |
-| `{"run": "command"}` | runs a command, as a tool call |
+| `{"run": "command"}` | runs a command, as a tool call; with `"must": true` the agent dies if that fails |
 | `{"ask": "execute", "title": "…"}` | asks for leave, and says which option it got |
 | `{"tool": "report_result", "with": {…}}` | calls a tool of the MCP server `garrison` |
 | `{"await": "file"}` | waits until a file exists |
@@ -215,6 +215,8 @@ class AcpDouble:
                     status="in_progress")
         done = subprocess.run(step["run"], shell=True, cwd=self.read(session)["cwd"], capture_output=True, text=True,
                               check=False)
+        if done.returncode and step.get("must"):
+            os.kill(os.getpid(), signal.SIGKILL)
         self.update(session, sessionUpdate="tool_call_update", toolCallId=call,
                     status="failed" if done.returncode else "completed",
                     content=[{"type": "content", "content": {"type": "text", "text": done.stdout + done.stderr}}])

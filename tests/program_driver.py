@@ -1,7 +1,7 @@
 """Runs the real `claude -p` or `codex exec` as a command agent: the program that test_real_programs.py isolates.
 
-`program_driver.py PRESET PROGRAM FOLDER` launches a run with the preset's own profile, kills the program in the middle
-of its first command, and writes what happened to FOLDER/told.json.
+`program_driver.py PRESET PROGRAM FOLDER [SANDBOX]` launches a run with the preset's own profile against a scripted
+model, kills the program in the middle of its first command, and writes what happened to FOLDER/told.json.
 """
 
 from __future__ import annotations
@@ -10,73 +10,54 @@ import json
 import os
 import signal
 import sys
-import threading
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from codex_driver import CONFIG, Model
 from garrison.agents.presets import Preset, find_preset
+from garrison.records.json_io import read_lines
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.script import Script
-from garrison.testing.turn import Turn, Usage, say, use
+from garrison.testing.turn import Turn, Usage, say
+from real_agents import AGENTS
 from support import Node, Place, git, make_repository, wait_for
 
-COMMANDS = ["touch begun; sleep 600", "echo made > made.txt; git add made.txt; git commit -qm made"]
-
-
-def serve_claude(_place: Place) -> dict[str, str]:
-    """Serve the Messages API; return what the profile has to set."""
-    left = list(COMMANDS)
-
-    def play(asked: Request) -> Turn:
-        if not asked.tools:  # a title for the session, or a check of the quota
-            return say("a title", usage=Usage(0, 0))
-        return say(use("Bash", command=left.pop(0))) if left else say("all made")
-
-    server = ModelServer(Script(play))
-    return {"ANTHROPIC_BASE_URL": server.url}
-
-
-def serve_codex(place: Place) -> dict[str, str]:
-    """Serve the Responses API."""
-    Model.commands[:] = COMMANDS
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = place.root / "codex"
-    config.mkdir()
-    (config / "config.toml").write_text(CONFIG.format(port=server.server_port))
-    return {"STUB_KEY": "dummy", "CODEX_API_KEY": "dummy", "CODEX_HOME": str(config)}
-
-
-SERVERS = {"claude-p": serve_claude, "codex-exec": serve_codex}
+COMMANDS = ["touch begun; sleep 600", "env > env.txt; git add env.txt; git commit -qm made"]
+OUTSIDE = "sk-outside-"
+TOOLS = {"claude-p": AGENTS["claude-acp"], "codex-exec": AGENTS["codex"]}
+"""Preset → the agent that has the same tools."""
 
 
 def main() -> None:
     """Play it."""
     name, program, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    agent, left = TOOLS[name], list(COMMANDS)
+
+    def play(asked: Request) -> Turn:
+        if agent.tool not in asked.tools:  # a title for the session
+            return say("A title", usage=Usage(7, 3))
+        return say(agent.run(left.pop(0)) if left else "all made", usage=Usage(100, 20, 30, 0))
+
     make_repository(folder / "repo")
-    place = Place(folder, env={"PATH": f"{program.parent}:{os.environ['PATH']}", "IS_SANDBOX": "1",
-                               **{key: os.environ[key] for key in os.environ if key.startswith("ANTHROPIC_API")}})
-    shown = [str(each) for each in program.resolve().parents if each.name in ("node_modules", "_bundled")]
+    place, server = Place(folder), ModelServer(Script(play))
+    place.env |= {**server.variables, agent.variable: OUTSIDE + name, "PATH": f"{program.parent}:{os.environ['PATH']}",
+                  "GARRISON_SANDBOX": sys.argv[4] if len(sys.argv) > 4 else "bubblewrap", "IS_SANDBOX": "1"}
     preset = find_preset(name)
     assert isinstance(preset, Preset)
+    shown = [str(each) for each in program.resolve().parents if each.name in ("node_modules", "_bundled")]
     place.home.mkdir(exist_ok=True, mode=0o700)
-    values = {**SERVERS[name](place), "IS_SANDBOX": "1"}
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f"{preset.profile()}\nread = {json.dumps(shown)}\n[agents.{name}.set]\n")
-        file.writelines(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-    child = place.launch(place.graph(Node("a", command="", attributes=f'agent="{name}", prompt="Make it."')), "r1")
+    profile = preset.profile().replace("env =", f"read = {json.dumps(shown)}\nenv =", 1)
+    (place.home / "config.toml").write_text(f"{profile}\n")
+    node = Node("a", command="", attributes=f'agent="{name}", prompt="Make it."')
+    child = place.launch(place.graph(node), "r1", "--env", "IS_SANDBOX")
     try:
         wait_for("its command runs", lambda: next(iter(place.trees.glob("*/r1/a/begun")), None))
         kill(place, program)
-        code = place.finish(child)
-        told = tell(place, code)
+        told = tell(place, server, place.finish(child))
     except BaseException:
-        print(place.logs(), file=sys.stderr)
+        print(place.logs(), *(f"{one.path} {one.outcome} {one.problem}" for one in server.requests), sep="\n")
         output = place.home / "runs/r1/nodes/a/1/output.log"
-        print(output.read_text() if output.exists() else "no output", file=sys.stderr)
+        print(output.read_text() if output.exists() else "no output", flush=True)
         raise
     finally:
         place.kill_rest()
@@ -93,16 +74,21 @@ def kill(place: Place, program: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-def tell(place: Place, code: int) -> dict[str, Any]:
+def tell(place: Place, server: ModelServer, code: int) -> dict[str, Any]:
     """Return what came of the run."""
     attempt = place.home / "runs/r1/nodes/a/1"
-    result = json.loads((attempt / "result.json").read_text())
-    return {"code": code, "result": result, "deaths": place.deaths().get("orchestrator-a", []),
+    counted = read_lines(attempt / "network/usage.jsonl")
+    sent = [record.usage for record in server.messages if record.outcome == "sent" and record.usage]
+    return {"code": code, "result": json.loads((attempt / "result.json").read_text()),
+            "deaths": place.deaths().get("orchestrator-a", []),
             "lines": [line for line in (attempt / "stream/lines.jsonl").read_text().splitlines() if line],
             "shown": (attempt / "output.log").read_text(),
             "hook": place.hook("orchestrator-a").get("claude_session_id"),
             "log": git(place.repo, "log", "--format=%s", "main").splitlines(),
-            "cost": json.loads(place.command("cost", "r1", "--json").stdout)}
+            "cost": json.loads(place.command("cost", "r1", "--json").stdout),
+            "proxy": [sum(line[name] for line in counted) for name in ("input", "cache_read", "output")],
+            "model": [sum(usage[name] for usage in sent) for name in ("input", "cache_read", "output")],
+            "leaked": OUTSIDE in git(place.repo, "show", "main:env.txt")}
 
 
 if __name__ == "__main__":

@@ -375,3 +375,12 @@ def test_status_inside_reads_no_file_that_is_unchanged(tree, view):
     assert done.stdout.startswith("5002\n")
     took = [line for line in done.stdout.splitlines() if "region_leave" in line and "refresh" in line]
     assert took, done.stdout
+
+
+def test_libraries_that_read_refs_themselves_find_them(repo, view):
+    """GitPython refuses a packed-refs file whose header does not promise peeled tags; git needs none."""
+    git(repo, "tag", "-a", "-m", "one", "v1")
+    view.prepare()
+    packed = view.common / "packed-refs"
+    assert all(line.split(" ")[1].startswith("refs/") for line in packed.read_text().splitlines())
+    assert git(view.common, "for-each-ref", "--format=%(refname)") == git(repo, "for-each-ref", "--format=%(refname)")

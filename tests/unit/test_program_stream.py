@@ -9,7 +9,7 @@ import pytest
 
 from garrison.agents.command_profile import STREAMS
 from garrison.agents.program_stream import FORMATS, MAX_LINE, ProgramStream
-from garrison.records.costs import read_usage, total
+from garrison.records.costs import append_usage, call_record, read_usage, total
 from garrison.views.usage import cost_rows
 
 CLAUDE = [
@@ -82,13 +82,18 @@ def test_the_tokens_of_a_killed_turn_are_known_from_its_pieces(tmp_path: Path) -
 def test_the_limits_of_the_proxy_hold_beside_what_a_program_tells(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "r1" / "nodes" / "a" / "1"
     (folder / "network").mkdir(parents=True)
-    (folder / "network" / "usage.jsonl").touch()
     (folder / "network" / "limits.json").write_text('{"node": 2.0}')
     attempt = Attempt(folder, "codex")
     attempt.print(*CODEX)
     attempt.stream.finish()
     [row] = cost_rows(tmp_path, "r1", "node")
-    assert (row["of"], row["input"], row["output"], row["limit"]) == ("r1/a", 30, 5, 2.0)
+    assert (row["of"], row["input"], row["output"]) == ("r1/a", 30, 5), "what no proxy has counted"
+    counted = call_record("proxy-1", "2026-11-23T00:00:00Z", "m", "", {"input_tokens": 60, "output_tokens": 10})
+    append_usage(folder / "network" / "usage.jsonl", counted)
+    attempt.print(*CODEX)
+    attempt.stream.finish()
+    [row] = cost_rows(tmp_path, "r1", "node")
+    assert (row["input"], row["output"], row["limit"]) == (90, 15, 2.0), "nothing is counted twice"
 
 
 @pytest.mark.parametrize(("form", "line", "why"), [

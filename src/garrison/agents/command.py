@@ -28,6 +28,7 @@ from garrison.agents.base import EXIT, AgentReport, Outcome, Work
 from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
 from garrison.agents.result import LANDING, read_report
 from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
+from garrison.agents.variables import expand
 from garrison.errors import Refused
 from garrison.frozen import frozen
 from garrison.records import atomic
@@ -40,7 +41,7 @@ from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from garrison.agents.base import Assignment
     from garrison.agents.program_stream import ProgramStream
@@ -60,6 +61,7 @@ are not recorded, nor is anything once the orchestrator is dead: whatever ended 
 MAX_EXIT = 100
 """Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")
+_VARIABLE = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
 _TERM = "xterm-256color"
 """Kind of a terminal where the caller's environment names none."""
@@ -126,8 +128,9 @@ class CommandAgent:
 
     def _words(self, assignment: Assignment, session: str) -> list[str]:
         """Return the command line, that which resumes a session if there is one."""
-        words = self.profile.resume_argv if session else self.profile.argv
-        return [fill_placeholders(word, assignment, assignment.result_file, session) for word in words]
+        words, environment = self.profile.resume_argv if session else self.profile.argv, self._environment(assignment)
+        known = [_fill_variables(word, environment, self.name) for word in words]
+        return [fill_placeholders(word, assignment, assignment.result_file, session) for word in known]
 
     def _launch(self, assignment: Assignment, argv: Sequence[str], now: float, terminal: PseudoTerminal | None = None,
                 stream: ProgramStream | None = None) -> Job:
@@ -153,7 +156,8 @@ class CommandAgent:
 
     def _environment(self, assignment: Assignment) -> dict[str, str]:
         task = assignment.task
-        own = {key: value for key, value in self.profile.set.items() if key not in assignment.network_variables}
+        own = {key: expand(value, assignment.environment, f"agent {self.name}: set.{key}")
+               for key, value in self.profile.set.items() if key not in assignment.network_variables}
         environment = {**assignment.environment, **own, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
                        "GARRISON_RESULT_FILE": str(assignment.result_file),
                        "GARRISON_NOTES_FILE": str(assignment.notes),
@@ -161,6 +165,18 @@ class CommandAgent:
         if "script" in task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
         return environment
+
+
+def _fill_variables(word: str, environment: Mapping[str, str], name: str) -> str:
+    """Fill the {env:NAME} and {env:NAME:-default} in one word of an argv; Refused for one that is not set."""
+    def value(found: re.Match[str]) -> str:
+        text = environment.get(found[1]) or found[2]
+        if text is None:
+            raise Refused(f"agent {name}: argv names {found[0]}, which is not set; name it in env and set it where you "
+                          f"launch, or give a default: {{env:{found[1]}:-…}}")
+        return str(text)
+
+    return _VARIABLE.sub(value, word)
 
 
 @contextlib.contextmanager

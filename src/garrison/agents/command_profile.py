@@ -41,7 +41,8 @@ class CommandProfile:
 
     name: str
     argv: tuple[str, ...] = ()
-    """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} filled in."""
+    """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} and {env:NAME} filled in.
+    """
     env: tuple[str, ...] = ()
     """Variables of the caller's environment that it may see."""
     success: str = "exit_zero"

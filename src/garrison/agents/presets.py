@@ -6,6 +6,7 @@ A preset is a text to copy, no code: an agent that is not here needs a profile o
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -88,7 +89,7 @@ class Preset:
 
 
 def _list(words: Iterable[str]) -> str:
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+    return "[" + ", ".join(json.dumps(word) for word in words) + "]"
 
 
 _OPENAI = ("OPENAI_API_KEY",)
@@ -101,8 +102,12 @@ _CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLA
 _UNTRIED = "not tried"
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
-_CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox")
+_CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", "-c", "model_provider=garrison",
+               "-c", 'model_providers.garrison={name="OpenAI", wire_api="responses", base_url='
+               '"{env:OPENAI_BASE_URL:-https://api.openai.com/v1}", '
+               'env_key="OPENAI_API_KEY"}')
 _SEEN = "in the sandbox, offline: killed with kill -9 at each phase, resumed in its session, its report taken"
+_IN_COMMAND = "in the sandbox, offline: killed with kill -9 in a command, resumed in its session, each token counted"
 _CODEX_CONFIG = ('{"model_provider": "garrison", "model_providers": {"garrison": {"name": "OpenAI", '
                  f'"wire_api": "responses", "base_url": "{_AT_OPENAI}", "env_key": "OPENAI_API_KEY"}}}}}}')
 _OPENCODE_CONFIG = ('{"autoupdate": false, "enabled_providers": ["garrison"], "model": "garrison/gpt-5.1", "provider": '
@@ -123,16 +128,17 @@ PRESETS = (
     Preset("aider", "command", ("aider", "--yes-always", "--no-gitignore", "--no-check-update", "--no-analytics",
                                 "--no-show-model-warnings", "--message-file", "{prompt_file}"),
            "pip install aider-chat", _MANY, "an edit, committed by itself, and landed, with a terminal (aider 0.86.2)",
-           (("tty", "true"), ("exclude", '[".aider*"]'))),
+           (("tty", "true"), ("exclude", '[".aider*"]')),
+           (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),), urls=_OPENAI_URL),
     Preset("claude-p", "command", _CLAUDE_P, "npm install -g @anthropic-ai/claude-code", _ANTHROPIC,
-           "killed with kill -9 in a command, the session resumed, landed, each token counted (Claude Code 2.1)",
+           f"{_IN_COMMAND} (Claude Code 2.1.330)",
            (("resume_argv", _list((*_CLAUDE_P, "--resume", "{session}"))), ("stdin", '"prompt"'),
             ("stream", '"claude"'), ("success", '{json = "is_error == false"}')),
-           log_in=_CLAUDE_LOG_IN),
+           log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
     Preset("codex-exec", "command", (*_CODEX_EXEC, "-"), "npm install -g @openai/codex", _OPENAI,
-           "killed with kill -9 in a command, the session resumed, landed (codex-cli 0.169.0)",
+           f"{_IN_COMMAND} (codex-cli 0.169.0)",
            (("resume_argv", _list((*_CODEX_EXEC, "resume", "{session}", "-"))), ("stdin", '"prompt"'),
-            ("stream", '"codex"')), log_in=_CODEX_LOG_IN),
+            ("stream", '"codex"')), log_in=_CODEX_LOG_IN, urls=_OPENAI_URL),
 )
 """The presets. Those that pass by an agent's own sandbox or questions rely on garrison's sandbox in their place."""
 

@@ -19,6 +19,7 @@ from garrison.agents.claude.stream import cut, render
 from garrison.records import atomic
 from garrison.records.costs import STREAM, UsageRecord, append_usage, call_record, now, token_count
 from garrison.records.json_io import encode, read_json
+from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _MAX_TEXT = 20_000
 _MAX_ID = 200
 _MAX_BLOCKS = 200
 _MAX_MESSAGES = 10_000
+"""Messages of a turn whose tokens are compared with the turn's."""
 _MAX_USD = 1e6
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
@@ -65,7 +67,7 @@ class StreamFormat:
     """One program's lines: `read` yields the events of an object and changes what was told."""
 
     reporter = ""
-    """Begins the User-Agent of the program."""
+    """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
 
     def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
         """Yield the events of one object."""
@@ -126,9 +128,8 @@ class ClaudeStream(StreamFormat):
 
 
 class CodexStream(StreamFormat):
-    """Lines of `codex exec --json`."""
+    """Lines of `codex exec --json`, which tell the tokens of turns that have ended: the proxy's counts are better."""
 
-    reporter = "codex_exec/"
     _TOOLS: Mapping[str, tuple[str, ...]] = {
         "command_execution": ("command",), "mcp_tool_call": ("server", "tool"), "web_search": ("query",),
         "file_change": ("changes",)}
@@ -203,6 +204,8 @@ class ProgramStream:
         self._connection = now()
         self._counted: dict[str, Mapping[str, Any]] = {}
         """Message of this turn → its usage so far."""
+        self._late: list[UsageRecord] = []
+        """Records of a program that does not tell each response, until it is known whether the proxy has counted."""
         self._is_too_long = False
 
     def catch_up(self) -> None:
@@ -219,6 +222,11 @@ class ProgramStream:
         while self.read():
             pass
         self.read(is_whole=True)
+        by_proxy = self.files.attempt / NETWORK / self.files.usage.name
+        if self._late and not (by_proxy.exists() and by_proxy.stat().st_size):
+            for record in self._late:
+                append_usage(self.files.usage, record)
+        self._late = []
 
     def read(self, *, is_whole: bool = False) -> bool:
         """Read what has been printed, at most `_STEP` bytes; return whether there is more.
@@ -280,7 +288,11 @@ class ProgramStream:
                                                            connection=self._connection))
 
     def _record(self, message: str, model: str, usage: Mapping[str, Any]) -> None:
-        append_usage(self.files.usage, call_record(self.told.session, now(), message, model, usage, self._connection))
+        record = call_record(self.told.session, now(), message, model, usage, self._connection)
+        if self._format.reporter:
+            append_usage(self.files.usage, record)
+        else:
+            self._late.append(record)
         if len(self._counted) < _MAX_MESSAGES:
             self._counted[message] = usage
 

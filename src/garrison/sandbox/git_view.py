@@ -345,7 +345,7 @@ def read_head(git: Git, worktree: Path, git_dir: Path) -> tuple[str, str]:
 def _write_refs(git: Git, common: Path) -> None:
     """Write every ref of the repository that an agent may know: `packed-refs`, and files for symbolic ones."""
     refs = _list_refs(git) if (git.common / "reftable").exists() else _read_refs(git.common)
-    lines = ["# pack-refs with: sorted \n"]
+    lines = []  # no header: GitPython refuses one that does not promise peeled tags
     for ref, value in sorted(refs.items()):
         if ref.startswith(_HIDDEN_REFS):
             continue

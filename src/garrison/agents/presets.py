@@ -127,7 +127,7 @@ PRESETS = (
            _ANTHROPIC, f"{_SEEN} (0.49.0)", log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
     Preset("aider", "command", ("aider", "--yes-always", "--no-gitignore", "--no-check-update", "--no-analytics",
                                 "--no-show-model-warnings", "--message-file", "{prompt_file}"),
-           "pip install aider-chat", _MANY, "an edit, committed by itself, and landed, with a terminal (aider 0.86.2)",
+           "pip install aider-chat", _MANY, "in the sandbox, offline: an edit that it committed itself, landed, each token counted (0.86.2)",
            (("tty", "true"), ("exclude", '[".aider*"]')),
            (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),), urls=_OPENAI_URL),
     Preset("claude-p", "command", _CLAUDE_P, "npm install -g @anthropic-ai/claude-code", _ANTHROPIC,

@@ -30,7 +30,7 @@ ALLOWED = {
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
     "system/processes.py:kill": (1, "itself: its starter is gone"),
     "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
-    "testing/acp_agent.py:kill": (1, "itself, told so by a test's script"),
+    "testing/acp_agent.py:kill": (2, "itself, told so by a test's script"),
     "garrison_demo/claude.py:terminate": (2, "children of its own, not reaped: the isolation, the model server"),
     "garrison_demo/sandbox.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
     "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),

@@ -1,4 +1,4 @@
-"""Run the commands of README and docs/ in the order of each page, in a folder like a reader's."""
+"""Run the commands of docs/ in the order of each page, in a folder like a reader's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from markdown_blocks import Block, blocks
 from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/how-to.md", "docs/supervision.md", "docs/merge-queue.md")
+PAGES = ("docs/first-pipeline.md", "docs/how-to.md", "docs/supervision.md", "docs/merge-queue.md")
 LONG = ("docs/how-to.md", "docs/supervision.md")
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})

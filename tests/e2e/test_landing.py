@@ -28,7 +28,7 @@ def gate_on(place: Place, condition: str) -> str:
 
 
 def test_a_walking_run_lands_once_after_the_person_said_yes(place):
-    """The example of docs/first-pipeline.md: nothing is on main before "Land it?" is answered, and "No" goes back to work."""
+    """As in docs/first-pipeline.md: nothing is on main before "Land it?" is answered, and "No" goes back to work."""
     graph = dot(
         place, node("work", "echo x >> done.txt"), node("more", "cat done.txt > more.txt"),
         'ask [shape=hexagon, label="Land it?"];',

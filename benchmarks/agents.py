@@ -6,7 +6,7 @@ the tokens at the proxy beside those that the model told, and what garrison keep
 Needs npm, or the agents where tests/real_agents.py installs them. It runs itself inside garrison.testing.isolation: the
 profiles of the presets, the default sandbox, a scripted model, no network. Times end when the model is asked. "Own
 start" is the program with a client and nothing else, in a new home as an attempt has one; "death" is `kill -9` of the
-agent's tree while its model writes. Memory is private memory (smaps_rollup).
+agent's tree in the middle of its first command. Memory is private memory (smaps_rollup).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from support import processes, wait_for
 
 GOAL = 1.5
 """Times its own start that an agent's death may take."""
-KINDS = {"adapter": "agents.acp.connection", "bridge": "agents.mcp_server", "proxy": "sandbox.proxy.process"}
+KINDS = {"adapter": "-m garrison.agents.acp.connection", "bridge": "-m garrison.agents.mcp_server",
+         "proxy": "-m garrison.sandbox.proxy.process"}
 """Process of garrison's beside an agent → words of its command line."""
 
 
@@ -106,15 +107,22 @@ def under_garrison(name: str, folder: Path) -> tuple[float, float, dict[str, int
     drama = Drama(name, folder, Mode.BUBBLEWRAP)
     try:
         began = time.monotonic()
+        drama.model.phase = "command"  # before its first answer, an agent may have kept nothing to resume
         child = drama.launch("a")
-        first = _asked(drama, began)
+        wait_for("its command runs", lambda: drama.file("a", "begun").exists())
+        first = next(record.at for record in drama.server.messages if record.asked.tools)
+        drama.model.phase = "hang"
         memory = _memory(drama, drama.program_of("a")())
         died = time.monotonic()
         drama.kill_agent(drama.program_of("a")())
         second = _asked(drama, died)
         drama.model.phase = "work"
-        drama.server.release()
-        wait_for("its report is there", lambda: drama.has_reported("a"))
+
+        def has_reported() -> bool:
+            drama.server.release()  # again and again: a hang may begin just after one
+            return drama.has_reported("a")
+
+        wait_for("its report is there", has_reported)
         drama.server.release()
         assert drama.place.finish(child) == 0, drama.place.logs()
         return first - began, second - died, memory, drama.tokens()
@@ -148,16 +156,15 @@ def _private(pid: int) -> int:
 
 
 def measure(names: list[str], rounds: int, table: Table) -> None:
-    """Measure all agents, a round of each in turn."""
-    figures: dict[str, list[tuple[float, float, float, dict[str, int], dict[str, Any]]]] = {name: [] for name in names}
+    """Measure each agent, its own start and its run in turn."""
     with table.machine(), tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as root:
-        for number in range(rounds):
-            for name in names:
+        for name in names:
+            found = []
+            for number in range(rounds):
                 folders = [Path(root, f"{name}-{number}-{way}") for way in ("bare", "run")]
                 for folder in folders:
                     folder.mkdir()
-                figures[name].append((own_start(name, folders[0]), *under_garrison(name, folders[1])))
-        for name, found in figures.items():
+                found.append((own_start(name, folders[0]), *under_garrison(name, folders[1])))
             own, launch, death = (statistics.median(one[place] for one in found) for place in range(3))
             worst = max(one[2] / one[0] for one in found)
             table.add(name, "own start to its first request", f"{own:.1f} s", seconds=own)

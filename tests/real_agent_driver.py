@@ -115,7 +115,7 @@ class Drama:
         self.model.phase = "command"
 
     def _in_command(self) -> None:
-        self._wait("a", "its command runs", lambda: self._file("a", "begun").exists())
+        self._wait("a", "its command runs", lambda: self.file("a", "begun").exists())
         self.model.phase = "work"
         self.kill_agent(self.program_of("a")())
 
@@ -125,15 +125,15 @@ class Drama:
         self.kill_agent(self.program_of("a")())
 
     def _orchestrator(self) -> None:
-        self._wait("b", "its command runs", lambda: self._file("b", "held").exists())
-        self._file("b", "held").unlink()
+        self._wait("b", "its command runs", lambda: self.file("b", "held").exists())
+        self.file("b", "held").unlink()
         self.place.kill("orchestrator-b")
 
     def _runner(self) -> None:
-        self._wait("b", "its command runs again", lambda: self._file("b", "held").exists())
+        self._wait("b", "its command runs again", lambda: self.file("b", "held").exists())
         self.place.kill("runner-b")
         self.place.pid("runner-b", incarnation=2)
-        self._file("b", "go").touch()
+        self.file("b", "go").touch()
         self._wait("b", "it has reported", lambda: self.has_reported("b"))
         self.server.release()
 
@@ -142,7 +142,7 @@ class Drama:
     def _attempt(self, node: str) -> Path:
         return self.place.home / "runs/r1/nodes" / node / "1"
 
-    def _file(self, node: str, name: str) -> Path:
+    def file(self, node: str, name: str) -> Path:
         return next(iter(self.place.trees.glob(f"*/r1/{node}")), self.place.trees / "none") / name
 
     def has_reported(self, node: str) -> bool:

@@ -51,7 +51,7 @@ AGENTS: Mapping[str, RealAgent] = {agent.name: agent for agent in (
     RealAgent("codex", "exec", _codex, "OPENAI_API_KEY"),
     RealAgent("opencode", "bash", lambda command: use("bash", command=command, description="work"), "OPENAI_API_KEY"),
     RealAgent("gemini", "run_shell_command", lambda command: use("run_shell_command", command=command),
-              "GEMINI_API_KEY", resumes=("b",)),  # it forgets one killed at the model's first answer, then in a command
+              "GEMINI_API_KEY", resumes=()),  # its session/load finds some of its sessions, and others not
     RealAgent("claude-acp", "Bash", lambda command: use("Bash", command=command), "ANTHROPIC_API_KEY"))}
 
 

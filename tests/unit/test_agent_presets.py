@@ -63,7 +63,7 @@ def test_the_doctor_says_which_are_installed_and_which_profile_names_no_program(
     assert "no log-in" in told()
     log_in.unlink()
     log_in.touch(0o000)
-    assert told().startswith(f"codex is installed, logged in ({log_in});")
+    assert told().startswith(f"codex is installed, logged in ({log_in}, which a sandbox shows only if `read` names it")
     environ["OPENAI_API_KEY"] = "sk-secret"
     assert told().startswith("codex is installed, OPENAI_API_KEY is set;")
     found = list(examine_agents(Scope(cast("Any", runtime), {})))

@@ -69,7 +69,7 @@ class Preset:
         if key := next((name for name in self.env if environ.get(name)), ""):
             return f"{key} is set"
         if self.log_in is not None and (path := self.log_in.find(environ)):
-            return f"logged in ({path})"
+            return f"logged in ({path}, which a sandbox shows only if `read` names it: docs/agents.md)"
         other = f", or run `{self.log_in.command}`" if self.log_in is not None else ""
         return f"no key and no log-in: set {' or '.join(self.env)} where you launch{other}"
 
@@ -118,7 +118,9 @@ PRESETS = (
            f"{_SEEN} (codex-acp 2.6.0)", (("mode", '"agent-full-access"'),), (("CODEX_CONFIG", _CODEX_CONFIG),),
            _CODEX_LOG_IN, _OPENAI_URL),
     Preset("gemini", "acp", ("gemini", "--acp", "--model", "gemini-2.5-pro"), "npm install -g @google/gemini-cli",
-           ("GEMINI_API_KEY",), f"{_SEEN} (0.61.0)", set=(("GEMINI_CLI_TRUST_WORKSPACE", "true"),),
+           ("GEMINI_API_KEY",),
+           "in the sandbox, offline: killed with kill -9 at each phase, often in another session from then on (0.61.0)",
+           set=(("GEMINI_CLI_TRUST_WORKSPACE", "true"),),
            log_in=LogIn("gemini", ".gemini", "oauth_creds.json"), urls=("GOOGLE_GEMINI_BASE_URL",)),
     Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _OPENAI, f"{_SEEN} (1.18.33)",
            set=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_CONFIG_CONTENT", _OPENCODE_CONFIG)),

@@ -85,3 +85,10 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 @pytest.fixture(params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
+
+
+def test_a_scripted_agent_dies_with_its_command(stage: Stage) -> None:
+    KINDS["scripted"].succeed(stage)
+    (stage.tree / "script.yaml").write_text("- run: kill -9 $$\n")
+    outcome = stage.finish(stage.start(KINDS["scripted"].make(stage)))
+    assert outcome.killed, outcome

@@ -90,7 +90,10 @@ def _notes(text: str) -> None:
 
 
 def _run(command: str) -> None:
-    subprocess.run(command, shell=True, check=True)
+    done = subprocess.run(command, shell=True, check=False)
+    if done.returncode < 0:  # what killed the command is no verdict on the work
+        _crash("me")
+    done.check_returncode()
 
 
 STEPS: dict[str, Any] = {

@@ -68,6 +68,6 @@ def test_a_real_agent_survives_kills_at_each_phase(agent: str, programs: Path, t
         assert any(session.startswith(name) and how == "resumed"
                    for name, how in map(str.split, told["sessions"][node])), told["sessions"]
     assert told["tokens"]["proxy"] == told["tokens"]["double"] and told["tokens"]["double"]["output"] > 0
-    assert "report_result" in results["b"]["tail"], "its model has called garrison's tool"
+    assert "Noted. End your turn now." in results["b"]["tail"], "garrison's tool has answered its model"
     assert told["inside"] == {"a": True, "b": True} and not told["leaked"] and not told["headers"]
     assert not told["problems"] and not told["left"]

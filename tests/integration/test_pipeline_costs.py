@@ -55,7 +55,7 @@ def test_the_budget_of_a_node_and_of_a_run_hold(run, tmp_path: Path) -> None:
 
 
 def test_the_budget_of_a_run_holds_over_its_nodes(run) -> None:
-    assert run("budget_run = 1.5") == ["200", "200", "402"]
+    assert run("budget_run = 2") == ["200", "200", "402"]
 
 
 def test_no_record_of_costs_lies_where_the_agent_may_write(run, tmp_path: Path) -> None:

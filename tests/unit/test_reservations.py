@@ -19,11 +19,12 @@ from garrison.sandbox.proxy.token_counts import CallCounts
 class Session:
     """A session of a node that runs."""
 
-    def __init__(self, home: Path, node: str, limits: Limits) -> None:
-        self.folder = home / "runs/r/nodes" / node / "1/claude"
+    def __init__(self, home: Path, node: str, limits: Limits, run: str = "r") -> None:
+        nodes = f"usage/{run}" if "/" in run else f"runs/{run}/nodes"
+        self.folder = home / nodes / node / "1/claude"
         self.folder.mkdir(parents=True)
         self.lock = LifeLock.try_acquire(self.folder / SESSION_LOCK)
-        self.money = Reservation(Meter(home, "r", node, limits), self.folder)
+        self.money = Reservation(Meter(home, run, node, limits), self.folder)
 
     def spend(self, usd: float) -> None:
         costs.append_usage(self.folder / "usage.jsonl", UsageRecord("call", "s", "2026-01-01", usd, message=str(usd)))
@@ -46,6 +47,15 @@ def test_what_others_have_reserved_counts_while_they_live(tmp_path: Path) -> Non
     one.lock.release()  # its process has died
     three.money.release()
     assert three.money.reserve(0.3) is None
+
+
+def test_what_parallel_nodes_of_a_pipeline_run_have_reserved_counts(tmp_path: Path) -> None:
+    one, two = (Session(tmp_path, node, Limits(run=1.0), "pipelines/p-1") for node in "ab")
+    other = Session(tmp_path, "a", Limits(run=1.0), "pipelines/p-2")
+    assert one.money.reserve(0.8) is None
+    assert two.money.reserve(0.3) is not None
+    assert other.money.reserve(0.3) is None
+    assert Session(tmp_path, "c", Limits(day=1.0)).money.reserve(0.3) is not None
 
 
 def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import fcntl
 from contextlib import contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.records import atomic
-from garrison.records.costs import NO_LIMITS, Limits, Meter, exceeded_limit
+from garrison.records.costs import NO_LIMITS, PIPELINES, Limits, Meter, exceeded_limit
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
 
@@ -100,11 +101,13 @@ class Reservation:
 
         What a session reserves, the proxy may reserve for the same calls.
         """
-        root = self._meter.home / "runs"
-        whose = "*" if self._meter.limits.day is not None else self._meter.run
+        home, own = self._meter.home, self._meter.run
+        whose = [f"usage/{own}" if own.startswith(f"{PIPELINES}/") else f"runs/{own}/nodes"]
+        if self._meter.limits.day is not None:
+            whose = [f"usage/{PIPELINES}/*", "runs/*/nodes"]
         attempts: dict[Path, float] = {}
-        for place in _PLACES:
-            for path in root.glob(f"{whose}/nodes/*/*/{place}/{FILE}"):
+        for nodes, place in product(whose, _PLACES):
+            for path in home.glob(f"{nodes}/*/*/{place}/{FILE}"):
                 attempt = path.parent.parent
                 if attempt != self._file.parent.parent and is_held(path.with_name(SESSION_LOCK)):
                     body = read_json(path)
@@ -112,10 +115,11 @@ class Reservation:
                     attempts[attempt] = max(attempts.get(attempt, 0.0), usd if isinstance(usd, int | float) else 0.0)
         node = run = day = 0.0
         for attempt, usd in attempts.items():
-            owner, _, name = attempt.relative_to(root).parts[:3]
+            top, first, second, name, *_ = attempt.relative_to(home).parts
+            owner = first if top == "runs" else f"{first}/{second}"
             day += usd
-            run += usd if owner == self._meter.run else 0.0
-            node += usd if (owner, name) == (self._meter.run, self._meter.node) else 0.0
+            run += usd if owner == own else 0.0
+            node += usd if (owner, name) == (own, self._meter.node) else 0.0
         return node, run, day
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +159,17 @@ def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     answers, sent = serve(call("report_result", status="great"), call("rm"), call(7))
     assert "isError" in answers[0]["result"] and not sent
     assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]
+
+
+def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
+    program = (
+        "import errno, sys\n"
+        "from garrison.agents.acp import connection\n"
+        "async def full(_job): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "connection._run = full\n"
+        "connection.AcpJob.from_json = lambda _body: None\n"
+        "sys.exit(connection.main(['order.json']))\n")
+    ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False,
+                         cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert ran.stdout == "the connection ends: [Errno 28] No space left on device\n"

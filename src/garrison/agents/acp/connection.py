@@ -296,8 +296,13 @@ def main(argv: list[str] | None = None) -> int:
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
     job = AcpJob.from_json(read_json(path))
-    ending = asyncio.run(_run(job))
-    AttemptFiles(job.attempt_folder).add_ending(ending)
+    try:
+        ending = asyncio.run(_run(job))
+        AttemptFiles(job.attempt_folder).add_ending(ending)
+    except OSError as error:  # such as a full disk: a later connection goes on
+        with contextlib.suppress(OSError):
+            os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
+        os._exit(1)  # what is not flushed would print a traceback
     return 0
 
 

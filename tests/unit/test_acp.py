@@ -161,13 +161,15 @@ def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]
 
 
-def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "job"), [("acp", "AcpJob"), ("claude", "ConnectionJob")])
+def test_a_connection_without_room_ends_in_one_line(tmp_path: Path, kind: str, job: str) -> None:
     program = (
-        "import errno, sys\n"
-        "from garrison.agents.acp import connection\n"
+        "import errno, pathlib, sys, types\n"
+        f"from garrison.agents.{kind} import connection\n"
         "async def full(_job): raise OSError(errno.ENOSPC, 'No space left on device')\n"
         "connection._run = full\n"
-        "connection.AcpJob.from_json = lambda _body: None\n"
+        "job = types.SimpleNamespace(attempt_folder=pathlib.Path('attempt'))\n"
+        f"connection.{job}.from_json = lambda _body: job\n"
         "sys.exit(connection.main(['order.json']))\n")
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False,
                          cwd=tmp_path)

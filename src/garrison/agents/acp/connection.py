@@ -25,7 +25,7 @@ from garrison.agents.acp.report_block import find_report, to_report
 from garrison.agents.claude import cli_process, failures, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.session_connection import SessionConnection, clean
+from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
@@ -296,14 +296,7 @@ def main(argv: list[str] | None = None) -> int:
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
     job = AcpJob.from_json(read_json(path))
-    try:
-        ending = asyncio.run(_run(job))
-        AttemptFiles(job.attempt_folder).add_ending(ending)
-    except OSError as error:  # such as a full disk: a later connection goes on
-        with contextlib.suppress(OSError):
-            os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
-        os._exit(1)  # what is not flushed would print a traceback
-    return 0
+    return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from garrison.agents.claude.extension_options import extension_options
 from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.permissions import Permissions
 from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.session_connection import SessionConnection
+from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
 from garrison.agents.claude.settings import ASK
 from garrison.agents.claude.start_limiter import start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
@@ -342,13 +342,16 @@ def _start_failure(text: str) -> tuple[str, str]:
     return (kind if kind != failures.SERVER else failures.CRASH), text
 
 
+async def _run(job: ConnectionJob) -> Ending:
+    return await Connection(job).run()
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    connection = Connection(ConnectionJob.from_json(read_json(path)))
-    connection.files.add_ending(asyncio.run(connection.run()))
-    return 0
+    job = ConnectionJob.from_json(read_json(path))
+    return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ in the attempt's files what happens, what the session waits for, and how it ende
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,17 @@ class SessionConnection:
         """Show what the session waits for, in the output and in `status`."""
         self._note(f"waits {what}")
         atomic.write(self.files.waiting, what.encode(), durable=False)
+
+
+def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[Any, Any, Ending]]) -> int:
+    """Run a connection and record how it ended; return the process's exit code."""
+    try:
+        files.add_ending(asyncio.run(run()))
+    except OSError as error:  # such as a full disk: a later connection goes on
+        with contextlib.suppress(OSError):
+            os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
+        os._exit(1)  # what is not flushed would print a traceback
+    return 0
 
 
 def clean(text: str) -> str:

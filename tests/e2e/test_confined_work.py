@@ -25,7 +25,7 @@ def test_what_a_confined_agent_commits_and_leaves_lands_and_nothing_else(place: 
     assert git(place.repo, "show", "main:one.txt") == "one"
     assert "one, amended" in git(place.repo, "log", "--format=%s", "main")
     seen = git(place.repo, "show", "main:seen.txt").splitlines()
-    assert sorted(seen[:-1]) == ["agent", "context.json", "prompt.md"]
+    assert sorted(seen[:-1]) == ["agent", "context.json", "prompt.md", "signals.jsonl"]
     assert seen[-1] == "prompt kept"
     refs = git(place.repo, "for-each-ref", "--format=%(refname)").splitlines()
     assert not [ref for ref in refs if "mine" in ref or "stash" in ref]

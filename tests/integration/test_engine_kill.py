@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from garrison.pipeline import Call, Outcome, RunResult, run
@@ -91,7 +92,7 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
     monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
-    made = 0
+    made, before = 0, set(children())
 
     def make(graph: str) -> Life:
         nonlocal made
@@ -103,8 +104,13 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return Life(root, graph)
 
     yield make
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert set(children()) <= before  # one that another test left may end meanwhile
+
+
+def children() -> Iterator[int]:
+    """Yield the pids of this process's children, also of those that have ended."""
+    for each in psutil.Process().children():
+        yield each.pid
 
 
 def story(result: RunResult) -> tuple[Any, ...]:

@@ -277,8 +277,9 @@ class CommandWork(Work):
             reported = self._reported()
         except ValueError as error:
             return Outcome("fail", f"{self._what}: {error}", result.exit_code, killed=result.ended_by_signal)
-        outcome = outcome_of(self._profile, self._assignment.result_file, result,
-                             read_tail(self._assignment.output, 3), self._what, self._assignment.task.words, reported)
+        output = read_tail(self._assignment.output, 3, since=self._printed)
+        outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
+                             self._assignment.task.words, reported)
         return self._with_stream(self._objected(outcome))
 
     def _reported(self) -> AgentReport:

@@ -90,7 +90,8 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
         setup=request.setup or plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
-        base=request.base or plan.base or defaults.base, max_agents=request.max_agents or defaults.max_agents,
+        base=request.base if request.base is not None else plan.base or defaults.base,
+        max_agents=request.max_agents or defaults.max_agents,
         failover=next((stated for stated in (request.failover, plan.failover, defaults.failover) if stated is not None),
                       None))
 

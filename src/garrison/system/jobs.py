@@ -183,20 +183,22 @@ class Job:
         return self._result
 
 
-def read_tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
+def read_tail(path: Path, lines: int = 20, bytes: int = 8000, since: int = 0) -> str:
     """Return the last `lines` lines within the last `bytes` bytes of a file as clean text; '' if there is no file.
 
     Terminal escapes and control characters are dropped, undecodable bytes replaced; a carriage return starts a line.
+    Nothing before byte `since` is read: somebody else printed that.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - bytes))
+            start = max(since, size - bytes)
+            file.seek(start)
             raw = file.read(bytes)
     except FileNotFoundError:
         return ""
     tail = terminal_text.clean_lines(raw.decode(errors="replace"))
-    if size > bytes and len(tail) > 1:
+    if start > since and len(tail) > 1:
         del tail[0]  # its beginning was cut off
     return "\n".join(tail[-lines:])
 

@@ -22,6 +22,7 @@ from hostile.world import RUN, Confinement, World
 from support import Node, git, processes
 
 PATIENCE = 25.0
+ENDED = ("validated", "failed")
 """Seconds for a run with a trap; it takes five."""
 TRUSTED = ("-c", "safe.directory=*")
 """For a repository that belongs to nobody."""
@@ -71,7 +72,7 @@ def told(world: World, node: str) -> bool:
 
 def hangs(world: World, node: str) -> bool:
     """Return whether garrison still waits for what the agent left."""
-    return world.nodes(RUN).get(node, {}).get("status") not in ("validated", "failed")
+    return world.nodes(RUN).get(node, {}).get("status") not in ENDED
 
 
 def grew(world: World, node: str) -> bool:
@@ -217,10 +218,14 @@ def _spring(world: World, traps: list[Trap]) -> Iterator[tuple[Trap, bool]]:
         world.give_away()
         child = world.open(nodes=[Node(name, command=settings_of(world, name) + trap.script,
                                        attributes='acceptance="sh ./accept.sh"') for name, trap in named.items()])
-        end = time.monotonic() + PATIENCE + 4 * len(traps)
+        end, ended = time.monotonic() + PATIENCE + 4 * len(traps), 0
         while child.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
             world.measure()
+            if time.monotonic() > end - 2.0:
+                over = sum(node.get("status") in ENDED for node in world.nodes(RUN).values())
+                if over != ended:  # a busy machine is slow; a trap that closes stops everything
+                    end, ended = time.monotonic() + PATIENCE, over
         for name, trap in named.items():
             yield trap, trap.closed(world, name)
     finally:

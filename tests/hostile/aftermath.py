@@ -22,8 +22,8 @@ from hostile.world import RUN, Confinement, World
 from support import Node, git, processes
 
 PATIENCE = 25.0
-ENDED = ("validated", "failed")
 """Seconds for a run with a trap; it takes five."""
+ENDED = ("validated", "failed")
 TRUSTED = ("-c", "safe.directory=*")
 """For a repository that belongs to nobody."""
 TOO_MUCH = 250_000

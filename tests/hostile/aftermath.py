@@ -23,7 +23,7 @@ from support import Node, git, processes
 
 PATIENCE = 25.0
 """Seconds for a run with a trap; it takes five."""
-PROGRESS = 60.0
+PROGRESS = 20.0
 """Seconds within which something happens in a run that no trap holds, on a busy machine."""
 ENDED = ("validated", "failed")
 TRUSTED = ("-c", "safe.directory=*")

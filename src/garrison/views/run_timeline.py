@@ -1,0 +1,560 @@
+"""Timeline of a run: what each node did or waited for and when, from the records of the run's journals. Pure.
+
+A `TimelineModel` replays records into the run's `RunModel` and asks after each one what the nodes concerned do now; a
+span begins and ends where that changes. So the spans of a node never overlap, and they use the words of every other
+view. Times are seconds since the epoch. `RunTimeline` is what `garrison timeline` and the page draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from heapq import heappop, heappush
+from typing import Any
+
+from garrison.frozen import frozen
+from garrison.merge import records as queue_records
+from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
+from garrison.pipeline.gates import SIGNAL
+from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
+from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_state import ENDED, NodeState
+from garrison.processes.run_status import Status
+from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
+from garrison.records.names import Key
+from garrison.supervise.death_classes import ruling
+from garrison.system.clock import from_iso
+from garrison.views.cost_series import NO_COSTS, CostSeries
+from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, Record
+from garrison.views.run_model import CANNOT_REPLAY, RunModel
+
+TEXT = 300
+"""Characters of a reason within a timeline."""
+
+
+class SpanKind(StrEnum):
+    """Every activity that a span shows; the values are the words of the other views where they have one."""
+
+    READY = "ready"
+    """What is before it has landed, and no agent is free."""
+    STARTING = "starting"
+    """Its runner and worktree are made, or its set-up runs."""
+    WORKING = "working"
+    CHECKING = "checking"
+    """Its acceptance command or validator runs."""
+    RESTARTING = "restarting"
+    """Its agent or runner died and its successor has not started."""
+    ASKS = "asks"
+    """It waits for a person: a question of its agent, a gate."""
+    SIGNAL = "signal"
+    """It waits for a signal from outside."""
+    LIMIT = "limit"
+    """It waits for a limit: of a rate, a budget, an account."""
+    PARKED = "parked"
+    QUEUED = "queued"
+    TESTING = "testing"
+    APPROVAL = "waiting for approval"
+    STOPPED = "stopped"
+
+
+class MarkKind(StrEnum):
+    """Every moment that a mark shows."""
+
+    RETRY = "retry"
+    DIED = "died"
+    LANDED = "landed"
+    NO_CHANGE = "no change"
+    FAILED = "failed"
+    CONFLICT = "conflict"
+    REJECTED = "rejected"
+    ANSWERED = "answered"
+
+
+FOR_PEOPLE = (SpanKind.ASKS, SpanKind.APPROVAL, SpanKind.PARKED)
+"""Kinds of spans in which a node waits for a person."""
+
+
+@frozen
+class Span:
+    """One activity of a node; `end` is None while it lasts."""
+
+    kind: SpanKind
+    begin: float
+    end: float | None
+    attempt: int = 1
+    text: str = ""
+
+    def length(self, now: float) -> float:
+        """Return its seconds so far."""
+        return max(0.0, (now if self.end is None else self.end) - self.begin)
+
+
+@frozen
+class Mark:
+    """One moment of a node."""
+
+    kind: MarkKind
+    at: float
+    attempt: int = 1
+    text: str = ""
+
+
+@frozen
+class Lane:
+    """One node: its spans, which do not overlap, and its marks, both in their order."""
+
+    node: str
+    status: str
+    """Of the node, as journaled; '' for a gate of the pipeline."""
+    spans: Sequence[Span]
+    marks: Sequence[Mark]
+
+    def seconds(self, now: float) -> dict[str, float]:
+        """Return kind → seconds spent in it."""
+        spent: dict[str, float] = {}
+        for span in self.spans:
+            spent[span.kind] = spent.get(span.kind, 0.0) + span.length(now)
+        return spent
+
+
+@frozen
+class GateRun:
+    """One run of the merge queue's gate for this run; `result` is '' while it lasts."""
+
+    begin: float
+    end: float | None
+    entries: int
+    result: str = ""
+
+
+@frozen
+class QueueFigures:
+    """Throughput of the merge queue for this run; None where there is nothing to measure."""
+
+    landed: int = 0
+    per_hour: float | None = None
+    """Landings in an hour, from the first entry to the last landing."""
+    gate_s: float | None = None
+    """Median of a gate run."""
+    wait_s: float | None = None
+    """Median from entry to landing."""
+    red: int = 0
+    """Gate runs that did not pass."""
+    gates: Sequence[GateRun] = ()
+    landings: Sequence[float] = ()
+
+
+@frozen
+class Estimate:
+    """Estimate of the rest: how long the nodes that are not over need, without waits for people."""
+
+    seconds: float
+    nodes: int
+    """Nodes that are not over."""
+    sample: int
+    """Finished nodes from whose times it was made."""
+
+
+@frozen
+class RunTimeline:
+    """Timeline of one run at one moment."""
+
+    run: str
+    status: str
+    begin: float
+    end: float
+    """Now, or when it ended or was interrupted."""
+    is_over: bool
+    lanes: Sequence[Lane]
+    queue: QueueFigures = field(default_factory=QueueFigures)
+    estimate: Estimate | None = None
+    costs: CostSeries = NO_COSTS
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return kind → seconds of all nodes."""
+        spent: dict[str, float] = {}
+        for lane in self.lanes:
+            for kind, seconds in lane.seconds(self.end).items():
+                spent[kind] = spent.get(kind, 0.0) + seconds
+        return spent
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `timeline --json` prints it and the page reads it; times are seconds since the epoch."""
+        return {"run": self.run, "status": self.status, "begin": _ms(self.begin), "end": _ms(self.end),
+                "over": self.is_over, "duration_s": _ms(self.end - self.begin),
+                "seconds": {kind: _ms(seconds) for kind, seconds in self.seconds.items()},
+                "lanes": [_lane_json(lane, self.end) for lane in self.lanes],
+                "queue": {**asdict(self.queue), "gates": [_times(asdict(gate)) for gate in self.queue.gates],
+                          "landings": [_ms(at) for at in self.queue.landings]},
+                "estimate": asdict(self.estimate) if self.estimate else None, "costs": self.costs.to_json()}
+
+
+def _lane_json(lane: Lane, now: float) -> dict[str, Any]:
+    return {"node": lane.node, "status": lane.status, "spans": [_times(asdict(span)) for span in lane.spans],
+            "marks": [_times(asdict(mark)) for mark in lane.marks],
+            "seconds": {kind: _ms(seconds) for kind, seconds in lane.seconds(now).items()}}
+
+
+def _times(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: _ms(value) if isinstance(value, float) else value for name, value in body.items()}
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+# ---- replaying
+
+
+@dataclass
+class _Track:
+    """Spans and marks of one node so far; `open` is what it does now, `since` when that began."""
+
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    open: Span | None = None
+    down: str = ""
+    """Class of the death whose successor has not started, '' for none."""
+    worked_in: int = 0
+    """Attempt whose agent was started."""
+    entry: str = ""
+    """Its latest merge entry."""
+
+    def show(self, kind: SpanKind | None, at: float, attempt: int, text: str) -> None:
+        """Record what it does from `at` on; None for nothing."""
+        before = self.open
+        if before is not None:
+            if (before.kind, before.attempt) == (kind, attempt):
+                return
+            if at > before.begin:
+                self.spans.append(replace(before, end=at))
+        self.open = Span(kind, at, None, attempt, text[:TEXT]) if kind is not None else None
+
+    def mark(self, kind: MarkKind, at: float, attempt: int = 1, text: str = "") -> None:
+        """Add a mark."""
+        self.marks.append(Mark(kind, at, attempt, text[:TEXT]))
+
+
+@dataclass
+class TimelineModel:
+    """Timeline of one run, replayed from its records in the order of their times."""
+
+    run: str
+    model: RunModel = field(init=False)
+    first: float = 0.0
+    last: float = 0.0
+    """Times of the first and the last record of the run's own journals."""
+    _tracks: dict[str, _Track] = field(default_factory=dict)
+    _gates: dict[str, GateRun] = field(default_factory=dict)
+    """Job → gate run with entries of this run."""
+    _entered: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Merge entry → its node, and when it was enqueued."""
+    _landed: dict[str, float] = field(default_factory=dict)
+    """Merge entry → when it landed."""
+
+    def __post_init__(self) -> None:
+        self.model = RunModel(self.run)
+
+    def apply(self, record: Record) -> None:
+        """Replay one record."""
+        if record.entry.kind == "decision":
+            return
+        nodes = self._touched(record)
+        state = self.model.state
+        before = {name: state.nodes.get(name) for name in nodes}
+        problems = len(self.model.problems)
+        self.model.apply(record)
+        try:
+            at = from_iso(record.entry.at)
+            if len(self.model.problems) == problems:
+                self._apply_queue(record, at) if record.journal == QUEUE else self._apply_process(record, at)
+        except CANNOT_REPLAY:
+            return  # the model reports what cannot be replayed
+        for name in dict.fromkeys([*nodes, *self._touched(record)]):
+            self._mark_change(name, before.get(name), at)
+            self._show(name, at)
+
+    def _touched(self, record: Record) -> list[str]:
+        """Return the nodes that a record may change: looking at all of them for each would cost too much."""
+        data, kind = record.entry.data, record.entry.kind
+        known = [*self.model.state.nodes, *self._tracks]
+        if record.journal == QUEUE:
+            if kind in ("pause", "resume"):
+                return known
+            entries = data.get("entries") or [data.get("entry")]
+            return [self._entered[name][0] for name in entries if name in self._entered]
+        if record.journal.startswith(RUNNER):
+            return [record.journal.removeprefix(RUNNER)]
+        if kind in ("run", "snapshot") or data.get("run") or "resume" in data or "processor" in (
+                data.get("hold"), data.get("unhold"), str(data.get("full", "")).partition("-")[0]):
+            return known
+        full = str(data.get("full", ""))
+        return [str(name) for name in (data.get("node"), data.get("hold"), data.get("unhold"),
+                                       Key.parse(full).name if full else "") if name]
+
+    def _track(self, node: str) -> _Track:
+        return self._tracks.setdefault(node, _Track())
+
+    def _attempt(self, node: str) -> int:
+        found = self.model.state.nodes.get(node)
+        return found.attempt if found else 1
+
+    def _apply_process(self, record: Record, at: float) -> None:
+        self.first, self.last = self.first or at, max(self.last, at)
+        match record.event:
+            case ChildDied() as death if (key := Key.parse(death.full)).role in NODE_ROLES:
+                self._track(key.name).down = death.death_class
+                who = "its agent" if key.role == "orchestrator" else "its runner"
+                self._track(key.name).mark(MarkKind.DIED, at, death.attempt, f"{who}: {death.why or death.death_class}")
+            case ChildSpawned() as spawn if (key := Key.parse(spawn.full)).role in NODE_ROLES:
+                track = self._track(key.name)
+                track.down = ""
+                if key.role == "orchestrator":
+                    track.worked_in = spawn.attempt
+            case GuardianSignal() as signal if signal.answer and signal.node:
+                self._track(signal.node).mark(MarkKind.ANSWERED, at, self._attempt(signal.node))
+
+    def _apply_queue(self, record: Record, at: float) -> None:
+        match queue_records.decode(record.entry.kind, record.entry.data):
+            case EntryEnqueued() as entered if entered.run == self.run:
+                self._entered[entered.entry] = (entered.node, at)
+                self._track(entered.node).entry = entered.entry
+            case StatusChanged(status="conflict" | "rejected" as status) as change:
+                for node, _ in self._ours(change.entries):
+                    self._track(node).mark(MarkKind(status), at, self._attempt(node), change.reason)
+            case GateStarted() as gate if ours := self._ours(gate.entries):
+                self._gates[gate.job] = GateRun(at, None, len(ours))
+            case VerdictGiven() as verdict if verdict.job in self._gates:
+                self._gates[verdict.job] = replace(self._gates[verdict.job], end=at, result=verdict.result)
+            case EntryLanded() as landed if landed.entry in self._entered:
+                self._landed[landed.entry] = at
+
+    def _ours(self, entries: Iterable[str]) -> list[tuple[str, float]]:
+        return [self._entered[name] for name in entries if name in self._entered]
+
+    def _mark_change(self, name: str, before: NodeState | None, at: float) -> None:
+        """Mark what a change of a node's status was."""
+        now = self.model.state.nodes.get(name)
+        if now is None or before is None or (now.status, now.attempt) == (before.status, before.attempt):
+            return
+        track = self._track(name)
+        if now.status == "active" and now.attempt > 1 and now.attempt != before.attempt:
+            track.mark(MarkKind.RETRY, at, now.attempt, now.reason)
+        elif now.status == "validated":
+            is_same = is_unchanged(now.status, now.landing)
+            track.mark(MarkKind.NO_CHANGE if is_same else MarkKind.LANDED, at, now.attempt, now.commit[:10])
+        elif now.status == "failed":
+            track.mark(MarkKind.FAILED, at, now.attempt, now.reason)
+
+    def _show(self, name: str, at: float) -> None:
+        kind, text = self._activity(name)
+        if kind is not None or name in self._tracks:
+            self._track(name).show(kind, at, self._attempt(name), text)
+
+    # ---- what a node does
+
+    def _activity(self, name: str) -> tuple[SpanKind | None, str]:
+        """Return what a node does now, and a word about it; None for nothing."""
+        state = self.model.state
+        gate = next((gate for gate in state.gates.values() if gate.node == name), None)
+        if gate is not None:
+            return (SpanKind.SIGNAL, gate.signal) if gate.kind == SIGNAL else (SpanKind.ASKS, gate.question.text)
+        node = state.nodes.get(name)
+        if node is None or node.status not in ("pending", "active", IMPL_COMPLETE):
+            return None, ""
+        if node.status == "pending":
+            return (SpanKind.PARKED, state.held[name]) if name in state.held and state.status not in ENDED else (
+                None, "")
+        if state.status in ENDED:
+            return SpanKind.STOPPED, state.reason
+        if name in state.held:
+            return SpanKind.PARKED, state.held[name]
+        if (parked := find_parked(state, name)) is not None:
+            return SpanKind.PARKED, parked.why
+        return self._landing(name) if node.status == IMPL_COMPLETE else self._work(name, node.attempt)
+
+    def _work(self, name: str, attempt: int) -> tuple[SpanKind, str]:
+        track, question = self._track(name), self.model.state.questions.get(name)
+        if question is not None:
+            return SpanKind.ASKS, question.text
+        if track.down:
+            waits = ruling(track.down).follows in ("reset", "pause", "person")
+            return (SpanKind.LIMIT if waits else SpanKind.RESTARTING), track.down.replace("_", " ")
+        if job := self.model.job(name, attempt):
+            return (SpanKind.STARTING if job == "setup" else SpanKind.CHECKING), job
+        return (SpanKind.WORKING if track.worked_in == attempt else SpanKind.STARTING), ""
+
+    def _landing(self, name: str) -> tuple[SpanKind, str]:
+        queue = self.model.queue
+        entry = queue.entries.get(self._track(name).entry) if queue is not None else None
+        if entry is None or queue is None:
+            return SpanKind.QUEUED, ""
+        if entry.awaits_approval:
+            return SpanKind.APPROVAL, ""
+        if entry.status == "held":
+            return SpanKind.PARKED, "held in the merge queue"
+        if queue.pause is not None:
+            return SpanKind.QUEUED, f"the queue is paused: {queue.pause.reason}"
+        is_tested = entry.status in ("candidate", "testing", "landing")
+        return (SpanKind.TESTING if is_tested else SpanKind.QUEUED), entry.reason
+
+    # ---- the result
+
+    def timeline(self, now: float, status: str, *, alive: bool, predecessors: Mapping[str, Sequence[str]],
+                 agents: int = 1, waits: Mapping[str, Sequence[Span]] | None = None) -> RunTimeline:
+        """Return the timeline so far.
+
+        Args:
+            now: seconds since the epoch.
+            status: of the run (`run_status.decide_status`).
+            alive: whether any of its processes is; otherwise nothing happened after its last record.
+            predecessors: node → what must be over before it starts; {} where the flow walks, one edge after another.
+            agents: how many nodes are worked on at once.
+            waits: node → times in which its session waited for a limit, which no journal records.
+        """
+        over = status in ENDED or not alive
+        end = (self.last or now) if over else now
+        begin = self.first or end
+        names = list(dict.fromkeys([*self.model.state.nodes, *self._tracks]))
+        lanes = {name: self._lane(name, end if over else None, (waits or {}).get(name, ())) for name in names}
+        lanes = {name: replace(lane, spans=[*ready_spans(lane, lanes, predecessors, begin, over), *lane.spans])
+                 for name, lane in lanes.items()}
+        shown = sorted(lanes.values(), key=lambda lane: _begin(lane) or float("inf"))  # stable: the graph's order
+        estimate = None if status in (Status.DONE, Status.FAILED) else estimate_rest(shown, predecessors, agents, end)
+        return RunTimeline(self.run, status, begin, end, over, shown, self._queue_figures(), estimate)
+
+    def _lane(self, name: str, end: float | None, waits: Sequence[Span]) -> Lane:
+        track = self._tracks.get(name, _Track())
+        spans = list(track.spans)
+        if track.open is not None and (end is None or end > track.open.begin):
+            spans.append(replace(track.open, end=end))
+        node = self.model.state.nodes.get(name)
+        return Lane(name, node.status if node else "", overlaid(spans, waits), list(track.marks))
+
+    def _queue_figures(self) -> QueueFigures:
+        gates = sorted(self._gates.values(), key=lambda gate: gate.begin)
+        lengths = [gate.end - gate.begin for gate in gates if gate.end is not None]
+        waits = [at - self._entered[name][1] for name, at in self._landed.items()]
+        landings = sorted(self._landed.values())
+        spent = landings[-1] - min(at for _, at in self._entered.values()) if landings else 0.0
+        return QueueFigures(len(landings), len(landings) * 3600 / spent if spent > 0 else None, median(lengths),
+                            median(waits), sum(1 for gate in gates if gate.result not in ("", "green")), gates,
+                            landings)
+
+
+# ---- pure functions of spans
+
+
+def median(numbers: Sequence[float]) -> float | None:
+    """Return the median, None of nothing."""
+    ordered = sorted(numbers)
+    middle = len(ordered) // 2
+    if not ordered:
+        return None
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _begin(lane: Lane) -> float | None:
+    return lane.spans[0].begin if lane.spans else lane.marks[0].at if lane.marks else None
+
+
+def _over_at(lane: Lane) -> float | None:
+    """Return when a node was over, None if it is not; a gate of the pipeline is over when it was answered."""
+    ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE)]
+    if lane.status == "validated":
+        return ends[-1] if ends else 0.0
+    if lane.status == "" and lane.spans and lane.spans[-1].end is not None:
+        return lane.spans[-1].end
+    return None
+
+
+def ready_spans(lane: Lane, lanes: Mapping[str, Lane], predecessors: Mapping[str, Sequence[str]], begin: float,
+                over: bool) -> list[Span]:
+    """Return the time between the end of all that is before a node and its first start: it waits for a free agent."""
+    if lane.node not in predecessors or lane.status in ("", "skipped"):
+        return []
+    first = _begin(lane)
+    if first is None and (over or lane.status != "pending"):
+        return []
+    ends = [_over_at(lanes[name]) if name in lanes else None for name in predecessors[lane.node]]
+    if any(end is None for end in ends):
+        return []
+    since = max([begin, *(end for end in ends if end is not None)])
+    return [Span(SpanKind.READY, since, first)] if first is None or first > since else []
+
+
+def overlaid(spans: Sequence[Span], waits: Sequence[Span]) -> list[Span]:
+    """Return spans of work with the parts replaced in which the session waited for a limit."""
+    result = list(spans)
+    for wait in waits:
+        parts: list[Span] = []
+        for span in result:
+            parts += _without(span, wait) if span.kind == SpanKind.WORKING else [span]
+        result = parts
+    return result
+
+
+def _without(span: Span, wait: Span) -> list[Span]:
+    """Return a span of work in up to three parts: before, during and after a wait."""
+    last = float("inf")
+    end, until = last if span.end is None else span.end, last if wait.end is None else wait.end
+    begin, stop = max(span.begin, wait.begin), min(end, until)
+    if begin >= stop:
+        return [span]
+    middle = replace(wait, begin=begin, end=None if stop == last else stop, attempt=span.attempt)
+    before = [replace(span, end=begin)] if begin > span.begin else []
+    return [*before, middle, *([replace(span, begin=stop)] if stop < end else [])]
+
+
+# ---- estimating
+
+_EFFORT = (SpanKind.STARTING, SpanKind.WORKING, SpanKind.CHECKING, SpanKind.RESTARTING, SpanKind.QUEUED,
+           SpanKind.TESTING)
+"""Kinds of spans that count as a node's own time: none in which it waits for a person, a limit or an agent."""
+
+
+def effort(lane: Lane, now: float) -> float:
+    """Return the seconds that a node has needed so far, over all its attempts."""
+    return sum(span.length(now) for span in lane.spans if span.kind in _EFFORT)
+
+
+def estimate_rest(lanes: Sequence[Lane], predecessors: Mapping[str, Sequence[str]], agents: int,
+                  now: float) -> Estimate | None:
+    """Estimate how long the nodes that are not over need; None without a finished node, or if none is left.
+
+    Each is taken to need the median of the finished ones, in the order of the graph, `agents` at once.
+    """
+    nodes = [lane for lane in lanes if lane.status]
+    finished = [effort(lane, now) for lane in nodes if lane.status == "validated" and lane.spans]
+    left = {lane.node: lane for lane in nodes if lane.status in ("pending", "active", IMPL_COMPLETE)}
+    usual = median(finished)
+    if usual is None or not left:
+        return None
+    rest = {name: max(usual - effort(lane, now), 0.0) for name, lane in left.items()}
+    before = {name: [other for other in predecessors.get(name, ()) if other in left] for name in left}
+    return Estimate(round(simulate(rest, before, max(1, agents)), 1), len(left), len(finished))
+
+
+def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], agents: int) -> float:
+    """Return when the last of some tasks ends, if `agents` of them run at once, each after those `before` it."""
+    open_before = {name: len(set(others)) for name, others in before.items()}
+    after: dict[str, list[str]] = {}
+    for name, others in before.items():
+        for other in set(others):
+            after.setdefault(other, []).append(name)
+    ready = [(0.0, name) for name in rest if not open_before.get(name)]
+    ready_at = dict.fromkeys(rest, 0.0)
+    free, last = [0.0] * agents, 0.0
+    while ready:
+        at, name = heappop(ready)
+        end = max(at, heappop(free)) + rest[name]
+        heappush(free, end)
+        last = max(last, end)
+        for other in after.get(name, ()):
+            open_before[other] -= 1
+            ready_at[other] = max(ready_at[other], end)
+            if not open_before[other]:
+                heappush(ready, (ready_at[other], other))
+    return last

@@ -140,3 +140,48 @@ def build_busy_run(builder: HomeBuilder, run: str = "crew-1") -> None:
     builder.incarnation("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
     builder.cost(run, "add_tests", 0.4321)
     guardian.close()
+
+
+WIDE = 20
+"""Nodes of a layer in `build_large_run`."""
+
+
+def build_large_run(builder: HomeBuilder, nodes: int, run: str = "r1") -> list[str]:
+    """Make a run of many nodes in layers, half of them landed, some at work, one failed; return the names."""
+    names = [f"task_{number:03}" for number in range(nodes)]
+    guardian = builder.run(run, *names)
+    width = min(WIDE, max(3, nodes // 5))
+    edges = [f"{names[number - width - (number * 7) % 3 * (number > width + 2)]} -> {name}"
+             for number, name in enumerate(names) if number >= width]
+    boxes = [f'{name} [shape=box, command="true", label="{TOPICS[number % len(TOPICS)]} {number}"]'
+             for number, name in enumerate(names)]
+    graph = "; ".join([*boxes, *(f"start -> {name}" for name in names[:width]), *edges,
+                       *(f"{name} -> exit" for name in names[-width:])])
+    RunFiles(builder.home, run).graph.write_text(
+        f'digraph crew {{ flow=dag; goal="a run of {nodes} nodes"; start [shape=Mdiamond]; exit [shape=Msquare]; '
+        f"{graph} }}")
+    builder.incarnation("launch", "launch", run)
+    builder.incarnation("guardian", "crew", run)
+    done = nodes // 2
+    for name in names[:done]:
+        for status in ("active", "impl_complete", "validated"):
+            guardian.append("node", {"node": name, "status": status, "attempt": 1}, builder.now())
+        _finished(guardian, name, builder.now())
+    for name in names[done:done + min(8, max(2, nodes // 20))]:
+        builder.working(guardian, run, name)
+    failed = names[done + 10] if nodes > 40 else names[-1]
+    guardian.append("node", {"node": failed, "status": "active", "attempt": 1}, builder.now())
+    guardian.append("node", {"node": failed, "status": "failed", "attempt": 1, "reason": "exit 1: two tests are red"},
+                    builder.now())
+    guardian.close()
+    return names
+
+
+def _finished(guardian: Writer, node: str, at: str) -> None:
+    guardian.append("flow", {"event": "finished", "place_id": f"{node}#1", "outcome": {"status": "success"},
+                             "attempt": 1, "node": node}, at)
+
+
+TOPICS = ("Parse the configuration", "Count in cents", "Rename the module", "Index the catalogue", "Write the tests of",
+          "Cache the answers of", "Translate messages", "Document the options")
+"""Beginnings of the labels of a large run's nodes."""

@@ -70,10 +70,11 @@ _COLORS: Mapping[str, str] = {
 
 
 def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled: bool = True,
-               font: str = "sans-serif") -> str:
+               font: str = "sans-serif", edge_ids: bool = False) -> str:
     """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLORS`).
 
     With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
+    With `edge_ids` the edge at index N of the graph has the id `way-N` in an SVG.
     """
     named, title = f"fontname={_drawn_string(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
@@ -83,8 +84,8 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
              f"    edge [{named}, fontsize=9];"]
     lines += [f"    {_drawn_string(node.id)} [{_drawn_node(node, (status or {}).get(node.id, ''))}];"
               for node in graph.nodes.values()]
-    lines += [f"    {_drawn_string(edge.source)} -> {_drawn_string(edge.target)}{_drawn_edge(edge)};"
-              for edge in graph.edges]
+    lines += [f"    {_drawn_string(edge.source)} -> {_drawn_string(edge.target)}"
+              f"{_drawn_edge(edge, f'way-{index}' if edge_ids else '')};" for index, edge in enumerate(graph.edges)]
     lines += [f"    {_drawn_string(node.id)} -> {_drawn_string(target)} "
               '[style=dotted, constraint=false, label="retry"];'
               for node in graph.nodes.values() for key in ("retry_target", "fallback_retry_target")
@@ -106,12 +107,14 @@ def _drawn_node(node: Node, status: str) -> str:
     return ", ".join(f"{key}={_drawn_string(value)}" for key, value in attrs.items())
 
 
-def _drawn_edge(edge: Edge) -> str:
+def _drawn_edge(edge: Edge, name: str) -> str:
     label, condition = text(edge.attrs, "label", ""), text(edge.attrs, "condition", "")
     lines = [_wrapped(label, EDGE_CHARS)] if label else []
     if condition:
         lines.append(_wrapped(f"[{condition}]", EDGE_CHARS))
-    attrs = {"label": "\n".join(lines)} if lines else {}
+    attrs = {"id": name} if name else {}
+    if lines:
+        attrs["label"] = "\n".join(lines)
     if text(edge.attrs, "loop_restart", "").lower() == "true":
         attrs["style"] = "dashed"
     return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in attrs.items())}]" if attrs else ""

@@ -10,6 +10,7 @@ The node ends with its nested flow, and the nested flow with its node.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,10 @@ from garrison.pipeline.flow import (
     Finished,
     FlowState,
     advance,
-    begin,
     declined_at,
     event_from_data,
     node_to_return_to,
+    start,
 )
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from garrison.pipeline.fidelity import Carryover
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Change, Place
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Node
     from garrison.pipeline.plan import RunPlan
@@ -66,7 +67,10 @@ class RunFlow:
         self.children: dict[str, RunFlow] = {}
         """Step of a node that runs a pipeline → the flow of that pipeline."""
         initial = {node: status for node, status in program.initial.items() if status in INITIAL_STATUSES}
-        self.state: FlowState = begin(program, context, seed=run, initial=initial)
+        self.state, change = start(program, context, run, initial=initial)
+        self.followed: Counter[int] = Counter()
+        """Edge, as its index in the graph → how often it was followed; edges of nested pipelines are in `children`."""
+        self._count(change)
         self._update_children()
 
     # ---- what the flow waits for
@@ -154,8 +158,11 @@ class RunFlow:
             place = None if self.state.ended else self.state.in_flight.get(event.place_id)
             if place is None or event.attempt not in (0, place.attempt):
                 return
-        advance(self.program, self.state, event)
+        self._count(advance(self.program, self.state, event))
         self._update_children()
+
+    def _count(self, change: Change) -> None:
+        self.followed.update(route.index for _, route in change.followed)
 
     def _update_children(self) -> None:
         """Begin the flows of nodes in flight, and end the nodes whose flow has ended, until nothing changes."""
@@ -173,7 +180,8 @@ class RunFlow:
             if finished is None:
                 return
             place, child = active[finished], self.children.pop(finished)
-            advance(self.program, self.state, Finished(place.id, self._child_outcome(place, child), place.attempt))
+            outcome = self._child_outcome(place, child)
+            self._count(advance(self.program, self.state, Finished(place.id, outcome, place.attempt)))
 
     def _child_outcome(self, place: Place, child: RunFlow) -> Outcome:
         """Return the outcome of a node whose nested flow has ended."""

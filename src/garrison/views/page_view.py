@@ -32,6 +32,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
+from garrison.views.flow_trace import FlowTrace
 from garrison.views.node_view import place_of, refused_hosts
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
@@ -155,6 +156,7 @@ class PageModel:
     model: RunModel
     graph: Mapping[str, GraphNode] = field(default_factory=dict)
     adhoc: bool = False
+    trace: FlowTrace | None = None
     timeline: list[dict[str, Any]] = field(default_factory=list)
     signals: list[dict[str, Any]] = field(default_factory=list)
     observation: Observation | None = None
@@ -193,7 +195,8 @@ class PageModel:
                 added = self._list(record, kind, text)
             except CANNOT_REPLAY as error:
                 self.model.report(record, error)
-        return {**self._changed(record), **added}
+        followed = self.trace.apply(record) if self.trace else {}
+        return {**self._changed(record), **added, **({"followed": followed} if followed else {})}
 
     def observe(self, observation: Observation) -> dict[str, Any]:
         """Apply a new observation; return its patch, {} if nothing visible changed."""
@@ -236,6 +239,7 @@ class PageModel:
 
     def _parts(self) -> dict[str, Any]:
         return {**self._status(), "problems": self.problems, "gates": self._gates(), "queue": self._queue(),
+                "followed": dict(self.trace.followed) if self.trace else {},
                 "nodes": {name: self._node(name) for name in self._names()}}
 
     def _status(self) -> dict[str, Any]:
@@ -255,7 +259,8 @@ class PageModel:
             waits = any(gate.node == name for gate in state.gates.values())
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
-                    "reason": outcome.reason if outcome else "", "parked": None}
+                    "reason": outcome.reason if outcome else "", "parked": None,
+                    "answer": outcome.label if outcome else ""}
         entry = self.model.place_in_queue(name, node.attempt)[0] if node.status == IMPL_COMPLETE else None
         status = entry.landing if entry is not None else shown(node.status, node.landing)
         return {**common, "status": status, "place": place_of(state, name),
@@ -398,7 +403,7 @@ def _append(entries: list[dict[str, Any]], added: list[dict[str, Any]], most: in
 
 def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a snapshot after a record's patch, as the page applies it."""
-    after = {**snapshot, "nodes": {**snapshot["nodes"], **patch.get("nodes", {})}}
+    after = {**snapshot, **{part: {**snapshot[part], **patch.get(part, {})} for part in ("nodes", "followed")}}
     for part in ("status", "reason", "problems", "gates", "queue"):
         after[part] = patch.get(part, snapshot[part])
     for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):

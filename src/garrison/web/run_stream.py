@@ -16,11 +16,14 @@ from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.dot_writer import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.plan import RunPlan
+from garrison.processes.run_plan import read_plan
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.views.event_log import QUEUE, EventLog, Record
 from garrison.views.explain import describe
+from garrison.views.flow_trace import FlowTrace
 from garrison.views.page_view import GraphNode, Observation, PageModel
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.web.cursor import Cursor, decode, run_stamp
@@ -33,10 +36,10 @@ KEPT_EVENTS = 1000
 class FollowedRun:
     """Journals of a run, replayed as far as they were read."""
 
-    def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode]) -> None:
+    def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode], plan: RunPlan | None = None) -> None:
         self.home, self.launch = home, launch
         self.log = EventLog(home, launch.run_id)
-        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc)
+        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc, FlowTrace(launch.run_id, plan))
         self.cursor = Cursor(run_stamp(launch.run_id, launch.created_at))
 
     def read(self, only: Container[Path] | None = None) -> list[dict[str, Any]]:
@@ -88,7 +91,8 @@ class RunStream:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         self.run, self.launch, self._stamp = run, launch, _file_stamp(self.files.launch)
         self.graph = _read_graph(self.files)
-        self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch))
+        self._plan = _read_plan(self.files, launch)
+        self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch), self._plan)
         self.clients: set[Client] = set()
         self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT_EVENTS)
         self._before = ""
@@ -107,7 +111,7 @@ class RunStream:
         title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
         return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
                 "pipeline": self.launch.pipeline_id, "target": self.launch.base, "created": self.launch.created_at,
-                "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else "",
+                "dot": to_drawing(graph, titled=False, font="Helvetica", edge_ids=True) if graph else "",
                 "next": graph.successors() if graph else {}}
 
     def snapshot(self) -> dict[str, Any]:
@@ -166,7 +170,7 @@ class RunStream:
 
     def reread(self) -> FollowedRun:
         """Return its journals, unread."""
-        return FollowedRun(self.home, self.launch, self.page.graph)
+        return FollowedRun(self.home, self.launch, self.page.graph, self._plan)
 
 
 def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
@@ -210,6 +214,14 @@ def _read_graph(files: RunFiles) -> Graph | None:
     """Return the run's graph; None for a run without one, or if it cannot be read."""
     try:
         return parse_file(files.graph) if files.graph.is_file() else None
+    except (GarrisonError, OSError):
+        return None
+
+
+def _read_plan(files: RunFiles, launch: Launch) -> RunPlan | None:
+    """Return the run's plan; None for a run without a graph, or if it cannot be read."""
+    try:
+        return read_plan(files, launch) if files.graph.is_file() else None
     except (GarrisonError, OSError):
         return None
 

@@ -1,40 +1,67 @@
-// Panel of the run's graph, live. Graphviz draws it once; an event changes only the class, the symbol and the name of its
-// nodes, never the layout, so that two hundred nodes cost as little as two.
+// Panel of the run's nodes: as a graph and as a table, with a search in both. Graphviz lays the graph out in a worker that
+// has a deadline; where it passes, the table takes its place, and a line says so.
 
 import { el, keyed, panel, say, set } from "./dom.js";
+import { graphDrawing } from "./graph_drawing.js";
 import { legibleGraph } from "./legible.js";
+import { nodeTable } from "./node_table.js";
 import { shown } from "./state.js";
-import { drawing } from "./svg_filter.js";
 import { nodeLine, signOf } from "./words.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const READABLE = 0.8; // a drawing is not made smaller than this to fit; it scrolls instead
-const LARGEST = 1.5;
 const STEP = 1.25;
-const ROOM = 30; // pixels around the drawing
+const DEADLINE = 10000; // milliseconds for a layout
+const LONGER = 6; // times that, for a person who asks again
+const VIEW = "garrison.nodes.view"; // what this browser showed last
 
 /**
- * The graph's panel.
+ * The panel.
  * @param {function(string)} choose called with the node that a person opens
- * @returns {{section: Element, show: function(Object, Set<string>|null), select: function(string|null), focus: function()}}
+ * @returns {{section: Element, show: function(Object, Set<string>|null, boolean), select: function(string|null), focus: function(),
+ *     table: function(), search: function()}}
  */
 export function graphPanel(choose) {
-  const fitButton = el("button", { type: "button", class: "quiet", onclick: () => fit(true) }, "Fit");
-  const { section, body } = panel("graph", "Pipeline", el("div", { class: "tools", role: "group", "aria-label": "Size of the drawing" },
-    el("button", { type: "button", class: "quiet", "aria-label": "Smaller", onclick: () => zoom(1 / STEP) }, "−"),
-    el("button", { type: "button", class: "quiet", "aria-label": "Larger", onclick: () => zoom(STEP) }, "+"),
-    fitButton));
-  const view = el("div", { class: "view" });
+  const tab = (name, words) => el("button", { type: "button", role: "tab", class: "quiet", id: `nodes-tab-${name}`, "aria-controls": `nodes-${name}`,
+    onclick: () => turn(name, true), onkeydown: event => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      const other = name === "graph" ? "table" : "graph";
+      turn(other, true);
+      tabs[other].focus();
+    } }, words);
+  const tabs = { table: tab("table", "Table"), graph: tab("graph", "Graph") }; // the table first for keys and screen readers
+  const input = el("input", { type: "search", placeholder: "Find a node", "aria-label": "Find a node", oninput: () => seek(),
+    onkeydown: event => {
+      if (event.key === "Enter") { event.preventDefault(); next(event.shiftKey ? -1 : 1); }
+      if (event.key === "Escape" && input.value) { event.stopPropagation(); input.value = ""; seek(); }
+    } });
+  const hits = el("span", { class: "number", role: "status" });
+  const tool = (words, label, does) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: does }, words);
+  const busy = tool("At work", "Go to the next node at work", () => drawing.toBusy());
+  const sizes = el("div", { class: "tools", role: "group", "aria-label": "Size of the drawing" }, busy,
+    tool("−", "Smaller", () => drawing.zoom(1 / STEP)), tool("+", "Larger", () => drawing.zoom(STEP)), tool("Fit", "Show the whole graph", () => drawing.fit(true)));
+  const { section, body } = panel("graph", "Pipeline", el("div", { class: "tabs", role: "tablist", "aria-label": "How to show the nodes" }, tabs.table, tabs.graph),
+    el("div", { class: "find", role: "search" }, input, hits), sizes);
+  const note = el("p", { class: "note", role: "status", hidden: true });
+  const table = nodeTable(choose);
+  const view = el("div", { class: "view", id: "nodes-graph", role: "tabpanel", "aria-labelledby": "nodes-tab-graph" });
+  const list = el("div", { class: "list", id: "nodes-table", role: "tabpanel", "aria-labelledby": "nodes-tab-table", hidden: true }, table.element);
   const inner = el("ul", { class: "inner", "aria-label": "Nodes of nested pipelines", hidden: true });
-  body.append(view, inner);
+  body.append(note, list, view, inner);
+  const drawing = graphDrawing(view, choose);
+  const waits = el("p", { class: "empty", hidden: true }, "Drawing the graph…");
+  view.append(waits);
 
-  let worker, dot = null, drawn = null, both = null, way = "", scale = 0, fitted = true;
-  let latest = null, current = null, asked = 0;
-  let marks = new Map(); // node → what of it changes
+  let worker = null, timer = 0, asked = 0, dot = null, both = null, way = "";
+  let latest = null, chosen = localStorage.getItem(VIEW) === "table" ? "table" : "graph", at = -1, found = null;
 
-  function draw(text) {
+  // ---- layout
+
+  function draw(text, deadline = DEADLINE) {
     dot = text;
+    both = null;
     worker ??= start();
+    waits.hidden = drawing.drawn();
+    clearTimeout(timer);
+    timer = setTimeout(() => failed(`it was not laid out within ${deadline / 1000} s`), deadline);
     worker.postMessage({ id: ++asked, dot: legibleGraph(dot) });
   }
 
@@ -42,6 +69,7 @@ export function graphPanel(choose) {
     const made = new Worker("/static/graph_worker.js", { type: "module" });
     made.addEventListener("message", ({ data }) => {
       if (data.id !== asked) return;
+      clearTimeout(timer);
       if (data.problem) failed(data.problem);
       else { both = data; way = ""; arrange(); }
     });
@@ -49,107 +77,68 @@ export function graphPanel(choose) {
     return made;
   }
 
+  /** Show the table instead. */
   function failed(why) {
-    view.replaceChildren(el("p", { class: "empty" }, `The graph cannot be drawn (${why}); its nodes:`),
-      el("ul", { class: "plain" }, Object.values(latest.nodes).map(node =>
-        el("li", {}, el("button", { type: "button", class: "link-like", onclick: () => choose(node.node) }, nodeLine(node))))));
+    clearTimeout(timer);
+    worker?.terminate();
+    worker = null;
+    both = null;
+    drawing.clear();
+    waits.hidden = true;
+    note.replaceChildren(`The graph is not drawn: ${why}. The table has all of its nodes. `,
+      el("button", { type: "button", class: "quiet", onclick: () => { note.hidden = true; turn("graph"); draw(dot, DEADLINE * LONGER); } }, "Try longer"));
+    note.hidden = false;
+    turn("table");
   }
 
-  /** Choose the direction that the panel shows larger, and draw it if it is not shown yet. */
+  /** Choose the direction that the view shows larger, and draw it if it is not shown yet. */
   function arrange() {
-    if (!both) return;
-    const sizes = { down: sizeOf(both.down), right: sizeOf(both.right) };
-    const better = room(sizes.right) > room(sizes.down) * 1.05 ? "right" : "down";
-    if (better !== way) put(better);
-    else if (fitted) fit();
-  }
-
-  function room([width, height]) {
-    const across = view.clientWidth / width;
-    return Math.max(Math.min(across, view.clientHeight / height, LARGEST), Math.min(across, READABLE));
-  }
-
-  function put(better) {
+    if (!both || view.hidden || !view.clientWidth) return;
+    const better = drawing.room(sizeOf(both.right)) > drawing.room(sizeOf(both.down)) * 1.05 ? "right" : "down";
+    if (better === way) { drawing.refit(); return; }
     way = better;
-    drawn = drawing(both[way]);
-    marks = new Map();
-    set(drawn.svg, "role", "group");
-    set(drawn.svg, "aria-label", "Nodes of the pipeline; arrow keys move, Enter opens");
-    for (const [name, g] of drawn.nodes) equip(name, g);
-    view.replaceChildren(drawn.svg);
-    fit();
-    show(latest, null);
-    roving(current ?? first());
-    toWork();
+    waits.hidden = note.hidden = true;
+    drawing.put(both[way]);
+    within(latest);
+    if (found) drawing.search(found);
   }
 
-  function equip(name, g) {
-    set(g, "role", "button");
-    set(g, "tabindex", "-1");
-    g.dataset.node = name;
-    const box = [...g.children].find(child => child.localName !== "text");
-    const [x, y] = corner(box);
-    const sign = document.createElementNS(SVG, "text");
-    sign.classList.add("sign");
-    set(sign, "x", x);
-    set(sign, "y", y);
-    const title = document.createElementNS(SVG, "title");
-    g.append(sign, title);
-    marks.set(name, { g, sign, title, line: "", x, y });
-    g.addEventListener("click", () => { roving(name); choose(name); });
-    g.addEventListener("keydown", event => pressed(event, name));
-  }
+  // ---- what is shown
 
-  function pressed(event, name) {
-    if (event.key === "Enter" || event.key === " ") choose(name);
-    else if (event.key.startsWith("Arrow")) move(name, event.key);
-    else if (event.key === "Home") roving(first(), true);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  /** Move to the nearest node in a direction: distance across counts double. */
-  function move(from, key) {
-    const here = marks.get(from);
-    let best = null, least = Infinity;
-    for (const [name, { x, y }] of marks) {
-      const [along, across] = { ArrowRight: [x - here.x, y - here.y], ArrowLeft: [here.x - x, y - here.y],
-        ArrowDown: [y - here.y, x - here.x], ArrowUp: [here.y - y, x - here.x] }[key];
-      const far = along + 2 * Math.abs(across);
-      if (name !== from && along > 1 && far < least) { best = name; least = far; }
+  /** Show graph or table; `kept`: in this browser from now on. */
+  function turn(name, kept = false) {
+    chosen = name;
+    if (kept) localStorage.setItem(VIEW, name);
+    for (const [other, control] of Object.entries(tabs)) {
+      set(control, "aria-selected", String(other === name));
+      set(control, "tabindex", other === name ? "0" : "-1");
     }
-    if (best !== null) roving(best, true);
+    view.hidden = sizes.hidden = name !== "graph";
+    list.hidden = name !== "table";
+    if (name === "table") table.show(latest, found);
+    within(latest);
+    arrange();
   }
 
-  const first = () => marks.keys().next().value;
-
-  /** Keep one node in the tab order; `focused` moves the focus there as well. */
-  function roving(name, focused = false) {
-    if (!marks.has(name)) return;
-    for (const [other, { g }] of marks) set(g, "tabindex", other === name ? "0" : "-1");
-    if (!focused) return;
-    marks.get(name).g.focus();
-    marks.get(name).g.scrollIntoView({ block: "nearest", inline: "nearest" });
-  }
-
-  /** Draw what changed: `names`, or every node. */
-  function show(state, names) {
+  /** Draw what changed: `names`, or every node; `followed` are edges that were followed since. */
+  function show(state, names, followed) {
     latest = state;
     if (!state) return;
     if (state.dot !== dot) draw(state.dot);
+    drawing.show(state, names);
+    if (followed) drawing.ways(followed);
+    if (chosen === "table") table.show(state, found);
     within(state);
-    for (const name of names ?? marks.keys()) {
-      const mark = marks.get(name), node = state.nodes[name];
-      if (mark && node) paint(mark, node, shown(state, node));
-    }
+    const working = Object.values(state.nodes).filter(node => ["working", "asking"].includes(shown(state, node))).length;
+    busy.disabled = !working;
+    say(busy, working ? `At work (${working})` : "At work");
   }
 
   /** List the nodes of nested pipelines, which have no place in the drawing. */
   function within(state) {
-    const found = drawn ? Object.values(state.nodes).filter(node => !drawn.nodes.has(node.node)) : [];
-    inner.hidden = !found.length;
-    keyed(inner, found, node => node.node, node => el("li", {}, el("button", { type: "button", onclick: () => choose(node.node) })),
+    const nested = state && drawing.drawn() && chosen === "graph" ? Object.values(state.nodes).filter(node => !drawing.has(node.node)) : [];
+    inner.hidden = !nested.length;
+    keyed(inner, nested, node => node.node, node => el("li", {}, el("button", { type: "button", onclick: () => choose(node.node) })),
       (item, node) => {
         const look = shown(state, node);
         set(item.firstChild, "class", `chip s-${look}`);
@@ -158,71 +147,37 @@ export function graphPanel(choose) {
       });
   }
 
-  function paint(mark, node, state) {
-    const line = nodeLine(node, state);
-    if (mark.line === line && mark.state === state) return;
-    Object.assign(mark, { line, state });
-    set(mark.g, "class", `node s-${state}${current === node.node ? " chosen" : ""}`);
-    say(mark.sign, [state === "waiting" ? "" : signOf(state), node.deaths ? `↻${node.deaths}` : ""].join(" ").trim());
-    set(mark.g, "aria-label", line);
-    say(mark.title, line);
+  // ---- search
+
+  function seek() {
+    const words = input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const all = Object.values(latest?.nodes ?? {});
+    const hit = node => words.every(word => [node.node, node.label, node.agent, shown(latest, node)].some(text => String(text ?? "").toLowerCase().includes(word)));
+    found = words.length && latest ? new Set(all.filter(hit).map(node => node.node)) : null;
+    at = -1;
+    say(hits, found ? `${found.size} of ${all.length}` : "");
+    drawing.search(found);
+    if (chosen === "table") table.show(latest, found);
+    else if (found?.size) next(1);
   }
 
-  function select(name) {
-    marks.get(current)?.g.classList.remove("chosen");
-    current = name;
-    marks.get(current)?.g.classList.add("chosen");
-    if (name) roving(name);
-  }
-
-  function resize(to) {
-    scale = to;
-    drawn.svg.style.width = `${Math.floor(drawn.width * scale)}px`;
-    drawn.svg.style.height = `${Math.floor(drawn.height * scale)}px`;
-  }
-
-  /** Make it as large as fits; never too small to read, except as an `overview`. */
-  function fit(overview = false) {
-    if (!drawn) return;
-    fitted = !overview;
-    const whole = Math.min((view.clientWidth - ROOM) / drawn.width, (view.clientHeight - ROOM) / drawn.height);
-    resize(Math.max(Math.min(whole, LARGEST), overview ? 0 : READABLE));
-  }
-
-  function zoom(by) {
-    if (!drawn) return;
-    fitted = false;
-    const [x, y] = [(view.scrollLeft + view.clientWidth / 2) / view.scrollWidth, (view.scrollTop + view.clientHeight / 2) / view.scrollHeight];
-    resize(Math.min(4, Math.max(0.1, scale * by)));
-    view.scrollTo(x * view.scrollWidth - view.clientWidth / 2, y * view.scrollHeight - view.clientHeight / 2);
-  }
-
-  /** Scroll a drawing that does not fit to a working node. */
-  function toWork() {
-    const busy = [...marks.values()].find(({ state }) => state === "working" || state === "asking");
-    if (!busy) return;
-    const [here, all] = [busy.g.getBoundingClientRect(), view.getBoundingClientRect()]; // scrollIntoView moved the page too
-    view.scrollBy(here.left + here.width / 2 - all.left - all.width / 2, here.top + here.height / 2 - all.top - all.height / 2);
+  function next(step) {
+    if (!found?.size) return;
+    const names = [...found];
+    at = (at + step + names.length) % names.length;
+    if (chosen === "graph") drawing.search(found, names[at]);
+    else table.focus();
   }
 
   new ResizeObserver(() => arrange()).observe(view);
-
-  return { section, show, select, focus: () => roving(current ?? first(), true) };
+  turn(chosen);
+  return {
+    section, show, select: drawing.select, focus: () => { turn("graph"); drawing.focus(); },
+    table: () => { turn("table"); table.focus(); }, search: () => input.focus(),
+  };
 }
 
 function sizeOf(svg) {
   const [, width, height] = /viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"/.exec(svg) ?? [0, 100, 100];
   return [Number(width), Number(height)];
-}
-
-/** The upper right corner of a shape, from its numbers: there is no layout yet. */
-function corner(shape) {
-  if (!shape) return [0, 0];
-  if (shape.localName === "ellipse") {
-    const of = name => Number(shape.getAttribute(name));
-    return [of("cx") + of("rx") * 0.7, of("cy") - of("ry") * 0.8];
-  }
-  const numbers = (shape.getAttribute("points") ?? shape.getAttribute("d") ?? "").match(/-?\d+(\.\d+)?/g)?.map(Number) ?? [0, 0];
-  const top = Math.min(...numbers.filter((_, at) => at % 2 === 1));
-  return [Math.max(...numbers.filter((_, at) => at % 2 === 0 && numbers[at + 1] < top + 1)), top];
 }

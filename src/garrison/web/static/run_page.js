@@ -54,6 +54,7 @@ class Run {
     this.gone = "";
     this.dirty = new Set();
     this.nodes = new Set();
+    this.followed = {};
     this.wanted = node;
     const at = `runs/${part(run)}`;
     this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
@@ -120,6 +121,7 @@ class Run {
   patch(patch) {
     const { state, changed } = patched(this.state, patch);
     this.state = state;
+    Object.assign(this.followed, patch?.followed);
     if (this.nodes && patch?.nodes) Object.keys(patch.nodes).forEach(name => this.nodes.add(name));
     this.soon(changed);
   }
@@ -130,14 +132,15 @@ class Run {
   }
 
   draw() {
-    const { state, dirty, nodes } = this;
+    const { state, dirty, nodes, followed } = this;
     this.dirty = new Set();
     this.nodes = new Set();
+    this.followed = {};
     const touched = (...names) => dirty.has("all") || names.some(name => dirty.has(name));
     const waits = waiting(state);
     this.head.show(state, waits.length);
     if (touched("nodes", "gates", "hint", "problems")) this.parts.waits.show(state, waits);
-    if (touched("nodes", "dot", "gates")) this.graph.show(state, dirty.has("gates") ? null : nodes);
+    if (touched("nodes", "dot", "gates", "followed")) this.graph.show(state, dirty.has("gates") ? null : nodes, followed);
     if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
     if (touched("queue", "timeline")) this.parts.queue.show(state);
     if (touched("timeline", "signals")) this.parts.timeline.show(state);
@@ -172,6 +175,7 @@ class Run {
     };
     return [
       ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.focus()],
+      ["n", "go to the table of nodes", () => this.graph.table()], ["/", "find a node", () => this.graph.search()],
       ["a", "go to the crew", to("rail")], ["m", "go to the merge queue", to("queue")], ["t", "go to what happened", to("story")],
       ["c", "go to the chat", () => { location.href = "/chat"; }],
       ["Escape", "close the node", () => this.detail.opened() && this.open(null)],

@@ -21,6 +21,7 @@ export function patched(state, patch) {
   for (const [name, value] of Object.entries(patch ?? {})) {
     const part = ADDED[name] ?? name;
     if (name === "nodes") next.nodes = updated(next.nodes, value);
+    else if (name === "followed") next.followed = { ...next.followed, ...value };
     else if (name === "layers") next.layers = Object.values(updated(byWho(next.layers), byWho(value)));
     else if (name in ADDED) next[part] = latest(part, [...next[part], ...value]);
     else next[name] = value;

@@ -10,12 +10,13 @@ const ALLOWED = {
   text: ["x", "y", "text-anchor", "transform"],
 };
 const KINDS = { node: "node", edge: "edge", cluster: "cluster" };
+const WAY = /^way-(\d+)$/; // the id of an edge, with its index in the graph
 
 /**
  * A drawing from Graphviz' text.
  * @param {string} written SVG as Graphviz writes it
- * @returns {{svg: SVGElement, nodes: Map<string, SVGGElement>, width: number, height: number}} sizes in points; a node is
- *     found by its id in the graph
+ * @returns {{svg: SVGElement, nodes: Map<string, SVGGElement>, edges: Map<string, SVGGElement>, width: number,
+ *     height: number}} sizes in points; a node is found by its id in the graph, an edge by its index
  */
 export function drawing(written) {
   const parsed = new DOMParser().parseFromString(written, "image/svg+xml");
@@ -24,15 +25,15 @@ export function drawing(written) {
   const [x, y, width, height] = (root.getAttribute("viewBox") ?? "0 0 100 100").split(/[ ,]+/).map(Number);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", [x, y, width, height].join(" "));
-  const nodes = new Map();
-  for (const child of root.children) copy(child, svg, nodes);
+  const nodes = new Map(), edges = new Map();
+  for (const child of root.children) copy(child, svg, nodes, edges);
   for (const g of nodes.values()) g.parentElement.append(g); // above the edges, which may not cross a symbol
-  return { svg, nodes, width, height };
+  return { svg, nodes, edges, width, height };
 }
 
-function copy(element, parent, nodes) {
+function copy(element, parent, nodes, edges) {
   if (wraps(element)) {
-    for (const child of element.children) copy(child, parent, nodes);
+    for (const child of element.children) copy(child, parent, nodes, edges);
     return;
   }
   if (isGraph(element.parentElement) && element.localName !== "g") return; // the background, and the graph's own label
@@ -47,7 +48,9 @@ function copy(element, parent, nodes) {
   const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
   if (kind) made.classList.add(kind);
   if (kind === "node") nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);
-  for (const child of element.children) copy(child, made, nodes);
+  const way = kind === "edge" ? WAY.exec(element.id) : null;
+  if (way) edges.set(way[1], made);
+  for (const child of element.children) copy(child, made, nodes, edges);
   parent.append(made);
 }
 

@@ -92,6 +92,7 @@ export function nodeLine(node, state = stateOf(node.status)) {
   const parts = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${nodeWord(node, state)}`];
   if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
   if (node.deaths) parts.push(count(node.deaths, "death"));
+  if (node.answer) parts.push(`answered: ${node.answer}`);
   if (node.doing || node.reason) parts.push(node.doing || node.reason);
   return parts.join(", ");
 }

@@ -1,0 +1,134 @@
+"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, memory of the tab, for runs
+of 16, 200 and 1,000 nodes.
+
+    .venv/bin/python benchmarks/page.py [--nodes 16 200 1000] [--rounds 5] [--shots FOLDER] [--json]
+
+The home has real records and processes (`sleep`), server and Chromium are processes of their own, nothing is cached.
+`--shots` saves a picture of each run, too: as a graph and as a table, light and dark, at four widths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
+
+from served_run import serving  # noqa: E402
+from table import Table  # noqa: E402
+
+from chromium import CHROMIUM, FLAGS  # noqa: E402
+from top_support import build_large_run, home_builder  # noqa: E402
+
+PATIENCE = 120_000
+"""Milliseconds for anything."""
+WIDTHS = ((1440, 900), (1024, 768), (768, 1024), (360, 740))
+
+
+def heap_bytes(page: Any) -> int:
+    """JavaScript heap of a page after a collection."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    return int(metrics["JSHeapUsedSize"])
+
+
+def renderer_bytes() -> int:
+    """Private memory of the largest Chromium renderer: the tab."""
+    sizes = [0]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"--type=renderer" in (folder / "cmdline").read_bytes():
+                lines = (folder / "smaps_rollup").read_text().splitlines()
+                sizes.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_")))
+        except OSError:
+            continue
+    return max(sizes)
+
+
+def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, float, int]:
+    """First paint, graph drawn, click until the node's detail is open (graph, then table): milliseconds; bytes."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(url)
+    page.locator("svg .node").first.wait_for()
+    drawn = page.evaluate("performance.now()")
+    first = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    timed = """([selector]) => new Promise(done => {
+      const begun = performance.now();
+      document.querySelector(selector).dispatchEvent(new MouseEvent("click", { bubbles: true }));
+      const look = () => document.querySelector("#detail-story .attempts, #detail-story .empty")
+        ? requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun))) : setTimeout(look, 2);
+      look();
+    })"""
+    graph = page.evaluate(timed, [f'svg .node[data-node="{last}"]'])
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Table").click()
+    table = page.evaluate(timed, [f'.node-table tr[data-key="{last}"] button'])
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Graph").click()
+    size = max(heap_bytes(page), renderer_bytes())
+    context.close()
+    return first, drawn, graph, table, size
+
+
+def shoot(browser: Any, url: str, nodes: int, folder: Path) -> None:
+    """Save pictures of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for scheme in ("light", "dark"):
+        for width, height in WIDTHS:
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme,
+                                          reduced_motion="reduce")
+            context.set_default_timeout(PATIENCE)
+            page = context.new_page()
+            page.goto(url)
+            page.locator("svg .node").first.wait_for()
+            page.wait_for_timeout(400)
+            page.screenshot(path=folder / f"{nodes}-{width}-{scheme}-graph.png")
+            page.get_by_role("tab", name="Table").click()
+            page.screenshot(path=folder / f"{nodes}-{width}-{scheme}-table.png")
+            context.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 200, 1000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shots", type=Path)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    options = parser.parse_args()
+    if CHROMIUM is None:
+        sys.exit("benchmarks/page.py needs a Chromium")
+    from playwright.sync_api import sync_playwright
+
+    table = Table(options.as_json, (8, 44))
+    with table.machine(), sync_playwright() as playwright:
+        for nodes in options.nodes:
+            with tempfile.TemporaryDirectory() as folder, home_builder(Path(folder)) as builder:
+                names = build_large_run(builder, nodes)
+                with serving(builder.home) as url:
+                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+                    if options.shots:
+                        shoot(browser, url, nodes, options.shots)
+                    rounds = [measure(browser, url, names[-1]) for _ in range(options.rounds)]
+                    browser.close()
+                if not rounds:
+                    continue
+                first, drawn, graph, rows, size = (statistics.median(each) for each in zip(*rounds, strict=True))
+                table.add(str(nodes), "first paint; graph drawn", f"{first:.0f} ms; {drawn:.0f} ms",
+                          first_ms=first, drawn_ms=drawn)
+                table.add(str(nodes), "click to open detail, in graph; in table", f"{graph:.0f} ms; {rows:.0f} ms",
+                          graph_ms=graph, table_ms=rows)
+                table.add(str(nodes), "memory of the tab", f"{size / 2**20:.0f} MiB", bytes=size)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,7 +4,7 @@
 
 A power cut or a full disk damages what was written last. From the seed follow the moment at which all is killed, which
 two of the `YOUNGEST` files are damaged (records, hooks, signals, journals, launch.json, results, the queue, loose
-objects of candidates) and in which of `WAYS`. Then `launch --resume` or `garrison up` must end the run: each node
+objects of candidates) and in which of `WAYS`. Then `garrison resume` or `garrison up` must end the run: each node
 landed once, with its own work, on a tree that the gate passed; nothing is left over. A quarter of the seeds damage one
 file under the living run instead, and resume it only if it does not end by itself. In two of five the run lands as a
 whole (land=run: two queues, and a landing of its own in the journal); in two of five a person has to approve two nodes,

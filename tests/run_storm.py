@@ -183,7 +183,7 @@ class Storm:
             launcher = self.place.identity("launch", RUN)
             if self.place.status(RUN) in ("stopped", "failed") or launcher.get("status") == "terminated":
                 self.did["resume"] += 1
-                self.garrison("launch", "--resume", RUN)
+                self.garrison("resume", RUN)
             time.sleep(2.0)
         return True
 

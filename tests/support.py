@@ -230,7 +230,7 @@ class Place:
 
     def resume(self, run: str = "r1", **env: str) -> subprocess.Popen[bytes]:
         """Resume a run in the background."""
-        return self.begin("launch", "--resume", run, **env)
+        return self.begin("resume", run, **env)
 
     def finish(self, child: subprocess.Popen[bytes], run: str = "r1", *, resumes: int = 0) -> int:
         """Wait for a launcher's end; one that was killed is followed by `--resume`, at most `resumes` times, unless it

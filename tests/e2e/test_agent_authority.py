@@ -23,6 +23,7 @@ ATTEMPTS = {
     "doctor": f"{GARRISON} doctor --fix",
     "clean": f"{GARRISON} clean --yes",
     "launch": f"{GARRISON} launch --resume r1",
+    "resume": f"{GARRISON} resume r1",
     "up": f"{GARRISON} up",
     "hook": f"{sys.executable} {SCRIPTS}/hook_manager.py update-phase runner other merged",
     "identity": f"{sys.executable} {SCRIPTS}/identity_registry.py mark-crashed orchestrator other --kill",

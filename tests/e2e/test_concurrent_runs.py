@@ -24,7 +24,7 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.splitlines() == [
         "garrison: run r1 of this pipeline and repository is unfinished (0 of 2 nodes landed); "
-        "continue it with --resume r1, or start another with --new"]
+        "continue it with `garrison resume r1`, or start another with --new"]
     taken = place.command(*place.launch_arguments(graph, "r1", "--new"))
     assert taken.returncode == 1
     assert "run r1 exists already" in taken.stderr
@@ -52,7 +52,7 @@ def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
 
 def two_resumes_make_one_launcher(place: Place) -> None:
     place.kill("launch")
-    resumed = [place.begin("launch", "--resume", "r1", log=f"resume{number}") for number in range(2)]
+    resumed = [place.begin("resume", "r1", log=f"resume{number}") for number in range(2)]
     place.pid("launch", incarnation=2)
     ended = wait_for("one of two resumes gives way", lambda: [one for one in resumed if one.poll() is not None])
     assert [one.returncode for one in ended] == [1]
@@ -60,7 +60,7 @@ def two_resumes_make_one_launcher(place: Place) -> None:
     assert place.identity("launch")["pid"] in {one.pid for one in resumed if one not in ended}
     text = (place.root / f"resume{resumed.index(ended[0])}").read_text()
     assert "has a launcher already" in text or "is alive" in text, text
-    third = place.command("launch", "--resume", "r1")
+    third = place.command("resume", "r1")
     assert third.returncode == 1
     assert "has a launcher already" in third.stderr
 
@@ -98,9 +98,9 @@ def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bo
 
 def test_resuming_a_run_that_is_over_exits_with_its_own_code(place: Place) -> None:
     assert place.finish(place.launch(place.graph(Node("a")))) == 0, place.logs()
-    again = place.command("launch", "--resume", "r1")
+    again = place.command("resume", "r1")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr.splitlines() == ["garrison: run r1 is done; start another with --new"]
     assert place.finish(place.launch(place.graph(Node("b", command="exit 3"), name="other"), "r2"), "r2") == 1
-    failed = place.command("launch", "--resume", "r2", "--detach")
+    failed = place.command("resume", "r2", "--detach")
     assert (failed.returncode, "--retry-failed" in failed.stderr) == (1, True)

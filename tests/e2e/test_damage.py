@@ -111,12 +111,12 @@ def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
     assert place.finish(child) == 130, place.logs()
-    gone = f"the repository {place.repo} is gone; restore it, then --resume r1"
+    gone = f"the repository {place.repo} is gone; restore it, then `garrison resume r1`"
     assert gone in place.command("status", "r1").stdout
     wait_for("nobody is left", lambda: not place.living_processes())
-    refused = place.command("launch", "--resume", "r1")
+    refused = place.command("resume", "r1")
     assert (refused.returncode, refused.stderr) == (
-        1, f"garrison: the repository {place.repo} of run r1 is gone; restore it, then --resume r1\n")
+        1, f"garrison: the repository {place.repo} of run r1 is gone; restore it, then `garrison resume r1`\n")
     (place.root / "away").rename(place.repo)
 
     git(place.repo, "checkout", "-q", "-b", "other")
@@ -144,7 +144,7 @@ def test_another_container_leaves_a_run_alone_with_a_message(place: Place) -> No
                               text=True, check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
 
     assert there("status", "r1").stdout.count("in another pid namespace") == 4
-    for words in (("stop", "r1"), ("launch", "--resume", "r1")):
+    for words in (("stop", "r1"), ("resume", "r1")):
         refused = there(*words)
         assert refused.returncode == 1
         assert "in another pid namespace; follow or stop the run there" in refused.stderr
@@ -252,7 +252,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     assert place.status() == "stopped"
 
     (place.root / "at-a").unlink(missing_ok=True)  # the agent may have come so far before the stop
-    terminal = Terminal(place, "launch", "--resume", "r1")
+    terminal = Terminal(place, "resume", "r1")
     place.wait_until_held("a")
     terminal.type(b"\x03")
     terminal.sees("stopping run r1 gracefully")
@@ -262,7 +262,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     assert place.journal()[-1]["data"].get("reason") == "stopped by a person"
     wait_for("nobody is left", lambda: not place.living_processes())
 
-    terminal = Terminal(place, "launch", "--resume", "r1")
+    terminal = Terminal(place, "resume", "r1")
     place.wait_until_held("a")
     terminal.close()
     log = place.home / "runs/r1/layers/launch.log"
@@ -271,7 +271,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     place.release("a")
     assert terminal.finish() == 0, place.logs()
     place.check("a", history=False)
-    for words, code, message in ((("launch", "--resume", "r1"), 0, "run r1 is done"),
+    for words, code, message in ((("resume", "r1"), 0, "run r1 is done"),
                                  (("stop", "r1"), 1, "run r1 is already done")):
         refused = place.command(*words)
         assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1)

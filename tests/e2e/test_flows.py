@@ -142,14 +142,14 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
                 node("second", f"test -e {place.root / 'mended'} && cp $GARRISON_PROMPT_FILE two.txt || "
                      "{ echo it is broken; exit 1; }"), "start -> first -> second -> exit;")
     assert place.finish(place.launch(graph, "r1")) == 1
-    assert "--retry-failed" in place.command("launch", "--resume", "r1").stderr
+    assert "--retry-failed" in place.command("resume", "r1").stderr
     (place.root / "mended").touch()
     text = (place.root / "crew.dot").read_text()
     (place.root / "crew.dot").write_text(text.replace("one.txt", "uno.txt"))
-    assert "pass --original-graph" in place.command("launch", "--resume", "r1", "--retry-failed").stderr
+    assert "pass --original-graph" in place.command("resume", "r1", "--retry-failed").stderr
     kept = place.home / "runs/r1/graph.dot"
     kept.write_text(text + "// by hand")
-    begun = place.begin("launch", "--resume", "r1", "--retry-failed", "--original-graph")
+    begun = place.begin("resume", "r1", "--retry-failed", "--original-graph")
     assert place.finish(begun) == 0, place.logs()
     assert "it was restored from the journal" in place.logs() and kept.read_text() == text
     nodes = place.nodes()
@@ -157,7 +157,7 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
         ("validated", 1), ("validated", 2)]
     assert "it is broken" in git(place.repo, "show", "main:two.txt")
     assert "is done; --retry-failed is for a run that failed" in place.command(
-        "launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
+        "resume", "r1", "--retry-failed", "--original-graph").stderr
     place.check_nothing_left()
 
 

@@ -171,7 +171,7 @@ def test_units_name_the_installed_program_and_are_not_enabled(installed: Install
     assert wrote.returncode == 0, wrote.stderr
     assert "next: systemctl --user daemon-reload" in wrote.stdout
     service = (units / "garrison@.service").read_text()
-    assert f"ExecStart={installed.program} launch --resume %i\n" in service
+    assert f"ExecStart={installed.program} resume %i\n" in service
     assert f'[Service]\nEnvironment="GARRISON_HOME={installed.user}/my home"\n' in service
     assert {path.name for path in units.iterdir()} == {"garrison-up.service", "garrison-up.timer", "garrison@.service"}
     assert installed.run("install-service", "--cron").stdout.splitlines()[1] == (

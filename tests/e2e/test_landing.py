@@ -83,7 +83,7 @@ def test_a_run_whose_end_was_lost_after_its_landing_is_done(place, lost):
     records = journal.read_text().splitlines(keepends=True)
     done = next(number for number, line in enumerate(records) if '"status":"done"' in line and '"kind":"run"' in line)
     journal.write_text("".join(records[:done]) if lost != "all" else "damaged\n")
-    again = place.begin("launch", "--resume", "r1", "--terminal", place.terminal)
+    again = place.begin("resume", "r1", "--terminal", place.terminal)
     assert place.finish(again) == 0, place.logs()
     assert git(place.repo, "rev-parse", "main") == tip
     assert f"together as {tip[:10]} on main" in place.command("status", "r1").stdout
@@ -270,4 +270,4 @@ def test_a_failed_entry_is_not_retried_in_place_of_the_attempt_that_the_stopped_
     assert place.finish(place.resume()) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "2"
     assert (retried.returncode, retried.stderr.count("\n")) == (1, 1)
-    assert "run r1 continues with attempt 2 of one; `garrison launch --resume r1`" in retried.stderr, retried.stderr
+    assert "run r1 continues with attempt 2 of one; `garrison resume r1`" in retried.stderr, retried.stderr

@@ -52,7 +52,7 @@ def test_failures_are_named_and_independent_work_lands(place):
     told = place.logs()
     assert "run failed" in told
     assert all(f"{name}: " in told.rpartition("run failed")[2] for name in "bcde")
-    over = place.command("launch", "--resume", "r1")
+    over = place.command("resume", "r1")
     assert over.returncode == 1
     assert "run r1 is failed" in over.stderr
 

@@ -67,7 +67,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_can_be_resumed(place: Place)
     assert place.status() == "failed" and lives(place, "a") == 6
     last = (place.root / "out").read_text().splitlines()[-1]
     assert "run failed: 0 of 2 landed; a: parked: its agent keeps failing: 6 deaths in 600 s" in last
-    assert "fix the cause, then: garrison launch --resume r1" in last
+    assert "fix the cause, then: garrison resume r1" in last
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "begun"
     assert place.command("up").stdout == "", "what is parked waits for a person"
     told = told_of(place, "a")
@@ -116,7 +116,7 @@ def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place)
     assert told["doing"] == "cancelled by a person: leads nowhere"
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "half"
     place.release("a")
-    assert place.finish(place.begin("launch", "--resume", "r1", "--retry-failed")) == 0, place.logs()
+    assert place.finish(place.begin("resume", "r1", "--retry-failed")) == 0, place.logs()
     assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {
         "a": ("validated", 2), "b": ("validated", 1), "c": ("validated", 1)}
 

@@ -102,7 +102,7 @@ def test_a_run_whose_sandbox_cannot_be_held_any_more_is_not_resumed(place: Place
     place.finish(child)
     (place.root / "bin").mkdir()
     (place.root / "bin/git").symlink_to("/usr/bin/git")
-    done = place.command("launch", "--resume", "r1", PATH=str(place.root / "bin"))
+    done = place.command("resume", "r1", PATH=str(place.root / "bin"))
     assert done.returncode == 1
     assert "agent command: no sandbox: bubblewrap is not installed" in done.stderr
 

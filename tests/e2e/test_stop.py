@@ -75,7 +75,7 @@ def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     child = place.launch(graph)
     place.wait_until_held("a")
-    refused = place.command("launch", "--resume", "r1", "--max-steps", "7")
+    refused = place.command("resume", "r1", "--max-steps", "7")
     assert (refused.returncode, "has a launcher already" in refused.stderr) == (1, True)
     said = [path.read_text() for path in (place.home / "signals/guardian-crew@r1").rglob("*.json")]
     assert not [text for text in said if "budget" in text], "what was refused has no effect"

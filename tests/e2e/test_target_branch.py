@@ -33,7 +33,7 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     moved = git(place.repo, "rev-parse", "main")
     git(elsewhere, "checkout", "-q", "--detach")
     git(place.repo, "branch", "-m", "main", "away")
-    gone = place.command("launch", "--resume", "r1")
+    gone = place.command("resume", "r1")
     assert (gone.returncode, "has no branch main any more; restore it" in gone.stderr) == (1, True), gone.stderr
     git(place.repo, "branch", "-m", "away", "main")
     git(elsewhere, "checkout", "-q", "main")
@@ -47,10 +47,10 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     stopped(place, again, "r2", "b")
     git(elsewhere, "commit", "-q", "--amend", "--allow-empty", "-m", "rewritten")
     rewritten = git(place.repo, "rev-parse", "main")
-    refused = place.command("launch", "--resume", "r2")
+    refused = place.command("resume", "r2")
     assert (refused.returncode, "pass --accept-rewritten-target" in refused.stderr) == (1, True), refused.stderr
     place.release("b")
-    assert place.finish(place.begin("launch", "--resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.logs()
+    assert place.finish(place.begin("resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.logs()
     assert git(place.repo, "rev-parse", "main^1") == rewritten
     assert git(place.repo, "show", "main:b.txt") == "b"
 

@@ -65,7 +65,7 @@ def test_park_and_unpark_signal_the_guardian(home: Path, capfd: pytest.CaptureFi
     assert f"{who} will be parked when run r1 is resumed" in capfd.readouterr().err
     assert main(["agents", "unpark", name]) == 0  # what has not been done yet can be taken back
     assert [one["action"] for one in told(home)] == ["park", "unpark"]
-    assert "continues when its run does: `garrison launch --resume r1`" in capfd.readouterr().err
+    assert "continues when its run does: `garrison resume r1`" in capfd.readouterr().err
 
 
 def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:

@@ -117,7 +117,7 @@ def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
     for lose in (lambda: None, path.unlink):
         lose()
         code, _, err = call("status")
-        assert (code, f"{path} is damaged or gone; `garrison launch --resume r1` restores it" in err) == (0, True), err
+        assert (code, f"{path} is damaged or gone; `garrison resume r1` restores it" in err) == (0, True), err
     path.write_bytes(good)
 
 
@@ -138,7 +138,7 @@ def test_invalid_names_are_refused_in_one_line_by_every_script(
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
     graph, repo = place.graph(Node("a")), ("--target-dir", place.repo)
-    for words in (("launch", graph, *repo, "--no-gate", "--run", text), ("launch", "--resume", text),
+    for words in (("launch", graph, *repo, "--no-gate", "--run", text), ("resume", text),
                   ("launch", graph, *repo, "--no-gate", "--pipeline-id", text),
                   ("merge-queue", "enqueue", text, "main", "--repo-root", place.repo),
                   ("identity", "create", "runner", text), ("hook", "create", "runner", text),

@@ -59,7 +59,7 @@ def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:
     assert offered(home, ["garrison", "logs", "add"], script) == ["add_tests", "add_docs"]
     assert offered(home, ["garrison", "logs", "--run", "crew-2", ""], script) == ["port"]
     assert offered(home, ["garrison", "logs", "--process", "g"], script) == ["guardian"]
-    assert offered(home, ["garrison", "launch", "--resume", "crew-1"], script) == ["crew-1"]
+    assert offered(home, ["garrison", "resume", "crew-1"], script) == ["crew-1"]
     assert "--watch" in offered(home, ["garrison", "status", "--"], script)
     assert offered(home, ["garrison", "--home", f"{home}/none", "status", ""], script) == []
 

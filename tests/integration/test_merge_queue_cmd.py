@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
 from merge_support import World, check, git
 from test_merge_cli import call
 
+from garrison.cli.doctor import doctor as garrison_doctor
 from garrison.cli.merge_queue_process import process
 from garrison.merge import commands, recovery
 from garrison.merge.queue import PINS
@@ -32,6 +34,11 @@ def run_json(*arguments, code=0):
     return json.loads(done.stdout)
 
 
+def doctor(*arguments):
+    """Return the findings of `garrison doctor`."""
+    return json.loads(CliRunner().invoke(garrison_doctor, list(arguments)).stdout)
+
+
 def refused(*arguments, code=1):
     """Return the one line on stderr of a refused command."""
     done = call(*arguments)
@@ -53,8 +60,8 @@ def test_an_entry_from_enqueue_to_landed_by_hand(world):
     assert run_json("pause", "--reason", "lunch")["pause"]["detail"] == "lunch"
     assert run_json("list", "--json")["queues"][0]["pause"] == {"reason": "asked", "detail": "lunch", "log": ""}
     assert "paused: lunch" in run_json("process", code=1)["error"]
-    assert run_json("resume")["was"]["detail"] == "lunch"
-    assert "was not paused" in call("resume").stderr
+    assert run_json("unpause")["was"]["detail"] == "lunch"
+    assert "was not paused" in call("unpause").stderr
     assert run_json("process")["entry"]["id"] == three["id"]
     assert f"{two['id']} waits for {one['id']} (held)" in run_json("process", code=1)["error"]
     assert run_json("release", one["id"])["entry"]["status"] == "queued"
@@ -172,6 +179,10 @@ def test_doctor_repairs_what_a_crash_left_and_reports_it(world):
     git(world.repo, "update-ref", "-d", f"{PINS}/{two.id}/head")
     with world.queue.path.open("ab") as journal:
         journal.write(b'{"seq":99,"torn')
+    problems = [finding["finding"] for finding in doctor("--json") if finding["check"] == "merge queue"]
+    assert [text.partition(": ")[2] for text in problems] == [
+        "an incomplete record at the end of the journal", f"{two.id} is not pinned at {two.oid[:10]}",
+        f"the landing of {one.id} is not settled, and no processor runs"]
     found = run_json("doctor", "--json")["findings"]
     assert [one["mended"] for one in found] == [True, True, True]
     assert "an incomplete record" in found[0]["what"]
@@ -188,8 +199,7 @@ def test_doctor_repairs_what_a_crash_left_and_reports_it(world):
     listed = call("list")
     assert (listed.exit_code, listed.stdout) == (1, "")
     assert "damaged" in listed.stderr
-    assert "`garrison merge-queue doctor`" in listed.stderr
-    done = call("doctor")
-    assert done.exit_code == 1
-    assert "rebuilt the journal of main" in done.stdout
+    assert "`garrison doctor --fix`" in listed.stderr
+    assert [(finding["remedy"], finding["outcome"]) for finding in doctor("--fix", "--json", "--repo", str(world.repo))
+            if finding["check"] == "files"] == [("rebuild", "fixed")]
     assert "no problems in the queue" in call("doctor").stderr

@@ -118,11 +118,11 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert 'gate [shape=hexagon, label="Ship?", status=active, visits=1]' in call("status", run, "--dot").stdout
     call("answer", run, "gate", "perhaps", fails=UsageError)
     call("answer", run, "build", "A", fails=NotFound)
-    assert "to continue the run: garrison pipeline resume" in call("answer", run, "gate", "fix").stderr
+    assert "to continue the run: garrison resume" in call("answer", run, "gate", "fix").stderr
     assert call("resume", run).exit_code == 3
     call("answer", run, "gate", "a")
     answered = call("status", run)
-    assert "gate is answered: a; to continue the run: garrison pipeline resume" in answered.stderr
+    assert "gate is answered: a; to continue the run: garrison resume" in answered.stderr
     assert "asks" not in answered.stderr and "waits for a person" not in answered.stderr
     assert ["gate", "answered"] in [line.split()[:2] for line in answered.stdout.splitlines()]
     body = json.loads(call("status", run, "--json").stdout)
@@ -313,7 +313,7 @@ def test_a_signal_ends_the_running_work_and_prints_how_to_continue(ignored: bool
     process.terminate()
     _, said = process.communicate()
     assert process.returncode == 130
-    assert f"garrison pipeline resume {tmp_path / 'r'}" in said
+    assert f"garrison resume {tmp_path / 'r'}" in said
     assert is_gone(tool)
     assert json.loads((tmp_path / "r/checkpoint.json").read_text())["next_nodes"] == ["s"]
 

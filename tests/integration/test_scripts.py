@@ -691,7 +691,7 @@ def test_a_run_that_lost_its_journal_does_not_start_over(box: Box) -> None:
     box.store.update(Hook, Key("guardian", "p", "r1"),
                      lambda _: Hook("h", "guardian", "p", "r1", OLD, OLD, phase="executing"))
     _journal(files, ("open", {"incarnation": 1, "pid": 1}))
-    done = box.run("cli.py", "launch", "--resume", "r1")
+    done = box.run("cli.py", "resume", "r1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert str(files.journal) in done.stderr
     done = box.run("cli.py", "status", "r1", "--json")

@@ -159,7 +159,7 @@ def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest
         {"name": "last", "tool": "text.join",
          "arguments": {"parts": ["${need.text}", "${first.path}"], "separator": "+"}}])
     assert main(["workflow", "run", str(file), "--set", "who=me", "--session", "s1"]) == 1
-    assert "continue with `garrison workflow resume s1`" in capsys.readouterr().err
+    assert "continue with `garrison resume s1`" in capsys.readouterr().err
     assert (tmp_path / "out/a.txt").read_text() == "for me"
     assert main(["workflow", "list", "--json"]) == 0
     assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["failed"]

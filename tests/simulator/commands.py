@@ -1,4 +1,4 @@
-"""Commands of people and timers: `launch`, `launch --resume`, `garrison up`, `garrison doctor --fix`."""
+"""Commands of people and timers: `launch`, `resume`, `up`, `garrison doctor --fix`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECOND_LOOK = 1.0
 
 
 def launch(*, resume: bool) -> Callable[[World, Process], Steps]:
-    """Return `launch`, or `launch --resume`: start a launcher for a run that has none. Harmless twice at once."""
+    """Return `launch`, or `resume`: start a launcher for a run that has none. Harmless twice at once."""
     def body(world: World, me: Process) -> Steps:
         view = world.view(me.key)
         yield None

@@ -27,7 +27,8 @@ CONTROL = {
     "rescue restore", "clean", "import",
     "ask", "chat", "agents park", "agents unpark", "agents cancel", "agents respawn", "merge-queue process",
     "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry", "merge-queue pause",
-    "merge-queue resume", "merge-queue doctor", "pipeline answer", "pipeline signal", "spawn-runner",
+    "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
+    "pipeline answer", "pipeline signal", "spawn-runner",
     "spawn-orchestrator"}
 
 

@@ -162,7 +162,8 @@ LAUNCH = Launch("r", "p", "/repo", "main", AT, "/trees")
 
 @pytest.mark.parametrize(("status", "over", "objection"), [
     (RunStatus("r", "done", LAUNCH), True, ""), (RunStatus("r", "failed", LAUNCH), True, ""),
-    (RunStatus("r", "stopped", LAUNCH), False, "--resume"), (RunStatus("r", "running", LAUNCH), False, "--resume"),
+    (RunStatus("r", "stopped", LAUNCH), False, "garrison resume"),
+    (RunStatus("r", "running", LAUNCH), False, "garrison resume"),
     (RunStatus("r", "failed", LAUNCH, resumable=True), False,
      "parked nodes or without having landed, and can continue"),
     (RunStatus("r", "corrupt"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),

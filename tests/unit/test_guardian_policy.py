@@ -124,7 +124,7 @@ def test_a_run_whose_runners_were_stopped_by_others_names_them_and_how_to_contin
     gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
     acts = guard(state, plan({"a": (), "b": ()}), runners=gone).actions
     assert [(act.kind, act.target) for act in acts] == [("stop_run", "")]
-    assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
+    assert "the runner of a, b" in acts[0].why and f"garrison resume {RUN}" in acts[0].why
 
 
 def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
@@ -200,7 +200,7 @@ def test_a_parked_processor_lets_entries_wait_and_fails_the_run_when_nothing_els
     over = guard(state, **seen)
     assert shown(over) == [("run", "failed")]
     assert "a: parked: the merge processor keeps failing: six deaths" in over.actions[0].why
-    assert "fix the cause, then: garrison launch --resume r1" in over.actions[0].why
+    assert "fix the cause, then: garrison resume r1" in over.actions[0].why
     other = replay_run([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
         *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
     waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})

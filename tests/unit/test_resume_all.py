@@ -77,7 +77,7 @@ def test_a_parked_guardian_is_tried_again_once_its_cool_down_is_over() -> None:
     assert isinstance(early, ResumeResult)
     assert early.line == (
         "run r1 is parked: its guardian keeps dying (6 deaths); the first `garrison up` after 12:10:00 UTC tries "
-        "again; fix the cause, then `garrison launch --resume r1` continues it at once")
+        "again; fix the cause, then `garrison resume r1` continues it at once")
     assert early.state in UNATTENDED
     assert decide_resume("r1", state("parked"), view("ended", "terminated"), parked, (), due) == []
 

@@ -121,7 +121,7 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
     assert "guardian-crew@r1" in full and "--max-respawn" in full
     assert ("PHASE      ATTEMPT" in full, "PHASE      ATTEMPT" in short) == (True, False)
     assert short.count("exit code 3") == 1, "a reason once"
-    assert "garrison launch --resume r1 --retry-failed" in short
+    assert "garrison resume r1 --retry-failed" in short
 
 
 def test_a_restart_is_what_an_attempt_does_not_explain() -> None:

@@ -78,7 +78,7 @@ def test_the_launcher_reports_ready_and_is_given_time_to_stop() -> None:
     unit = load("garrison@.service")
     assert unit["Service"]["Type"] == ["notify"]
     assert seconds(unit, "Service", "TimeoutStopSec") > LAUNCHER_DEADLINE_S
-    assert unit["Service"]["ExecStart"] == ["%h/.local/bin/garrison launch --resume %i"]
+    assert unit["Service"]["ExecStart"] == ["%h/.local/bin/garrison resume %i"]
 
 
 def test_a_failed_or_stopped_run_is_not_started_again() -> None:

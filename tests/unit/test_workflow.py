@@ -167,7 +167,7 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     bench.broken["b"] = ConnectionError("no route")
     result = bench.run(step("a"), step("b", depends_on=["a"]), step("c", depends_on=["b"]), session="s1")
     assert not result.success
-    assert result.message == "Critical step failed: b; continue with `garrison workflow resume s1`"
+    assert result.message == "Critical step failed: b; continue with `garrison resume s1`"
     assert result.errors == ["Step 'b' failed: ConnectionError: no route"]
     assert result.suggestions == ["b: check that the service is up and reachable"]
     assert result.results == {"a": {"said": "a"}}, "partial results are kept"

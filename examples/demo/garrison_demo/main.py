@@ -71,9 +71,9 @@ def watch(sandbox: Sandbox, chaos: Chaos) -> int:
         chaos.step(sandbox)
         code = sandbox.launcher.poll() if sandbox.launcher else 0
         if code == -signal.SIGKILL:
-            click.echo(f"          launch --resume {RUN}: the new launcher adopts every process and prints the run "
+            click.echo(f"          resume {RUN}: the new launcher adopts every process and prints the run "
                        "from its start")
-            sandbox.launch("--resume", RUN)
+            sandbox.resume(RUN)
         elif code is not None:
             return code
         time.sleep(POLL)

@@ -131,7 +131,7 @@ def next_steps(sandbox: Sandbox, *, kept: bool, over: bool) -> list[str]:
         return [f"{demo_command()} --help", remove]
     if not over:
         agents = f"GARRISON_DEMO_CREW={shlex.quote(sandbox.runtime.environ['GARRISON_DEMO_CREW'])}"
-        return [f"{in_home} status {RUN}", f"{agents} {in_home} launch --resume {RUN}"]
+        return [f"{in_home} status {RUN}", f"{agents} {in_home} resume {RUN}"]
     return [f"git -C {repo} log --graph --oneline", f"git -C {repo} for-each-ref refs/garrison/rescue",
             f"{in_home} status {RUN}", f"{in_home} logs add_monthly",
             f"(cd {repo} && python3 -m ledger -f sample.journal monthly expenses)", remove]

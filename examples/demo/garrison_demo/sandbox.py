@@ -88,6 +88,10 @@ class Sandbox:
         """
         self.launcher = self._start("launch", *arguments)
 
+    def resume(self, run: str) -> None:
+        """Start another launcher of a run."""
+        self.launcher = self._start("resume", run)
+
     def command(self, *arguments: str) -> str:
         """Run a garrison command and return its stdout."""
         return subprocess.run([*GARRISON, *arguments], env=dict(self.runtime.environ), cwd=self.folder, text=True,

@@ -176,7 +176,7 @@ def unpark(name: str, run: str | None, home: str | None) -> None:
         raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     has_guardian = _signal_guardian(store, chosen, {"action": "unpark", "who": target})
     print_message(f"{target} continues" if has_guardian and state.status in ("new", "running") else
-                  f"{target} continues when its run does: `garrison launch --resume {chosen}`")
+                  f"{target} continues when its run does: `garrison resume {chosen}`")
 
 
 def _resolve_parkable(store: Store, name: str, run: str | None) -> tuple[str, str]:
@@ -227,7 +227,7 @@ def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
 
 @agents.command(renamed={"--why": "--reason"}, examples=(
     ("garrison agents cancel add_tests --reason 'not needed'", "its agent ends, its work is saved, the node fails"),
-    ("garrison launch --resume crew-1 --retry-failed", "once the run is over: retry the node after all"),
+    ("garrison resume crew-1 --retry-failed", "once the run is over: retry the node after all"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
@@ -276,7 +276,7 @@ def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Sign
 
 def _when_runner_lives(store: Store, runner: Key) -> str:
     return "" if resolve.is_living(store, runner) else (
-        f" as soon as run {runner.run} has a runner for it: `garrison launch --resume {runner.run}`")
+        f" as soon as run {runner.run} has a runner for it: `garrison resume {runner.run}`")
 
 
 # --------------------------------------------------------------------------------------------------------- respawn

@@ -63,7 +63,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     if is_living:  # so that `status` right after this one does not show the question as open
         _wait_until_applied(posted)
     print_message("answer recorded" + (
-        "" if is_living else f"; {node} gets it when the run is resumed: `garrison launch --resume {chosen}`"))
+        "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
 
 
 def _wait_until_applied(signal: Path) -> None:

@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Authority] = {
         "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "help", "version",
         "agents presets",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
+        "resume",  # asks for more itself if the name is of a launched run
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
         "workflow validate", "workflow tools", "workflow plan", "session start", "session send", "session heartbeat",
         "session show", "session list", "session restore"), Authority.OWN),

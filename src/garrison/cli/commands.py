@@ -28,14 +28,16 @@ class Command(click.Command):
         examples: (command line, effect) pairs, printed below the options.
         option_groups: heading → parameter names; the remaining options follow under `Options`.
         renamed: former option → current option. The former is accepted for one release, with a warning.
+        moved_to: command that took this one's place. The former still works, unlisted, and says where it went.
     """
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
                  option_groups: Mapping[str, Sequence[str]] | None = None,
-                 renamed: Mapping[str, str] | None = None, **settings: Any) -> None:
+                 renamed: Mapping[str, str] | None = None, moved_to: str = "", **settings: Any) -> None:
         settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
-        super().__init__(*arguments, **settings)
+        super().__init__(*arguments, **{"hidden": bool(moved_to), **settings})
         self.examples, self.option_groups, self.renamed = examples, option_groups or {}, renamed or {}
+        self.moved_to = moved_to
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; former option names are replaced first."""
@@ -44,6 +46,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it is an agent that gives it and may not."""
         require_of(ctx)
+        if self.moved_to:
+            print_message(f"note: `{ctx.command_path}` is now `{self.moved_to}`; the old name still works")
         return super().invoke(ctx)
 
     def _with_current_names(self, args: list[str]) -> list[str]:
@@ -102,7 +106,8 @@ class Group(click.Group):
         if args[0] not in names and not args[0].startswith("-"):
             import difflib  # imported late: it would take a tenth of the time of `--help`
 
-            close = difflib.get_close_matches(args[0], names, 1, 0.5)
+            known = [name for name in names if not getattr(self.commands.get(name), "hidden", False)]
+            close = difflib.get_close_matches(args[0], known, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (
                 self.hints.get(args[0]) or (f"did you mean {close[0]!r}?" if close else
                                             f"`{ctx.command_path} --help` lists the commands")))

@@ -29,12 +29,12 @@ from garrison.sandbox.rights import read_rights
 ))
 @click.option("--fix", is_flag=True, help="Repair what was found.")
 @click.option("--repo", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
-              help="Check only this repository's worktrees.")
+              help="Check only this repository's worktrees and queues.")
 @click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
 @json_option
 @home_option
 def doctor(fix: bool, repo: Path | None, sandbox: bool, as_json: bool, home: str | None) -> int:
-    """Find stale leases, orphans, leftover sessions and worktrees, torn files, and problems of the machine.
+    """Find what deaths left (processes, sessions, worktrees, files, queues), and what the machine lacks.
 
     Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
     is not a problem. Exit code 0 if there are no problems, or all were repaired.

@@ -1,4 +1,4 @@
-"""`garrison launch`, `up` and `stop`: start, resume and stop runs."""
+"""`garrison launch`, `up` and `stop`: start, continue and stop launched runs. `garrison resume` is in `resume`."""
 
 from __future__ import annotations
 
@@ -37,63 +37,69 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_RUN, Launch
 
-RESUMING = {"Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target")}
-
-
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays"}
 """Word of `land` → its note in the first line of a launch."""
 
 
-@click.command(cls=Command, option_groups={**OPTION_GROUPS, **RESUMING}, renamed={
+@click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={
     "--again": "--retry-failed", "--as-begun": "--original-graph", "--onto": "--accept-rewritten-target",
 }, examples=(
     ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
     ('garrison launch work.dot --gate "make test" --dry-run', "in the repository: check everything, start nothing"),
-    ("garrison launch --resume crew-1 --detach", "resume a run, independent of this terminal"),
+    ("garrison launch work.dot --detach", "in the background, independent of this terminal"),
 ))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
-@click.option("--resume", metavar="RUN", shell_complete=completion.runs,
-              help="Resume an unfinished run, with the options it was launched with.")
-@click.option("--retry-failed", is_flag=True, help="With --resume of a failed run: try the failed nodes again.")
-@click.option("--original-graph", is_flag=True,
-              help="With --resume: keep the graph as launched although its file has changed.")
-@click.option("--accept-rewritten-target", is_flag=True,
-              help="With --resume: continue although the target branch was rewritten.")
+@click.option("--resume", metavar="RUN", shell_complete=completion.runs, hidden=True)
+@click.option("--retry-failed", is_flag=True, hidden=True)
+@click.option("--original-graph", is_flag=True, hidden=True)
+@click.option("--accept-rewritten-target", is_flag=True, hidden=True)
 @click.option("--max-steps", type=click.IntRange(1), metavar="N",
-              help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
+              help="Nodes the flow may visit (default: the graph's max_steps, else 500).")
 @launch_options
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, *, detach: bool,
            dry_run: bool, accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool,
            as_json: bool, **options: Any) -> None:
-    """Run PIPELINE (a DOT graph) on the repository you are in (or --target-dir), or resume a run with --resume RUN.
+    """Run PIPELINE (a DOT graph) on the repository you are in, or on --target-dir.
 
-    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped. To
-    resume a run that is over changes nothing and exits with the run's own code.
+    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped.
+    `garrison resume RUN` continues a run that was stopped or has failed.
     """
-    runtime = Runtime.real(find_home(home))
-    flags = ["--json"] if as_json else []
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN takes no PIPELINE and no --target-dir: the run keeps its own")
-        resumed = preflight.check_resume(runtime, resume, accept_rewritten_target=accept_rewritten_target,
-                                         retry_failed=retry_failed)
-        if resumed.sandbox:
-            print_message(resumed.sandbox)
-        if not original_graph:
-            preflight.check_graph_unchanged(runtime, resumed)
-        _print_foreign_entries(runtime, resumed)
-        _start(runtime, resumed, [*flags, "--resume", *(["--again"] if retry_failed else [])], detach=detach,
-               serve=serve, steps=options["max_steps"])
+        print_message(f"note: `launch --resume` is now `garrison resume {resume}`; the old option still works")
+        resume_run(resume, home, detach=detach, serve=serve, retry_failed=retry_failed, original_graph=original_graph,
+                   accept_rewritten_target=accept_rewritten_target, as_json=as_json, max_steps=options["max_steps"])
         return
     if retry_failed or original_graph:
-        raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} requires --resume RUN")
+        raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} is an option of "
+                         "`garrison resume RUN`")
     if pipeline is None:
-        raise UsageError("launch needs PIPELINE, or --resume RUN; `garrison new` writes a pipeline from a template")
+        raise UsageError("launch needs PIPELINE; `garrison new` writes one from a template, `garrison resume RUN` "
+                         "continues a run")
+    runtime = Runtime.real(find_home(home))
     created = create(runtime, make_request(pipeline, target_dir, **options), dry_run=dry_run, as_json=as_json)
     if created is not None:
-        _start(runtime, created, flags, detach=detach, serve=serve)
+        _start(runtime, created, ["--json"] if as_json else [], detach=detach, serve=serve)
+
+
+def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_failed: bool, original_graph: bool,
+               accept_rewritten_target: bool, as_json: bool, max_steps: int | None) -> None:
+    """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
+    if serve and detach:
+        raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
+    runtime = Runtime.real(find_home(home))
+    resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
+                                     retry_failed=retry_failed)
+    if resumed.sandbox:
+        print_message(resumed.sandbox)
+    if not original_graph:
+        preflight.check_graph_unchanged(runtime, resumed)
+    _print_foreign_entries(runtime, resumed)
+    flags = [*(["--json"] if as_json else []), "--resume", *(["--again"] if retry_failed else [])]
+    _start(runtime, resumed, flags, detach=detach, serve=serve, steps=max_steps)
 
 
 def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: bool) -> Launch | None:
@@ -218,13 +224,13 @@ def up(home: str | None, as_json: bool) -> None:
 
 @click.command(cls=Command, examples=(
     ("garrison stop crew-1", "agents first, the launcher last; nothing is lost"),
-    ("garrison launch --resume crew-1", "resumes it"),
+    ("garrison resume crew-1", "resumes it"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @home_option
 @click.option("--timeout", type=float, default=90.0, show_default=True, metavar="SECONDS", help="How long to wait.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:
-    """Stop a run gracefully: agents, runners, guardian, launcher. `launch --resume RUN` resumes it later."""
+    """Stop a run gracefully: agents, runners, guardian, launcher. `garrison resume RUN` continues it."""
     runtime = Runtime.real(find_home(home))
     run = _only_living_run(runtime) if run is None else check_run(run)
     launch_ = runtime.launch(run)

@@ -14,7 +14,7 @@ SECTIONS = {
     "Most used": {
         "init": ("init", "init", "Prepare a repository: find and try its gate, write garrison.toml."),
         "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
-        "launch": ("launch", "launch", "Run a pipeline on a repository, or resume an unfinished run."),
+        "launch": ("launch", "launch", "Run a pipeline on a repository."),
         "status": ("status", "status", "Show runs, their nodes, and what failed; --watch redraws."),
         "top": ("top", "top", "Watch processes, queue, costs and deaths live, and act."),
         "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
@@ -24,6 +24,7 @@ SECTIONS = {
         "stop": ("launch", "stop", "Stop a run gracefully; it can be resumed."),
     },
     "Runs": {
+        "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
         "why": ("why", "why", "Explain what was done about a node, and on which evidence."),
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
         "tell": ("tell", "tell", "Tell a Claude session something at its next turn."),
@@ -74,9 +75,9 @@ SECTIONS = {
 
 _OTHER_WORDS = (
     ("ps ls list runs show", "`garrison status` shows the runs"),
-    ("resume continue", "`garrison launch --resume RUN` resumes a run"),
-    ("retry restart respawn rerun", "`garrison agents respawn NODE` starts a node's agent again, `garrison launch "
-     "--resume RUN --retry-failed` the failed nodes of a run"),
+    ("continue unpause restore", "`garrison resume RUN` continues a run"),
+    ("retry restart respawn rerun", "`garrison agents respawn NODE` starts a node's agent again, `garrison resume RUN "
+     "--retry-failed` the failed nodes of a run"),
     ("start exec", "`garrison run TASK` starts one task, `garrison launch PIPELINE` a pipeline"),
     ("cancel abort kill quit end", "`garrison stop RUN` stops a run, `garrison agents cancel NODE` a node"),
     ("pause hold park", "`garrison agents park NODE` pauses a node, `garrison merge-queue pause` the landing"),

@@ -63,7 +63,7 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
     for problem in problems[1:]:
         print_message(problem)
     if problems:
-        raise Refused(f"{problems[0]} (to repair a queue, run `garrison merge-queue doctor` in its repository)")
+        raise Refused(f"{problems[0]} (`garrison doctor --fix` repairs a queue)")
 
 
 def queues_to_data(queues: list[QueueReader]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
                       f"`garrison why {node} --run {run}` explains what it does")
     if merge_entry.recipient and (attempt := _next_attempt(home, merge_entry)):
         node, run = merge_entry.node, merge_entry.run
-        raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison launch --resume {run}` resumes "
+        raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison resume {run}` resumes "
                       f"it, `garrison merge-queue enqueue {node} {merge_entry.branch}` lands the branch without it")
     retried = commands.retry(queue, merge_entry.id)
     tip = queue.git.branch_tip(merge_entry.branch)
@@ -290,7 +290,7 @@ def _running_runs(home: str | None) -> set[str]:
 @json_option
 @home_option
 def pause_command(reason: str, repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Pause the queue. Nothing is tested or landed until `resume`; entries can still be enqueued.
+    """Pause the queue. Nothing is tested or landed until `unpause`; entries can still be enqueued.
 
     A running gate finishes, and its verdict is kept.
     """
@@ -299,15 +299,29 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
     print_json({"status": "ok", "target": queue.target, "pause": {"reason": pause.reason, "detail": pause.detail}})
 
 
-@merge_queue.command("resume", examples=(
-    ("garrison merge-queue resume", "after `pause`, or once gate and target are repaired"),
+@merge_queue.command("unpause", examples=(
+    ("garrison merge-queue unpause", "after `pause`, or once gate and target are repaired"),
 ))
 @repo_root_option
 @target_option
 @json_option
 @home_option
+def unpause_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
+    """Let a paused queue go on; if it paused itself, it retries what failed."""
+    _unpause(repo_root, target, home)
+
+
+@merge_queue.command("resume", moved_to="garrison merge-queue unpause")
+@repo_root_option
+@target_option
+@json_option
+@home_option
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Resume a paused queue; if it paused itself, it retries what failed."""
+    """Let a paused queue go on, as `unpause` does."""
+    _unpause(repo_root, target, home)
+
+
+def _unpause(repo_root: str | None, target: str | None, home: str | None) -> None:
     queue = only_queue(repo_root, target, home)
     pause = commands.resume(queue)
     if pause is None:
@@ -383,17 +397,13 @@ def _plain(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
 
 
-@merge_queue.command("doctor", examples=(
-    ("garrison merge-queue doctor", "after a crash, or when something looks wrong; harmless at any time"),
-))
+@merge_queue.command("doctor", moved_to="garrison doctor --fix")
 @repo_root_option
 @target_option
 @json_option
 @home_option
 def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Repair a queue after a crash. Lists what was repaired and what you have to do.
-
-    Exits with 1 if anything is left for you to do. `garrison doctor` checks the rest of the home.
+    """Repair a queue after a crash, as `garrison doctor --fix` does for all of them; exit 1 if something is left to do.
     """
     from garrison.merge.recovery import repair
     from garrison.processes.run_branch import restore_gate_of_runs

@@ -304,28 +304,23 @@ for _command in (pipeline_run.run, pipeline_run.resume, pipeline_run.fork):
     pipeline.add_command(_command)
 
 
-@pipeline.command(examples=(
-    ("garrison pipeline status crew-1", "a row for each node of a launched run"),
-    ("garrison pipeline status work-1a2b3c --dot", "the graph of a `pipeline run`, with its nodes' status"),
-))
+@pipeline.command(moved_to="garrison status")
 @click.argument("run")
 @home_option
 @click.option("--dot", is_flag=True, help="Print the graph as launched, with status and attempt in its nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print node → status, attempt, reason, commit as a JSON object.")
 def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
-    """Show the graph of RUN with each node's status, as a table, JSON or DOT; `garrison status` shows the run."""
+    """Show the graph of RUN with each node's status, as a table, JSON or DOT."""
+    if dot:
+        print_graph(run, home)
+        return
     if is_engine_run(run, home):
-        print_engine_status(run, home, dot=dot, as_json=as_json)
+        print_engine_status(run, home, as_json=as_json)
         return
     files = _launched_files(run, home)
     graph, entries = parse_file(files.graph), read_all(files.journal)
     state = replay_run(entries)
     bodies = {**node_statuses(state), **_subpipeline_statuses(files, graph, entries)}
-    if dot:  # a graph that can be launched: its statuses are those that a graph may bring along
-        click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
-                                         if body.get(key) and (key != "status" or name in state.nodes)}
-                                  for name, body in bodies.items()}), nl=False)
-        return
     details = RunReader(find_home(home)).read(run).details
     for node in details.nodes if details else ():
         bodies[node.node]["status"] = node.state
@@ -336,6 +331,21 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
                      [(name, body["status"], str(body.get("attempt", "")), str(body["visits"] or ""),
                        " ".join(filter(None, (body["outcome"], body["label"]))), body.get("commit", "")[:10],
                        body.get("reason", "").partition("\n")[0]) for name, body in bodies.items()])
+
+
+def print_graph(run: str, home: str | None) -> None:
+    """Print the graph of a run as DOT, with status, attempt, outcome and visits in its nodes."""
+    if is_engine_run(run, home):
+        print_engine_status(run, home, dot=True, as_json=False)
+        return
+    files = _launched_files(run, home)
+    graph, entries = parse_file(files.graph), read_all(files.journal)
+    state = replay_run(entries)
+    bodies = {**node_statuses(state), **_subpipeline_statuses(files, graph, entries)}
+    # A graph that can be launched: its statuses are those that a graph may bring along.
+    click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
+                                     if body.get(key) and (key != "status" or name in state.nodes)}
+                              for name, body in bodies.items()}), nl=False)
 
 
 def _launched_files(run: str, home: str | None) -> RunFiles:

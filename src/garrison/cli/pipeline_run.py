@@ -1,4 +1,4 @@
-"""`garrison pipeline run`, `resume` and `fork`: run a graph in this process, without a repository or a queue.
+"""`garrison pipeline run` and `fork`: run a graph in this process, without a repository or a queue; resume such a run.
 
 Exit code 0: the run succeeded; 1: it failed or was refused; 2: wrong usage; 3: it waits for a person or a signal and
 can be resumed. A run is named by its id in the home or by its directory.
@@ -111,12 +111,9 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
     _print_result_and_exit(result, directory, as_json=as_json)
 
 
-@click.command(cls=Command, epilog=_EXIT_HELP, renamed={
+@click.command(cls=Command, epilog=_EXIT_HELP, moved_to="garrison resume", renamed={
     "--as-begun": "--original-graph", "--again": "--retry-failed",
-}, examples=(
-    ("garrison pipeline resume work-1a2b3c", "continue where the run was"),
-    ("garrison pipeline resume work-1a2b3c --max-steps 2000", "continue after max_steps_exceeded"),
-))
+})
 @click.argument("run")
 @click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started, although its file has changed.")
@@ -126,6 +123,15 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
            changed_graph: bool, original_graph: bool, retry_failed: bool, auto_approve: bool, stay: bool,
            as_json: bool, quiet: bool) -> None:
     """Resume a run that was interrupted, suspended, or out of steps. RUN is its id or directory."""
+    resume_pipeline_run(run, home, answers=answers, max_steps=max_steps, agent=agent, changed_graph=changed_graph,
+                        original_graph=original_graph, retry_failed=retry_failed, auto_approve=auto_approve, stay=stay,
+                        as_json=as_json, quiet=quiet)
+
+
+def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...], max_steps: int | None,
+                        agent: str | None, changed_graph: bool, original_graph: bool, retry_failed: bool,
+                        auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
+    """Continue a run in this process, and exit with its code."""
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse
     from garrison.pipeline.run_directory import read_run
@@ -170,7 +176,7 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
                     "at": node, "visit": visited})
     else:
         click.echo(str(target))
-        print_message(f"starts at visit {visited} of {node}; to run it: garrison pipeline resume {target}")
+        print_message(f"starts at visit {visited} of {node}; to run it: garrison resume {target}")
 
 
 # ---------------------------------------------------------------------------------------------------------- inner parts
@@ -183,7 +189,7 @@ def _run_interruptibly(directory: Path, work: Coroutine[Any, Any, RunResult]) ->
         return asyncio.run(_cancelled_by_signals(work))
     except (KeyboardInterrupt, asyncio.CancelledError):
         if RunDirectory(directory).exists():
-            print_message(f"interrupted; to resume: garrison pipeline resume {directory}")
+            print_message(f"interrupted; to resume: garrison resume {directory}")
         raise KeyboardInterrupt from None
     finally:
         for number, handler in previous.items():
@@ -295,7 +301,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool)
         sys.exit(_EXIT_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")
-    resume_command = f"garrison pipeline resume {directory}"
+    resume_command = f"garrison resume {directory}"
     if result.status == "waiting":
         print_message(f"next: {result.how}")
         print_message(f"then resume: {resume_command}")
@@ -350,7 +356,7 @@ def send_pipeline_signal(run: str, name: str, data: str, home: str | None) -> No
 def print_recorded(folder: RunDirectory, message: str) -> None:
     """Print that something was recorded for a run, and how to continue one that does not run."""
     print_message(message if folder.is_running() else
-                  f"{message}; to continue the run: garrison pipeline resume {folder.root}")
+                  f"{message}; to continue the run: garrison resume {folder.root}")
 
 
 def find_run_directory(run: str, home: str | None) -> RunDirectory:
@@ -364,7 +370,7 @@ def find_run_directory(run: str, home: str | None) -> RunDirectory:
         raise NotFound(f"{run} holds no pipeline run: {why}; `garrison pipeline run FILE --run-dir DIR` starts one")
     if RunFiles(find_home(home), run).launch.is_file():
         raise NotFound(f"{run} is a run of `garrison launch`; use `garrison status {run}`, `garrison answer` and "
-                       f"`garrison launch --resume {run}`")
+                       f"`garrison resume {run}`")
     ids = sorted(atomic.list_names(runs))
     existing = f"; there are {', '.join(ids[:8])}{' …' if len(ids) > 8 else ''}" if ids else ""
     raise NotFound(f"no pipeline run {run!r:.80} in {runs}{existing}; `garrison pipeline run FILE` starts one")

@@ -272,7 +272,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
         guardian, "GUIDANCE", {"action": "signal", "name": name, "value": _parse_value(value)}))
     print_message(f"signal {name} sent" + (
         "" if resolve.is_living(store, guardian) else
-        f"; run {chosen} receives it when resumed: `garrison launch --resume {chosen}`"))
+        f"; run {chosen} receives it when resumed: `garrison resume {chosen}`"))
 
 
 def _parse_value(text: str | None) -> Any:

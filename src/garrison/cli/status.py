@@ -47,6 +47,7 @@ FINISHED = 8
 @click.command(cls=Command, renamed={"--limits": "--verbose"}, examples=(
     ("garrison status", "all runs, and the unfinished ones in full"),
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
+    ("garrison status work-1a2b3c --dot", "its graph, with each node's status"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
@@ -55,9 +56,10 @@ FINISHED = 8
                    "happened. Exits with the run's exit code.")
 @click.option("-v", "--verbose", is_flag=True,
               help="Show phases, all processes, and the limits and timeouts with what is used of them.")
+@click.option("--dot", is_flag=True, help="Print RUN's graph as it was started, with each node's status.")
 @json_option
 @home_option
-def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, as_json: bool) -> int:
+def status(run: str | None, every: str | None, home: str | None, *, verbose: bool, dot: bool, as_json: bool) -> int:
     """Show all runs of the home, the unfinished ones in full; or RUN alone.
 
     ATTEMPT is a node's attempt, and how many it may have; RESTARTS how often its runner or agent was started again.
@@ -65,6 +67,8 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
     """
     place = find_home(home)
     seconds, run = _interval(every, run)
+    if dot:
+        return _print_graph(run, home)
     if run is not None and seconds is None and not is_launched(place, run):
         from garrison.cli.pipeline import print_engine_status
         from garrison.cli.pipeline_run import is_engine_run
@@ -85,6 +89,15 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
         command.show_empty_home()
     for problem in dict.fromkeys(problem for view in views for problem in view.problems):
         print_message(problem)
+    return 0
+
+
+def _print_graph(run: str | None, home: str | None) -> int:
+    from garrison.cli.pipeline import print_graph
+
+    if run is None:
+        raise UsageError("--dot prints the graph of one run: garrison status RUN --dot")
+    print_graph(run, home)
     return 0
 
 
@@ -225,7 +238,7 @@ def render_run(view: RunView, columns: int | None, *, verbose: bool = False) -> 
     sections = [list(_head(view, columns)), _nodes(view.details, columns, verbose=verbose),
                 _processes([each for each in view.processes if verbose or _needs_attention(each)], columns),
                 *(list(_failure(view, node, columns)) for node in view.details.failed),
-                [raw(f"try the failed nodes again: garrison launch --resume {view.run_id} --retry-failed")]
+                [raw(f"try the failed nodes again: garrison resume {view.run_id} --retry-failed")]
                 if view.status == "failed" and view.details.failed else [],
                 render_limits(view.details.limits, columns) if verbose else []]
     lines: list[Line] = []

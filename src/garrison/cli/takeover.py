@@ -66,7 +66,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
         else:
             code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
                                       worktree, session.run_in_terminal)
-    when = "" if resolve.is_living(runtime.store, key) else f" when its run does: `garrison launch --resume {key.run}`"
+    when = "" if resolve.is_living(runtime.store, key) else f" when its run does: `garrison resume {key.run}`"
     print_message(f"{node} continues{when}" + (f"; the CLI ended with exit code {code}" if code else ""))
     return 1 if code else 0
 

@@ -52,4 +52,4 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     messages.post(files, text.strip(), runtime.clock.utc())
     living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
     print_message(f"{node} is told at its next turn" + (
-        "" if living else f", when its run is resumed: `garrison launch --resume {chosen}`"))
+        "" if living else f", when its run is resumed: `garrison resume {chosen}`"))

@@ -152,7 +152,7 @@ def next_step(node: NodeView, run: str) -> str:
     if node.state == WAITING_FOR_APPROVAL:
         return f"garrison review {node.node} --run {run} shows the change, --approve lets it land"
     if node.place == "failed":
-        return (f"garrison logs {node.node} --run {run} shows its output; garrison launch --resume {run} "
+        return (f"garrison logs {node.node} --run {run} shows its output; garrison resume {run} "
                 "--retry-failed tries it again")
     if node.parking is not None:
         return f"garrison agents unpark {node.node} --run {run} lets it continue, once its cause is gone"

@@ -1,4 +1,4 @@
-"""`garrison workflow`: run, resume, plan and inspect workflows. Results go to stdout, progress to stderr."""
+"""`garrison workflow`: run, plan and inspect workflows; resume a session. Results go to stdout, progress to stderr."""
 
 from __future__ import annotations
 
@@ -82,15 +82,23 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
     _print_result(result, as_json=as_json)
 
 
-@workflow.command(examples=(
-    ("garrison workflow resume 20260131_120000_1f2e3d4c", "continue where it stopped or died"),
-))
+@workflow.command(moved_to="garrison resume")
 @click.argument("session")
 @keep_option
 @json_option
 @home_option
 def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
     """Resume a session that failed or died; completed steps are not repeated."""
+    resume_session(session, home, keep=keep, as_json=as_json)
+
+
+def is_session(home: Path, name: str) -> bool:
+    """Return whether a workflow session of that name can be resumed."""
+    return (home / "workflows" / f"{name}.json").is_file() and os.sep not in name
+
+
+def resume_session(session: str, home: str | None, *, keep: bool, as_json: bool) -> None:
+    """Continue a session, print its result, and exit with 1 if a critical step failed."""
     from garrison.workflow.mcp_tools import ServerSpec
 
     place = find_home(home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.doctor import confinement, files, machine, processes, repositories, worktrees
+from garrison.doctor import confinement, files, machine, processes, queues, repositories, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.doctor.fixes import (
     CloseSession,
@@ -18,6 +18,7 @@ from garrison.doctor.fixes import (
     RemoveSlots,
     RemoveWorktree,
     RemoveWritePermission,
+    RepairQueue,
     RepairRun,
     RestoreGitConfiguration,
     UnregisterWorktree,
@@ -49,6 +50,7 @@ CHECKS = (
     Check("orphans", processes.examine_processes, (EndProcess,)),
     Check("sessions", processes.examine_sessions, (CloseSession,)),
     Check("files", files.examine_files, (QuarantineFile, RepairRun, RebuildQueue, RemoveFolder, RemoveWritePermission)),
+    Check("merge queue", queues.examine_queues, (RepairQueue,)),
     Check("config", files.examine_config),
     Check("agents", machine.examine_agents),
     Check("plug-ins", machine.examine_plugins),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +13,9 @@ from garrison.agents.config_check import check_config
 from garrison.config import read_config
 from garrison.doctor.findings import FileFact, FileState, Finding, Scope, Severity, judge_file
 from garrison.doctor.fixes import RebuildQueue, RefuseSignals, RemoveWritePermission, RepairRun
-from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
+from garrison.doctor.queues import known_queues
+from garrison.errors import NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.processes.networks import network_notes
-from garrison.processes.run_branch import target_queue
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -32,27 +31,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from garrison.doctor.fixes import Fix
-    from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.run import RunFiles
 
 
 def examine_files(scope: Scope) -> Iterator[Finding]:
     """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
-    yield from map(judge_file, _file_facts(scope.runtime))
+    yield from map(judge_file, _file_facts(scope))
     yield from _find_writable_by_all(scope.runtime)
 
 
-def _file_facts(runtime: Runtime) -> Iterator[FileFact]:
+def _file_facts(scope: Scope) -> Iterator[FileFact]:
+    runtime = scope.runtime
     yield from _record_facts(runtime, "identities", partial(runtime.store.read, Identity))
     yield from _record_facts(runtime, "hooks", partial(runtime.store.read, Hook))
     for run in sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith(".")):
         yield from _run_facts(runtime, run)
-    queues = _queues_of_runs(runtime)
+    queues = known_queues(runtime, scope.repo)
     for path in sorted((runtime.home / "merge-queue").glob("*/*/journal.jsonl")):
         fix = RebuildQueue(queues[path]) if path in queues else None
         yield from _try_reading(path, partial(read_all, path), movable=False, fix=fix,
-                                advice="`garrison merge-queue doctor` in its repository rebuilds it")
+                                advice="`garrison doctor --fix --repo DIR` rebuilds it; DIR is its repository")
     for path in sorted((runtime.home / "run" / "plain").glob("[!.]*.json")):
         yield from _try_reading(path, partial(ProcessTerminal(runtime.home).find, path.stem))
     for path in find_abandoned(runtime.home):
@@ -104,16 +103,6 @@ def _read_journal(files: RunFiles) -> None:
     """Read a run's journal; RecordCorrupt if it is empty although nodes have begun."""
     if not read_all(files.journal) and any(files.root.glob("nodes/*/*/task.json")) and files.graph.exists():
         raise RecordCorrupt(files.journal, "it is empty or gone, but the run has begun")
-
-
-def _queues_of_runs(runtime: Runtime) -> dict[Path, MergeQueue]:
-    """Return journal → the merge queue of a run of this home."""
-    queues = {}
-    for run in run_records.list_runs(runtime.home):
-        with suppress(GarrisonError):
-            queue = target_queue(runtime, runtime.launch(run), "doctor")
-            queues[queue.path] = queue
-    return queues
 
 
 def _try_reading(path: Path, read: Callable[[], object], *, held: bool = False, movable: bool = True,

@@ -172,7 +172,7 @@ def judge_run(status: RunStatus, *, needs_launcher: bool) -> Finding | None:
     if not needs_launcher:
         return None
     return Finding("runs", Severity.WARNING, f"run {status.run} is {status.status} and has no launcher",
-                   advice=f"`garrison up`, or `garrison launch --resume {status.run}`")
+                   advice=f"`garrison up`, or `garrison resume {status.run}`")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from __future__ import annotations
 import shutil
 import stat
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from garrison.config import trees_root
 from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.merge import recovery, slots
@@ -224,6 +226,19 @@ class RebuildQueue(Fix):
         if recovery.find_damage(self.queue):
             recovery.rebuild(self.queue)
             run_branch.restore_gate_of_runs(runtime, self.queue)
+
+
+@frozen
+class RepairQueue(Fix):
+    """Fix for what a dead processor or a kill left of a merge queue."""
+
+    name = "repair_queue"
+    description = "cut what is incomplete, pin the commits again, settle the landing"
+    queue: MergeQueue
+
+    def apply(self, runtime: Runtime) -> None:
+        """Repair it; a living processor does its part itself."""
+        recovery.repair(self.queue, Path(trees_root()), partial(run_branch.restore_gate_of_runs, runtime))
 
 
 @frozen

@@ -1,7 +1,7 @@
 """Recovery: repair a queue after a crash or a foreign change, and rebuild a damaged or lost journal.
 
 A processor that takes over after a kill needs none of this: `MergeProcessor.recover` and `Lander.finish` complete what
-its predecessor started. This module is for `garrison merge-queue doctor`.
+its predecessor started. This module is for `garrison doctor`.
 
 `repair` is idempotent. It leaves to a running processor what that would handle itself, and removes only what the
 journal calls final. `rebuild` holds both locks; the damaged file stays beside the new one. New sequence numbers begin
@@ -57,7 +57,31 @@ _MAX_NAMED = 10
 _LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
 
 
-# --------------------------------------------------------------------------------------------- `merge-queue doctor`
+# --------------------------------------------------------------------------------------------------- `garrison doctor`
+
+
+@frozen
+class Problem:
+    """A problem in one line, and whether `repair` can repair it."""
+
+    what: str
+    repairable: bool
+
+
+def find_problems(queue: MergeQueue) -> Iterator[Problem]:
+    """Yield what is wrong with a queue whose journal can be read, changing nothing."""
+    if queue.path.exists():
+        if not queue.path.read_bytes().endswith(b"\n"):
+            yield Problem("an incomplete record at the end of the journal", True)
+        for entry, exists in _lost_pins(queue):
+            yield Problem(f"{entry.id} is not pinned at {entry.oid[:10]}", True) if exists else \
+                Problem(_commit_gone(entry), False)
+        if queue.state.landing and not queue.is_processor_running():
+            yield Problem(f"the landing of {queue.state.landing.first} is not settled, and no processor runs", True)
+        yield from (Problem(finding.what, False) for finding in _find_stale_checkouts(queue))
+    if queue.state.config and queue.state.config.guard and not guard.is_installed(queue.git, queue.branch.ref):
+        yield Problem("its guard is not installed", True)
+    yield from (Problem(finding.what, False) for finding in _find_ref_lock(queue))
 
 
 @frozen
@@ -116,16 +140,23 @@ def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
 
 def _repair_pins(queue: MergeQueue) -> Iterator[Finding]:
     """Pin commits of unfinished entries that gc could remove."""
+    for entry, exists in _lost_pins(queue):
+        if not exists:
+            yield Finding(_commit_gone(entry), False)
+        elif queue.git.update_ref(pin_ref(entry.id, "head"), entry.oid, message="garrison: doctor"):
+            yield Finding(f"pinned {entry.id} at {entry.oid[:10]} again", True)
+
+
+def _lost_pins(queue: MergeQueue) -> Iterator[tuple[MergeEntry, bool]]:
+    """Yield each unfinished entry whose commit is not pinned, and whether the commit exists."""
     pinned = queue.git.refs(f"{PINS}/")
     for entry in queue.state.unfinished():
-        ref = pin_ref(entry.id, "head")
-        if pinned.get(ref) == entry.oid:
-            continue
-        if queue.git.rev(entry.oid) is None:
-            yield Finding(f"commit {entry.oid[:10]} of {entry.id} is gone; `garrison merge-queue cancel {entry.id}`, "
-                          "or fetch it again", False)
-        elif queue.git.update_ref(ref, entry.oid, message="garrison: doctor"):
-            yield Finding(f"pinned {entry.id} at {entry.oid[:10]} again", True)
+        if pinned.get(pin_ref(entry.id, "head")) != entry.oid:
+            yield entry, queue.git.rev(entry.oid) is not None
+
+
+def _commit_gone(entry: MergeEntry) -> str:
+    return f"commit {entry.oid[:10]} of {entry.id} is gone; `garrison merge-queue cancel {entry.id}`, or fetch it again"
 
 
 def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:

@@ -95,7 +95,7 @@ class Pause:
     def describe(self) -> str:
         """Return one line for people, with what they can do."""
         if self.is_manual:
-            return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it continue"
+            return f"the queue is paused: {self.detail}; `garrison merge-queue unpause` lets it continue"
         return f"the queue is paused: {self.reason}: {self.detail}"
 
 

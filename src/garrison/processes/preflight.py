@@ -294,7 +294,8 @@ def unset_variables(runtime: Runtime, names: Iterable[str]) -> list[str]:
 
 def run_exists(run: str) -> Refused:
     """Return the refusal of a run id that is in use."""
-    return Refused(f"run {run} exists already; continue it with --resume {run}, or choose another id with --run")
+    return Refused(f"run {run} exists already; continue it with `garrison resume {run}`, or choose another id with "
+                   "--run")
 
 
 def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest) -> None:
@@ -313,8 +314,8 @@ def _refuse_unfinished(runtime: Runtime, launch: Launch, request: LaunchRequest)
             continue
         if state.status not in ("done", "failed"):
             raise Refused(f"run {run} of this pipeline and repository is unfinished ({state.landed} of "
-                          f"{len(state.nodes)} nodes landed); continue it with --resume {run}, or start another "
-                          "with --new")
+                          f"{len(state.nodes)} nodes landed); continue it with `garrison resume {run}`, or start "
+                          "another with --new")
 
 
 def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchRequest, defaults: LaunchConfig,
@@ -407,15 +408,16 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + f"; {retry}start another with --new", EXIT[state.status])
     if not Path(launch.repo).is_dir():
-        raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
+        raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then `garrison resume {run}`")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
     tip = git.branch_tip(launch.base)
     if tip is None:
-        raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
+        raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then `garrison resume {run}`")
     needs_branch = launch.onto != launch.base and state.status != "new" and not state.over
     if needs_branch and state.landing.status not in (LANDED, NO_CHANGE) and not git.branch_exists(launch.onto):
         raise Refused(f"{launch.repo} has no branch {launch.onto} any more, on which run {run} keeps its work; restore "
-                      f"it (`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then --resume {run}")
+                      f"it (`git branch {launch.onto} {_last_of_branch(runtime, launch)}`), then "
+                      f"`garrison resume {run}`")
     if not accept_rewritten_target and not git.is_ancestor(launch.base_oid, tip):
         raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
                       "pass --accept-rewritten-target to continue on it")

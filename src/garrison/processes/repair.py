@@ -8,7 +8,7 @@
     the merge queue's journal     records, signals, history and pins (`merge/recovery.py`)
     task.json                     the graph and the run's state, as the guardian built it
 
-A reader never repairs: `launch --resume`, `garrison up` and `garrison doctor --fix` do (`repair_run`), while they hold
+A reader never repairs: `garrison resume`, `garrison up` and `garrison doctor --fix` do (`repair_run`), while they hold
 the life locks of launcher and guardian, and each process does for its own journal when it starts. What a living process
 owns is left to it. The damaged file goes to `quarantine/`.
 """

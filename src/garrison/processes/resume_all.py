@@ -87,7 +87,7 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     is_parked = guardian is not None and guardian.status == "parked"
     if died_at_work and (state.status in ENDED or is_parked):
         return []
-    resume = f"`garrison launch --resume {run}`"
+    resume = f"`garrison resume {run}`"
     if state.over:
         return ResumeResult(run, "over", f"{state.status}")
     if verdict is not None and verdict.state == "elsewhere":
@@ -114,7 +114,7 @@ def _decide_parked(run: str, guardian: Identity, now: float) -> ResumeResult | l
         return []
     probe = f"; the first `garrison up` after {probe_at[11:19]} UTC tries again" if probe_at else ""
     return ResumeResult(run, "parked", f"its guardian keeps dying ({guardian.reason}){probe}; fix the cause, then "
-                                       f"`garrison launch --resume {run}` continues it at once")
+                                       f"`garrison resume {run}` continues it at once")
 
 
 def decide_adhoc(launch: run_records.Launch, runner: ChildState, orchestrator: ChildState) -> ResumeResult | None:

@@ -106,4 +106,4 @@ def check_journal_present(store: Store, launch: Launch, state: RunState, journal
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
     if hook is not None and hook.phase != "planning":
         raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
-                          f"`garrison launch --resume {launch.run_id}` rebuilds it")
+                          f"`garrison resume {launch.run_id}` rebuilds it")

@@ -209,7 +209,7 @@ class RunStatus:
         if self.status == Status.CORRUPT:
             return f"run {self.run} cannot be read; `garrison doctor` says why"
         why = ", with parked nodes or without having landed," if self.resumable else ""
-        how = "garrison up" if self.adhoc else f"garrison launch --resume {self.run}"
+        how = "garrison up" if self.adhoc else f"garrison resume {self.run}"
         return f"run {self.run} is {self.status}{why} and can continue; `{how}`"
 
 

@@ -228,7 +228,7 @@ class RunReader:
         followed.refresh(guardian_only=not details and not launch.adhoc)
         model = followed.model
         corrupt = self._corrupt(followed, launch) if saved is not None else (
-            f"{files.launch} is damaged or gone; `garrison launch --resume {run}` restores it")
+            f"{files.launch} is damaged or gone; `garrison resume {run}` restores it")
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
@@ -397,7 +397,7 @@ def _hint(run: str, status: str, processes: Sequence[ProcessView], *, resumable:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
     if branch == "queued" and status == Status.DONE:
         return "its branch is queued; `garrison merge-queue process` lands it"
-    resume = f"`garrison launch --resume {run}`"
+    resume = f"`garrison resume {run}`"
     if status == Status.STOPPED:
         return f"stopped; {resume} continues it"
     if resumable:

@@ -26,8 +26,8 @@ _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 T = TypeVar("T")
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
-    "resume": lambda run: ["launch", "--resume", run, "--detach", "--json"],
-    "again": lambda run: ["launch", "--resume", run, "--retry-failed", "--detach", "--json"],
+    "resume": lambda run: ["resume", run, "--detach", "--json"],
+    "again": lambda run: ["resume", run, "--retry-failed", "--detach", "--json"],
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
@@ -42,7 +42,7 @@ ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "cancel": lambda entry: ["merge-queue", "cancel", "--", entry],
     "retry": lambda entry: ["merge-queue", "retry", "--", entry],
 }
-QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "resume"]}
+QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
 """Action → the words of its command."""
 
 

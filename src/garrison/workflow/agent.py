@@ -93,7 +93,7 @@ class WorkflowAgent:
                 raise WorkflowExecutionError(f"workflow {workflow.name!r} failed: {error}") from error
             return WorkflowResult(False, dict(state.step_results), [*state.errors, "the session took longer than "
                                   f"{self.config.timeout_seconds:g} s"], f"Workflow '{workflow.name}' took too long; "
-                                  f"continue with `garrison workflow resume {state.session_id}`", state.session_id,
+                                  f"continue with `garrison resume {state.session_id}`", state.session_id,
                                   dict(state.step_status), ["raise timeout_seconds, or split the workflow"])
         except GarrisonError as error:
             logger.warning("%s", error)

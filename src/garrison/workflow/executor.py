@@ -151,7 +151,7 @@ class _Execution:
             what = f"Critical step failed: {step}" if step else \
                 f"Workflow '{self.workflow.name}' failed: {result.reason or result.detail}"
             message = f"{what}; " + ("correct the workflow, then run it again" if self.not_resumable else
-                                     f"continue with `garrison workflow resume {self.state.session_id}`")
+                                     f"continue with `garrison resume {self.state.session_id}`")
         return WorkflowResult(success, dict(self.state.step_results), list(self.state.errors), message,
                               self.state.session_id, self._statuses(), list(self.state.suggestions))
 

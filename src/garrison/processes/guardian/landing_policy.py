@@ -100,7 +100,7 @@ def explain_refusal(entry: MergeStatus, run: str) -> str:
 
 def _failure(state: RunState, run: str, reason: str) -> LandingChanged:
     first, _, rest = reason.partition("\n")
-    kept = (f"; its branch {integration_branch(run)} is kept: `garrison launch --resume {run}` tries again, "
+    kept = (f"; its branch {integration_branch(run)} is kept: `garrison resume {run}` tries again, "
             "`git merge` lands it by hand")
     return LandingChanged(NOT_LANDED, state.landing.attempt, reason="\n".join(filter(None, (first + kept, rest))))
 

@@ -123,7 +123,7 @@ def failure_summary(state: RunState, view: GuardianView, resting: Sequence[str],
     reasons += [f"{name}: parked: {_first_line(parked.why)}" for name in resting
                 if (parked := find_parked(state, name))]
     if resting:
-        reasons.append(f"all work is kept; fix the cause, then: garrison launch --resume {view.run}")
+        reasons.append(f"all work is kept; fix the cause, then: garrison resume {view.run}")
     return "; ".join(reasons) or "nothing left to start"
 
 

@@ -77,7 +77,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     if state.status == "new":
         return Decision(_begin_run(plan, state))
     if state.status == "stopped":
-        return _stop_first(state, view, Action(ActionKind.END, why="the run is stopped; --resume continues it"))
+        return _stop_first(state, view, Action(ActionKind.END, why="it is stopped; `garrison resume` continues it"))
     if state.status in ("done", "failed"):
         return _stop_first(state, view, Action(ActionKind.END, why=state.status))
     if view.stopping:
@@ -407,7 +407,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
     if flow is None or flow.over == "done":
         return _land(state, view)
     if flow.over and flow.state.resumable == "budget":
-        return [_stop_run(f"{flow.why}; garrison launch --resume {view.run} --max-steps N continues it")]
+        return [_stop_run(f"{flow.why}; garrison resume {view.run} --max-steps N continues it")]
     if flow.over:
         return [_end_run("failed", failure_summary(state, view, resting, flow.why))]
     suspended = [name for name in state.nodes if is_suspended(state, view, name)]
@@ -415,7 +415,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
         return []
     if suspended:
         return [_stop_run(f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
-                          f"garrison launch --resume {view.run} continues it")]
+                          f"garrison resume {view.run} continues it")]
     if not any(awaits_person(state, name) for name in resting):
         return [_end_run("failed", failure_summary(state, view, resting))]
     return []

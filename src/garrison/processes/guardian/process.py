@@ -231,7 +231,7 @@ class Guardian:
         """Stop the run if its repository is gone; note a target branch that is gone, for which landings wait."""
         repo = Path(self.launch.repo)
         if not repo.is_dir():
-            self._stop_reason = f"the repository {repo} is gone; restore it, then --resume {self.run}"
+            self._stop_reason = f"the repository {repo} is gone; restore it, then `garrison resume {self.run}`"
             self.stopping = True
             return
         is_landing = self.state.landing.status == REQUESTED

@@ -34,7 +34,7 @@ NOT_STOPPED = "not stopped"
 """End of a launcher that was to stop a run of which something still lives."""
 MAX_STOP_GUARDIANS = 3
 """Guardians that a launcher starts to stop a run; what outlives them all cannot be stopped from here."""
-AFTER_THE_FIX = "fix that, then --resume continues the run"
+AFTER_THE_FIX = "fix that, then `garrison resume` continues the run"
 
 
 class Parked(NamedTuple):

@@ -229,7 +229,7 @@ class Launcher:
             self._stopping_since, self._is_hurried = -math.inf, True
             return
         self.stopping, self._stopping_since = True, self.runtime.clock.monotonic()
-        log_line(f"stopping run {self.run} gracefully; repeat to hurry; `--resume {self.run}` continues it later")
+        log_line(f"stopping run {self.run} gracefully; repeat to hurry; `garrison resume {self.run}` continues it")
 
     def _detach(self) -> None:
         log = os.open(self.files.process_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

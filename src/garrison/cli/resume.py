@@ -1,0 +1,116 @@
+"""`garrison resume`: continue whatever can be continued, by its name.
+
+Three kinds of work can: a launched run, a run of `garrison pipeline run`, and a workflow session. `_kind_of` finds out
+which one a name means, `_OPTIONS` which options each kind has; the modules of the commands that start them resume them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from garrison.cli import completion, resolve
+from garrison.cli.authority import require
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.config import find_home
+from garrison.errors import UsageError
+from garrison.records.run import list_runs
+
+
+class Kind(Enum):
+    """Kind of work that a name means."""
+
+    LAUNCHED = "a launched run"
+    PIPELINE = "a run of `garrison pipeline run`"
+    WORKFLOW = "a workflow session"
+
+
+_OF_LAUNCHED = ("accept_rewritten_target", "detach", "serve")
+_OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
+_OF_BOTH = ("retry_failed", "original_graph", "max_steps")
+_OPTIONS: dict[Kind, frozenset[str]] = {
+    Kind.LAUNCHED: frozenset((*_OF_LAUNCHED, *_OF_BOTH)),
+    Kind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
+    Kind.WORKFLOW: frozenset({"keep"}),
+}
+"""Kind → its parameters, besides the name, --home and --json."""
+
+
+@click.command(cls=Command, option_groups={
+    "Launched runs and pipeline runs": _OF_BOTH, "Launched runs": _OF_LAUNCHED, "Pipeline runs": _OF_PIPELINE,
+    "Workflow sessions": ("keep",),
+}, examples=(
+    ("garrison resume crew-1", "continue a run that was stopped or interrupted"),
+    ("garrison resume crew-1 --retry-failed --detach", "try its failed nodes again, in the background"),
+    ("garrison resume work-1a2b3c --max-steps 2000", "continue a pipeline run that is out of steps"),
+    ("garrison resume 20260131_120000_1f2e3d4c", "continue a workflow where it failed or died"),
+))
+@click.argument("run", shell_complete=completion.runs)
+@click.option("--retry-failed", is_flag=True, help="Try again what failed: the nodes, or the node the run ended at.")
+@click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
+@click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
+@click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
+@click.option("--detach", is_flag=True, help="Return once the launcher is active.")
+@click.option("--serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
+@click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
+@click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
+              help="Answer a gate with LABEL every time it asks (repeatable).")
+@click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option.")
+@click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3.")
+@click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: that of the start).")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
+@click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print progress or result as JSON.")
+@home_option
+@click.pass_context
+def resume(ctx: click.Context, /, run: str, home: str | None, **options: Any) -> None:
+    """Resume RUN: a launched run, a pipeline run (its id or directory), or a workflow session.
+
+    It continues with the options it was started with, and repeats nothing that is done. Exit codes are those of
+    `garrison launch`, `pipeline run` and `workflow run`.
+    """
+    kind = _kind_of(run, home)
+    given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    _check_options(run, kind, given)
+    chosen = {name: options[name] for name in _OPTIONS[kind]}
+    match kind:
+        case Kind.LAUNCHED:
+            from garrison.cli.launch import resume_run
+
+            require("resume RUN", ctx.params, home)
+            resolve.existing_run(find_home(home), run)
+            resume_run(run, home, as_json=options["as_json"], **chosen)
+        case Kind.PIPELINE:
+            from garrison.cli.pipeline_run import resume_pipeline_run
+
+            resume_pipeline_run(run, home, as_json=options["as_json"], **chosen)
+        case Kind.WORKFLOW:
+            from garrison.cli.workflows import resume_session
+
+            resume_session(run, home, as_json=options["as_json"], **chosen)
+
+
+def _check_options(run: str, kind: Kind, given: list[str]) -> None:
+    """Raise UsageError for an option that this kind of work does not have."""
+    for name in given:
+        if name not in _OPTIONS[kind] and name != "as_json":
+            option = {"stay": "--wait", "answers": "--answer"}.get(name, f"--{name.replace('_', '-')}")
+            others = " or ".join(other.value for other, names in _OPTIONS.items() if name in names)
+            raise UsageError(f"{run} is {kind.value}; {option} is for {others}")
+
+
+def _kind_of(run: str, home: str | None) -> Kind:
+    """Return what a name means: a launched run first, as for `garrison answer`, and for a name that nothing has."""
+    from garrison.cli.pipeline_run import is_engine_run
+    from garrison.cli.workflows import is_session
+
+    place = find_home(home)
+    if resolve.is_launched(place, run) or run in list_runs(place):
+        return Kind.LAUNCHED
+    if is_engine_run(run, home):
+        return Kind.PIPELINE
+    return Kind.WORKFLOW if is_session(place, run) else Kind.LAUNCHED

@@ -192,7 +192,7 @@ def test_the_killed_run_is_found_and_takes_its_answer(old: Place) -> None:
 
 
 def test_the_failed_run_tries_again(old: Place) -> None:
-    done = old.begin("resume", "failed", "--again")
+    done = old.begin("launch", "--resume", "failed", "--again")
     assert old.finish(done, "failed") == 1, old.logs()
     assert old.nodes("failed")["broken"]["attempt"] == 2
     assert "failed (exit 3): no" in output(old, "status", "failed")

@@ -346,7 +346,7 @@ def test_clean_removes_finished_runs_and_keeps_what_did_not_land(home: Home) -> 
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")
     assert [plan["run"] for plan in json.loads(done.stdout)] == ["over"]
-    for words, says in ((("--all-done",), "pass --yes"), (("--run", "rests", "--yes"), "--resume rests"),
+    for words, says in ((("--all-done",), "pass --yes"), (("--run", "rests", "--yes"), "resume rests"),
                         (("--run", "nobody", "--yes"), "no run nobody")):
         done = place.command("clean", *words)
         assert (done.returncode, says in done.stderr) == (1, True), done.stderr

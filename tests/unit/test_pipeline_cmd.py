@@ -195,10 +195,10 @@ def test_status_shows_each_node_and_leaves_the_file_unchanged(tmp_path: Path) ->
         writer.append(kind, data, "2026-01-31T12:00:00.000000Z")
     writer.close()
     plain = call("status", "r1", "--home", tmp_path)
-    assert plain.output.split("\n")[1].split() == ["a", "waiting", "2", "red"]
-    told = json.loads(call("status", "r1", "--home", tmp_path, "--json").output)
+    assert plain.stdout.split("\n")[1].split() == ["a", "waiting", "2", "red"]
+    told = json.loads(call("status", "r1", "--home", tmp_path, "--json").stdout)
     assert (told["a"]["status"], told["a"]["attempt"]) == ("waiting", 2)
-    drawn = parse(call("status", "r1", "--home", tmp_path, "--dot").output)
+    drawn = parse(call("status", "r1", "--home", tmp_path, "--dot").stdout)
     assert (drawn.nodes["a"].attrs["status"], drawn.nodes["a"].attrs["attempt"]) == ("active", "2")
     assert files.graph.read_text() == LINE
     missing = call("status", "r2", "--home", tmp_path)

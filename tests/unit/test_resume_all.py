@@ -42,12 +42,12 @@ def view(verdict: str, status: str = "active", why: str = "process 7 is running"
     ("running", view("starting", "starting"), "active", "tended", "starting"),
     ("running", view("elsewhere", why="alive on h in another pid namespace"), "active", "elsewhere", "pid namespace"),
     ("stopped", view("elsewhere", why="alive on h in another pid namespace"), "active", "elsewhere", "pid namespace"),
-    ("stopped", view("ended", "terminated"), "terminated", "stopped", "--resume r1"),
+    ("stopped", view("ended", "terminated"), "terminated", "stopped", "resume r1"),
     ("stopped", view("alive"), "terminated", "tended", "alive"),
     ("running", view("ended", "terminated"), "parked", "parked", "fix the cause"),
-    ("parked", view("ended", "terminated"), "parked", "parked", "--resume r1"),
-    ("running", view("ended", "parked"), "active", "parked", "--resume r1"),
-    ("running", view("ended", "held"), "active", "held", "--resume r1"),
+    ("parked", view("ended", "terminated"), "parked", "parked", "resume r1"),
+    ("running", view("ended", "parked"), "active", "parked", "resume r1"),
+    ("running", view("ended", "held"), "active", "held", "resume r1"),
     ("done", view("ended", "terminated"), "terminated", "over", "done"),
     ("done", view("elsewhere", why="alive on h in another pid namespace"), "terminated", "over", "done"),
     ("failed", ChildState(), "parked", "over", "failed"),
@@ -111,7 +111,7 @@ def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     parked.nodes["a"] = NodeState("active", 1)
     word = decide_resume("r1", parked, ChildState(), None)
     assert isinstance(word, ResumeResult)
-    assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("failed", True, True)
+    assert (word.state, "resume r1" in word.line, "parked" in word.line) == ("failed", True, True)
 
 
 def test_the_line_for_a_person() -> None:

@@ -133,8 +133,8 @@ def test_a_run_waits_if_only_a_person_or_a_signal_can_make_it_continue(found: Ru
 
 @pytest.mark.parametrize(("status", "launcher", "word"), [
     ("running", True, ""), ("running", False, "garrison up"), ("interrupted", False, "garrison up"),
-    ("waiting", True, ""), ("waiting", False, "garrison up"), ("parked", False, "--resume r1"),
-    ("stopped", False, "--resume r1"), ("done", False, ""), ("failed", False, ""),
+    ("waiting", True, ""), ("waiting", False, "garrison up"), ("parked", False, "resume r1"),
+    ("stopped", False, "resume r1"), ("done", False, ""), ("failed", False, ""),
 ])
 def test_the_hint_says_how_to_continue_a_run(status: str, launcher: bool, word: str) -> None:
     hint = _hint("r1", status, [layer("launch", living=launcher)], resumable=False)

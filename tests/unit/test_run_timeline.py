@@ -162,6 +162,10 @@ def test_many_nodes_are_summed_as_others() -> None:
 def test_every_kind_of_span_has_a_character_and_a_colour() -> None:
     assert set(BARS) == set(COLOURS) == set(SpanKind)
     assert len({character for character, _ in BARS.values()}) == len(BARS), "not by colour alone"
+    static = Path(__file__).parents[2] / "src/garrison/web/static"
+    for kind in SpanKind:
+        assert f'"{kind}": [' in (static / "gantt.js").read_text(), kind
+        assert f".k-{kind.name.lower()} {{" in (static / "gantt.css").read_text(), kind
 
 
 @pytest.mark.parametrize("columns", [20, 36, 60, 80, 100, 160, 220])

@@ -25,6 +25,7 @@ from garrison.web import access, actions, chat, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
+from garrison.web.timelines import Timelines
 
 RUNS = 100
 """Most runs that one event stream follows."""
@@ -38,6 +39,7 @@ class Page:
     def __init__(self, home: Path, rules: access.Rules, open_butler: chat.OpenButler = chat.claude_butler) -> None:
         self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home)
         self.conversations = chat.Conversations(home, open_butler)
+        self.timelines = Timelines(home)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
@@ -66,6 +68,7 @@ class Page:
             get("/static/{name:path}", responses.send_file),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
+            get("/api/runs/{run}/timeline", self.timeline),
             get("/api/events", self.events),
             get("/api/runs/{run}/nodes/{node}", self.node),
             get("/api/runs/{run}/nodes/{node}/log", self.log),
@@ -93,6 +96,10 @@ class Page:
         """Return the current state of one run."""
         snapshot = await self.broadcaster.snapshot(run_of(request))
         return json_answer({**snapshot, "write": may_write(request)})
+
+    async def timeline(self, request: Request) -> Response:
+        """Return when the nodes of a run worked and waited, and what it has cost over time."""
+        return json_answer(await asyncio.to_thread(self.timelines.read, run_of(request)))
 
     async def events(self, request: Request) -> Response:
         """Stream the events of some runs from now on, or since the last event that the client saw."""

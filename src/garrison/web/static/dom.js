@@ -25,6 +25,17 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element of a drawing; attributes and children as in `el`. */
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) set(made, name, value);
+  made.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false)
+    .map(child => child instanceof Node ? child : legible(String(child))));
+  return made;
+}
+
 /** Set an attribute, or remove it when it is false, null or undefined; the page is touched only by a change. */
 export function set(element, name, value) {
   if (value === false || value === null || value === undefined) {

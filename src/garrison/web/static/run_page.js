@@ -1,11 +1,12 @@
 // Page of a run: its state, and the panel that draws each part of it. There is one state, changed by events only; a panel
 // is drawn at most once a frame, and only when its part changed.
 
-import { act, part } from "./api.js";
+import { act, get, part } from "./api.js";
 import { costsPanel } from "./costs.js";
 import { detailPanel } from "./detail.js";
 import { el, set } from "./dom.js";
 import { emptyHome, noSuchRun } from "./empty_home.js";
+import { ganttPanel } from "./gantt.js";
 import { graphPanel } from "./graph.js";
 import { runHead } from "./head.js";
 import { announce, attempt, link, tab, toast } from "./notice.js";
@@ -14,6 +15,7 @@ import { railPanel } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
 import { follow } from "./stream.js";
 import { timelinePanel } from "./timeline.js";
+import { viewSwitch } from "./view_switch.js";
 import { waitsPanel } from "./waits.js";
 import { ages } from "./time.js";
 
@@ -61,6 +63,8 @@ class Run {
     const choose = name => this.open(name);
     this.head = runHead(document.getElementById("run-head"), run, this.act);
     this.graph = graphPanel(choose);
+    this.gantt = ganttPanel(choose, () => get(`${at}/timeline`));
+    const views = viewSwitch([["graph", "Pipeline", on => { this.graph.section.hidden = !on; }], ["time", "Time and cost", on => this.gantt.reveal(on)]]);
     this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
     this.parts = {
       waits: waitsPanel(choose, this.act), rail: railPanel(choose), queue: queuePanel(choose, this.act),
@@ -68,7 +72,7 @@ class Run {
     };
     const { waits, rail, queue, timeline, costs } = this.parts;
     main.className = "run-page";
-    main.append(rail.section, el("div", { class: "middle" }, this.graph.section, timeline.section),
+    main.append(rail.section, el("div", { class: "middle" }, views, this.graph.section, this.gantt.section, timeline.section),
       el("div", { class: "side" }, waits.section, queue.section, costs.section));
     set(document.querySelector(".skip"), "href", "#waits-title");
     this.stream = follow(run, {
@@ -145,6 +149,7 @@ class Run {
     if (touched("queue", "timeline")) this.parts.queue.show(state);
     if (touched("timeline", "signals")) this.parts.timeline.show(state);
     if (touched("costs")) this.parts.costs.show(state);
+    if (touched("status", "timeline", "queue", "costs")) this.gantt.show();
     this.detail.show(state);
     tab(state.run, waits.length);
     if (this.wanted) {
@@ -155,7 +160,10 @@ class Run {
 
   /** Show a node, or none, and put it into the address. */
   open(name) {
-    const address = new URLSearchParams({ run: this.run, ...(name ? { node: name } : {}) });
+    const address = new URLSearchParams(location.search);
+    address.set("run", this.run);
+    if (name) address.set("node", name);
+    else address.delete("node");
     history.pushState(null, "", `/?${address}`);
     this.show(name);
   }

@@ -1,0 +1,37 @@
+"""Timelines of runs for the page: one reader a run, which reads on with each request.
+
+A reader is used by one thread at a time. The least recently used one is forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from garrison.records.run import RunFiles
+from garrison.views.timeline_reader import TimelineReader
+
+KEPT = 8
+"""Readers kept in memory."""
+
+
+class Timelines:
+    """Readers of the timelines of one home's runs."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._readers: OrderedDict[tuple[str, int], TimelineReader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, run: str) -> dict[str, Any]:
+        """Return the timeline of a run as JSON data; NotFound for a run that does not exist. Reads files."""
+        with self._lock:
+            launch = RunFiles(self.home, run).launch
+            key = (run, launch.stat().st_ino if launch.exists() else 0)  # another run may have a removed one's name
+            reader = self._readers.pop(key, None) or TimelineReader(self.home, run)
+            self._readers[key] = reader
+            while len(self._readers) > KEPT:
+                self._readers.popitem(last=False)
+            return {**reader.read().to_json(), "problems": reader.problems}

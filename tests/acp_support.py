@@ -14,11 +14,11 @@ from typing import Any
 from garrison.agents import channel
 from garrison.agents.acp.attempt import AcpAgent, AcpAttempt
 from garrison.agents.acp.settings import AcpSettings
-from garrison.agents.base import Agent, Assignment, Outcome, Work
+from garrison.agents.base import WORKER, Agent, Assignment, Outcome, Work
 from garrison.agents.briefing import Death
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.reports import AgentReports
+from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.records.run import Task
 from garrison.system.processes import MARKER, probe
 
@@ -36,7 +36,7 @@ class Stage:
             each.mkdir(parents=True, exist_ok=True)
         self.script = folder / "script.json"
         self.task = Task("r1", "work", 1, **task)
-        self.incarnation = 0
+        self.incarnation, self.role = 0, WORKER
         self.files = AttemptFiles(self.attempt)
         self._channel: channel.Channel | None = None
 
@@ -50,15 +50,16 @@ class Stage:
         this = probe(os.getpid())
         assert this is not None
         self.reports = AgentReports(self.attempt)
+        handle = self.reports.handle if self.role == WORKER else ValidatorReports(self.attempt).handle
         self.close()
-        self._channel = channel.open_channel(self.attempt / "agent.sock", lambda: (this.id,), self.reports.handle,
+        self._channel = channel.open_channel(self.attempt / "agent.sock", lambda: (this.id,), handle,
                                              lambda _line: None)
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "GARRISON_HOME": str(self.home),
                MARKER: f"{self.home}:r1:orchestrator-work#{self.incarnation}",
                VARIABLE: str(self._channel.path)}
         made = Assignment(self.task, self.tree, self.attempt, env, self.incarnation,
                           deaths=() if self.incarnation == 1 else (Death(0.0, "its process died"),),
-                          reports=self.reports)
+                          reports=self.reports if self.role == WORKER else None)
         made.write_prompt("Do the task.")
         return made
 

@@ -1,4 +1,5 @@
-"""Contract of every kind of agent, through `base.Agent` alone: test functions for modules with a fixture `kind`.
+"""Contract of every kind of agent, through `base.Agent` alone: test functions for modules with a fixture `kind`, and
+of those kinds that validate, with a fixture `judge`.
 
 tests/contract/test_agent_kinds.py and tests/claude/test_agent_kind.py import them.
 """
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from acp_support import Stage
-from garrison.agents.base import Agent, Work
+from garrison.agents.base import VALIDATOR, Agent, Outcome, Work
+from garrison.records.json_io import read_json
 from garrison.system import processes
 
 
@@ -67,6 +69,62 @@ def test_a_timeout_ends_it(kind: Kind, stage: Stage) -> None:
     stage.task = replace(stage.task, timeout_s=4.0)
     outcome = stage.finish(stage.start(kind.make(stage)))
     assert outcome.status == "fail" and "timed out after" in outcome.reason and not outcome.killed
+
+
+@dataclass(frozen=True)
+class Judge:
+    """One kind of validator: how it is told to pass the work, to refuse it as red, to say nothing, to work for ever."""
+
+    make: Callable[[Stage], Agent]
+    accept: Callable[[Stage], None]
+    refuse: Callable[[Stage], None]
+    say_nothing: Callable[[Stage], None]
+    hang: Callable[[Stage], None]
+
+
+VERDICT = {"verdict": "pass", "reason": "all there",
+           "criteria": [{"criterion": "it is made", "met": True, "evidence": "made.txt holds it"}]}
+REFUSAL = {"verdict": "fail", "reason": "red",
+           "criteria": [{"criterion": "it is made", "met": False, "evidence": "no made.txt"}]}
+
+
+def test_a_validator_accepts(judge: Judge, stage: Stage) -> None:
+    judge.accept(stage)
+    assert _judge(judge, stage) == Outcome("success"), "a verdict is not for the pipeline"
+
+
+def test_a_validator_refuses_with_a_reason_and_criteria(judge: Judge, stage: Stage) -> None:
+    judge.refuse(stage)
+    outcome = _judge(judge, stage)
+    assert (outcome.status, outcome.reason, outcome.killed) == ("fail", "red", False)
+    assert read_json(stage.files.report)["criteria"] == REFUSAL["criteria"], "for the next attempt's prompt"
+
+
+def test_a_validator_without_a_verdict_is_asked_once_and_then_has_refused(judge: Judge, stage: Stage) -> None:
+    judge.say_nothing(stage)
+    outcome = _judge(judge, stage)
+    assert outcome.status == "fail" and "asked for" in outcome.reason and not outcome.killed
+    assert stage.endings() == ["silent", "silent"]
+
+
+def test_a_validator_that_was_killed_judges_on_in_its_session(judge: Judge, stage: Stage) -> None:
+    judge.hang(stage)
+    stage.role = VALIDATOR
+    work = stage.start(judge.make(stage))
+    stage.until(work, (stage.folder / "here").exists)
+    below, session = _members(work), work.session
+    os.kill(below[0], signal.SIGKILL)
+    assert stage.finish(work).killed
+    assert all(is_gone(pid) for pid in below)
+    judge.accept(stage)
+    again = stage.start(judge.make(stage))
+    assert stage.finish(again) == Outcome("success")
+    assert session and again.session == session
+
+
+def _judge(judge: Judge, stage: Stage) -> Outcome:
+    stage.role = VALIDATOR
+    return stage.finish(stage.start(judge.make(stage)))
 
 
 def _members(work: Work) -> list[int]:

@@ -11,13 +11,20 @@ import pytest
 
 from acp_support import Stage
 from agent_contract import (  # noqa: F401  # the tests of the contract
+    REFUSAL,
+    VERDICT,
+    Judge,
     Kind,
     test_a_failure_has_a_reason,
     test_a_stop_and_a_kill_leave_nothing_running_and_are_no_verdict,
+    test_a_validator_accepts,
+    test_a_validator_refuses_with_a_reason_and_criteria,
+    test_a_validator_that_was_killed_judges_on_in_its_session,
+    test_a_validator_without_a_verdict_is_asked_once_and_then_has_refused,
     test_success_is_told_once_it_has_ended,
 )
 from claude_scripts import report, steps
-from garrison.agents.base import Assignment
+from garrison.agents.base import VALIDATOR, Assignment
 from garrison.agents.claude.attempt import ClaudeAgent
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.testing.model_server import ModelServer
@@ -62,6 +69,18 @@ def kind() -> Kind:
     return Kind(lambda _: ClaudeAgent("claude", ClaudeSettings()),
                 _play(say(use("Bash", command="echo made > made.txt")), report()), _play(report("failure", "red")),
                 _hang, keeps_session=True)
+
+
+def _verdict(given: dict[str, Any]) -> Callable[[Stage], None]:
+    return _play(say(use("mcp__garrison__report_verdict", **given)), say("Done."))
+
+
+@pytest.fixture
+def judge() -> Judge:
+    def make(_stage: Stage) -> ClaudeAgent:
+        return ClaudeAgent("claude", ClaudeSettings(), VALIDATOR)
+
+    return Judge(make, _verdict(VERDICT), _verdict(REFUSAL), _play(say("It looks good to me.")), _hang)
 
 
 @pytest.fixture

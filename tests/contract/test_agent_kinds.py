@@ -16,14 +16,22 @@ import pytest
 
 from acp_support import BLOCK, Stage, agent_argv
 from agent_contract import (  # noqa: F401  # the tests of the contract
+    REFUSAL,
+    VERDICT,
+    Judge,
     Kind,
     test_a_failure_has_a_reason,
     test_a_stop_and_a_kill_leave_nothing_running_and_are_no_verdict,
     test_a_timeout_ends_it,
+    test_a_validator_accepts,
+    test_a_validator_refuses_with_a_reason_and_criteria,
+    test_a_validator_that_was_killed_judges_on_in_its_session,
+    test_a_validator_without_a_verdict_is_asked_once_and_then_has_refused,
     test_success_is_told_once_it_has_ended,
 )
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.base import VALIDATOR
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
@@ -73,6 +81,31 @@ KINDS = {
                      _scripted("- exit: 3\n"),
                      _scripted("- run: touch {folder}/here\n- wait: 600\n")),
 }
+
+
+def _block(verdict: dict[str, Any]) -> str:
+    return f"I looked at it.\n```garrison-result\n{json.dumps(verdict)}\n```"
+
+
+def _judge_acp(stage: Stage) -> AcpAgent:
+    return AcpAgent("double", AcpSettings(argv=agent_argv(stage.script)), VALIDATOR)
+
+
+_HANG = ({"run": "touch {folder}/here"}, {"await": "{folder}/never"})
+JUDGES = {
+    "acp by a block": Judge(_judge_acp, _script({"say": _block(VERDICT)}), _script({"say": _block(REFUSAL)}),
+                            _script({"say": "It looks good to me. Shall I go on?"}), _script(*_HANG)),
+    "acp by its tool": Judge(_judge_acp, _script({"tool": "report_verdict", "with": VERDICT}),
+                             _script({"tool": "report_verdict", "with": REFUSAL}),
+                             _script({"tool": "report_result", "with": {"status": "success", "summary": "fine"}},
+                                     {"tool": "report_verdict", "with": {**VERDICT, "criteria": []}}),
+                             _script(*_HANG)),
+}
+
+
+@pytest.fixture(params=list(JUDGES))
+def judge(request: pytest.FixtureRequest) -> Judge:
+    return JUDGES[request.param]
 
 
 @pytest.fixture

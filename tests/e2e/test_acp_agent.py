@@ -53,3 +53,34 @@ def test_an_acp_agent_that_makes_no_report_is_judged_by_its_work_and_status_says
     assert place.finish(child) == 0, place.logs()
     told = place.command("status", "r1").stdout
     assert "a: its agent made no report: judged by its commits and acceptance alone" in told, told
+
+
+def test_a_confined_validator_dies_judges_on_and_refuses_and_the_next_one_accepts(place: Place) -> None:
+    """It is an ACP agent, by garrison's tools: it sees the work, cannot write there, and its verdict is reworked by."""
+    script = place.root / "judge.json"
+    wrong = {"verdict": "fail", "reason": "made.txt says bad", "criteria": [
+        {"criterion": "says good", "met": False, "evidence": "it says bad"}]}
+    right = {"verdict": "pass", "reason": "fine", "criteria": [
+        {"criterion": "says good", "met": True, "evidence": "made.txt"}]}
+    script.write_text(json.dumps({"turns": [
+        [{"run": "cat made.txt; echo bad > made.txt || echo read-only; git log -1 --format=%s"}, {"die": 9}],
+        [{"tool": "report_result", "with": {"status": "success", "summary": "me too"}},
+         {"tool": "report_verdict", "with": wrong}]]}))
+    other = place.root / "other.json"
+    other.write_text(json.dumps({"turns": [[{"tool": "report_verdict", "with": right}]]}))
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    argv = json.dumps(["/bin/sh", "-c", f'grep -q good made.txt && exec "$0" "$@" {other} || exec "$0" "$@" {script}',
+                       sys.executable, "-P", "-m", "garrison.testing.acp_agent"])
+    (place.home / "config.toml").write_text(
+        f'[agents.judge]\nkind = "acp"\nargv = {argv}\nread = ["{script}", "{other}"]\n')
+    work = "test $GARRISON_ATTEMPT = 1 && echo bad > made.txt || echo good > made.txt"
+    child = place.launch(place.graph(Node("a", command=work, attributes="validator=judge")),
+                         gate="test -f calc.py", **INSIDE)
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:made.txt") == "good"
+    judged = place.home / "runs/r1/nodes/a/1/validator"
+    shown = (judged / "output.log").read_text()
+    assert shown.count("begun,") == 1 and shown.count("resumed,") == 1, shown
+    assert "read-only" in shown and load(judged / "claude/report.json")["criteria"] == wrong["criteria"]
+    assert "report_result: " in shown and "unknown tool" in shown, "a worker's tools are not a validator's"
+    assert "the validator judge refused it: made.txt says bad" in place.logs()

@@ -44,9 +44,10 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
     (tmp_path / "prompt.md").write_text("Judge it.")
     attempt = ClaudeAttempt(Assignment(task, tmp_path, tmp_path, environment, 1), ClaudeSettings(), time.monotonic(),
                             role=VALIDATOR, argv=[sys.executable, "-c", PROGRAM])
-    monkeypatch.setattr(jobs, "remove_validator_worktree", lambda *_: None)
+    monkeypatch.setattr(jobs, "remove_validator_worktree", lambda *_, **__: None)
     job = ValidatorJob.__new__(ValidatorJob)
     job._work, job.log, job._started, job.reason = attempt, tmp_path / "output.log", time.monotonic(), ""
+    job.channel, job._is_stopping = None, False
     job._git = job._node_worktree = job._task = None  # type: ignore[assignment]
     under_way = RunnerJobs.__new__(RunnerJobs)
     under_way.task, under_way.worktree, under_way.folder = task, tmp_path, tmp_path

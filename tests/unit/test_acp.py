@@ -16,10 +16,13 @@ from garrison.agents.acp import failures, permissions
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
-from garrison.agents.acp.report_block import find_report
-from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.acp.report_block import find_report, find_verdict
+from garrison.agents.acp.settings import AcpSettings, read_only
 from garrison.agents.registry import AcpProfile, agent, check_node, find_profile, limits_of, variables_of
+from garrison.agents.reports import AgentReports, ValidatorReports
+from garrison.agents.requests import Reply, parse_request
 from garrison.errors import Refused, UsageError
+from garrison.records.json_io import read_json
 
 OPTIONS = (Option("y", "Yes", "allow_once"), Option("a", "Always", "allow_always"), Option("n", "No", "reject_once"))
 
@@ -39,8 +42,44 @@ def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> No
     made = agent("x", home, attributes={})
     assert isinstance(made, AcpAgent)
     check_node("x", "n", {"model": "large"}, home)
-    with pytest.raises(UsageError, match="cannot validate"):
-        agent("x", home, "validator")
+    validator = agent("x", home, "validator")
+    assert isinstance(validator, AcpAgent) and validator.role == "validator"
+
+
+def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
+    own = AcpSettings(("p",), allow=("*",), deny=("fetch",), mode="m")
+    ruled = read_only(own)
+    def rules(settings: AcpSettings, *kinds: str) -> list[Ruling]:
+        return [rule(settings, kind, "x") for kind in kinds]
+
+    assert rules(ruled, "read", "search", "think") == [Ruling.ALLOW] * 3
+    assert rules(ruled, "edit", "delete", "move", "execute", "switch_mode", "fetch") == [Ruling.REFUSE] * 6
+    assert rules(read_only(own, can_run=True), "execute", "edit") == [Ruling.ALLOW, Ruling.REFUSE]
+    assert rule(ruled, "other", "mcp garrison report_verdict") is Ruling.ALLOW
+    assert (ruled.argv, ruled.mode) == (own.argv, own.mode)
+
+
+@pytest.mark.parametrize(("message", "why"), [
+    ("```garrison-result\n[]\n```", "should be an object"), ("```garrison-result\n{\n```", "is invalid"),
+    ('```garrison-result\n{"status": "success", "summary": "ok"}\n```', "is no verdict"),
+    ('```garrison-result\n{"verdict": "pass", "reason": "r", "criteria": []}\n```', "at least one criterion"),
+    ('```garrison-result\n{"verdict": "pass"}\n```\n```garrison-result\n{"verdict": "fail"}\n```', "several")])
+def test_a_block_that_is_no_verdict_is_named(message: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        find_verdict(message)
+
+
+def test_a_worker_gives_no_verdict_and_a_validator_nothing_else(tmp_path: Path) -> None:
+    verdict = {"type": "verdict", "verdict": "pass", "reason": "r",
+               "criteria": [{"criterion": "c", "met": True, "evidence": "e"}]}
+    request = parse_request(json.dumps(verdict).encode())
+    refused = AgentReports(tmp_path).handle(request)
+    assert isinstance(refused, Reply) and "only a validator" in refused.error
+    validator = ValidatorReports(tmp_path)
+    assert "nothing else" in validator.handle(parse_request(b'{"type": "note", "text": "x"}')).error
+    assert validator.handle(request) == Reply()
+    assert "the first one stands" in validator.handle(request).error
+    assert read_json(tmp_path / "socket-result.json")["status"] == "success"
 
 
 @pytest.mark.parametrize(("lines", "why"), [

@@ -1,7 +1,8 @@
 """MCP server of garrison's tools over standard input and output, for agents that start their own servers.
 
-`python -P -m garrison.agents.mcp_server`, started by the agent where the agent is, in its sandbox. It holds nothing:
-each call is a request to the agent's socket (`channel_client`), and what that refuses is the error of the call.
+`python -P -m garrison.agents.mcp_server [ROLE]`, started by the agent where the agent is, in its sandbox. It holds
+nothing: each call is a request to the agent's socket (`channel_client`), and what that refuses is the error of the
+call. The role, a worker's or a validator's, selects the tools; the socket decides what is taken.
 
 The protocol is written out, about four messages: the library `mcp` takes seconds to load on a busy machine, and 65 MiB
 for each agent, beside 20 here.
@@ -16,7 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from garrison.agents import channel_client
+from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import tools
+from garrison.agents.verdict import KEYS, verdict_problem
 from garrison.errors import GarrisonError, UsageError
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18")
@@ -31,8 +34,8 @@ Send = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 class ToolServer:
     """Answers requests of an MCP client; `send` carries a request to the agent's socket."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, role: str = WORKER) -> None:
+        self._send, self._role = send, role
 
     def answer(self, line: str) -> dict[str, Any] | None:
         """Return the response to a line, None for a notification."""
@@ -62,11 +65,11 @@ class ToolServer:
 
     def _list(self, _params: Mapping[str, Any]) -> dict[str, Any]:
         return {"tools": [{"name": each.name, "description": each.description, "inputSchema": dict(each.schema)}
-                          for each in tools.descriptions()]}
+                          for each in tools.descriptions(self._role)]}
 
     def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
         name, arguments = params.get("name"), params.get("arguments") or {}
-        to_request = _REQUESTS.get(name) if isinstance(name, str) else None
+        to_request = _REQUESTS[self._role].get(name) if isinstance(name, str) else None
         if to_request is None or not isinstance(arguments, dict):
             raise UsageError(f"unknown tool {name!r:.100}")
         try:
@@ -106,9 +109,16 @@ def _question(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return {"type": "question", "text": arguments.get("question"), "wait": False}, tools.ASKED
 
 
-_REQUESTS: Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], str]]] = {
-    "report_result": _report, "update_phase": _phase, "save_notes": _notes, "ask_guardian": _question}
-"""Tool → its request."""
+def _verdict(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    if problem := verdict_problem(arguments):
+        raise UsageError(problem)
+    return {"type": "verdict", **{key: arguments[key] for key in KEYS}}, tools.ACCEPTED
+
+
+_REQUESTS: Mapping[str, Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], str]]]] = {
+    WORKER: {"report_result": _report, "update_phase": _phase, "save_notes": _notes, "ask_guardian": _question},
+    VALIDATOR: {"report_verdict": _verdict}}
+"""Role → tool → its request."""
 
 
 def _error(id_: Any, code: int, text: str) -> dict[str, Any]:
@@ -131,7 +141,7 @@ def main() -> int:
     def send(request: Mapping[str, Any]) -> Mapping[str, Any]:
         return channel_client.send(channel_client.find_socket(os.environ), request)
 
-    serve(ToolServer(send), sys.stdin, sys.stdout)
+    serve(ToolServer(send, VALIDATOR if sys.argv[1:] == [VALIDATOR] else WORKER), sys.stdin, sys.stdout)
     return 0
 
 

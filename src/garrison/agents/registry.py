@@ -150,13 +150,25 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
         from garrison.agents.claude.attempt import ClaudeAgent
 
         return ClaudeAgent(profile.name, profile.settings, role)
-    if role == VALIDATOR or isinstance(profile, SessionProfile):
-        raise UsageError(f"agent {name} cannot validate: it is not a Claude agent; for a command, use acceptance=")
     if isinstance(profile, AcpProfile):
         from garrison.agents.acp.attempt import AcpAgent
 
-        return AcpAgent(profile.name, profile.settings)
+        return AcpAgent(profile.name, profile.settings, role)
+    if role == VALIDATOR or isinstance(profile, SessionProfile):
+        raise UsageError(f"agent {name} cannot validate: it is neither a Claude nor an ACP agent; for a command, use "
+                         "acceptance=")
     return PluginAgent(profile) if isinstance(profile, PluginProfile) else CommandAgent(profile)
+
+
+def check_validator(name: str, home: Path) -> None:
+    """Refuse an agent that cannot validate, or whose library is missing, before a run begins."""
+    agent(name, home, VALIDATOR)
+    check_library(find_profile(name, home), f"validator {name}")
+
+
+def has_socket(name: str, home: Path) -> bool:
+    """Return whether a validator's agent gives its verdict through a socket; a Claude session's tool writes a file."""
+    return isinstance(find_profile(name, home), AcpProfile)
 
 
 def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Reporting:
@@ -275,15 +287,20 @@ def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) 
     model = _model_profile(profile, home)
     if isinstance(model, ClaudeProfile):
         for_node(model.settings, node, attributes)
-        if not has_sdk():
-            raise Refused(f"node {node}: {MISSING}")
     if isinstance(model, PluginProfile):
         PluginAgent(model)
     if isinstance(model, AcpProfile):
         acp_settings.for_node(model.settings, node, attributes)
-        if find_spec("acp") is None:
-            raise Refused(f"node {node} needs an ACP agent, but agent-client-protocol is not installed; run "
-                          "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
+    check_library(model, f"node {node}")
+
+
+def check_library(profile: Profile, where: str) -> None:
+    """Refuse an agent of a kind whose library is not installed; the refusal begins with `where`."""
+    if isinstance(profile, ClaudeProfile) and not has_sdk():
+        raise Refused(f"{where}: {MISSING}")
+    if isinstance(profile, AcpProfile) and find_spec("acp") is None:
+        raise Refused(f"{where} needs an ACP agent, but agent-client-protocol is not installed; run "
+                      "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str]) -> None:

@@ -15,7 +15,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import WAITING, Question
-from garrison.agents.requests import MAX_TEXT, NoteRequest, PhaseRequest, QuestionRequest, Reply, ReportRequest
+from garrison.agents.requests import (
+    MAX_TEXT,
+    NoteRequest,
+    PhaseRequest,
+    QuestionRequest,
+    Reply,
+    ReportRequest,
+    VerdictRequest,
+)
 from garrison.records import atomic
 from garrison.records.json_io import read_json
 
@@ -73,6 +81,8 @@ class AgentReports:
                 self.phase = phase
             case QuestionRequest(text, wait):
                 return self._ask(text) if wait else self._ask_later(text)
+            case VerdictRequest():
+                return Reply("this agent does the work; only a validator gives a verdict")
         return Reply()
 
     def recall(self) -> None:
@@ -135,6 +145,22 @@ class AgentReports:
             atomic.write(path, f"for an answer: {next(iter(self._open.values()))}".encode(), durable=False)
         else:
             path.unlink(missing_ok=True)
+
+
+class ValidatorReports:
+    """Reports of a validator's agent: its verdict, once. `folder` is the validation's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / RESULT
+
+    def handle(self, request: Request) -> Reply:
+        """Take a verdict; nothing else is a validator's to say."""
+        if not isinstance(request, VerdictRequest):
+            return Reply("a validator gives a verdict; nothing else is taken here")
+        if self._path.exists():  # what it says later, nobody asked for
+            return Reply("you have given your verdict already; the first one stands. End your turn.")
+        atomic.write(self._path, json.dumps(request.report).encode())
+        return Reply()
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
     {"type": "report", "status": "success", "notes": "…"}     its result; the keys are those of a result file (`result`)
     {"type": "note", "text": "…"}                             a note for its successor
     {"type": "phase", "phase": "impl_complete"}               how far its work is
+    {"type": "verdict", "verdict": "pass", …}                 a validator's verdict (`verdict`), and its only request
     {"type": "question", "text": "…"}                         a question for a person; the reply is the answer,
                                                               unless "wait" is false: a session gets it as its prompt
 
@@ -17,6 +18,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.result import MAX_BYTES, parse_report
+from garrison.agents.verdict import KEYS, to_report, verdict_problem
 from garrison.frozen import frozen
 
 if TYPE_CHECKING:
@@ -60,7 +62,14 @@ class QuestionRequest:
     """Set if the client waits for the answer."""
 
 
-Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest
+@frozen
+class VerdictRequest:
+    """A validator's verdict, as report.json has it."""
+
+    report: Mapping[str, Any]
+
+
+Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest | VerdictRequest
 
 
 @frozen
@@ -122,6 +131,14 @@ def _question(body: Mapping[str, Any], _asked: Container[str] | None) -> Request
     return QuestionRequest(_text(body, "text"), body.get("wait") is not False)
 
 
+def _verdict(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
+    given = {key: body[key] for key in KEYS if key in body}
+    _require_text(json.dumps(given, ensure_ascii=False))
+    if problem := verdict_problem(given):
+        raise ValueError(problem)
+    return VerdictRequest(to_report(given))
+
+
 def _text(body: Mapping[str, Any], key: str) -> str:
     text = body.get(key)
     if not isinstance(text, str) or not text.strip():
@@ -141,4 +158,4 @@ def _require_text(text: str) -> str:
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], Container[str] | None], Request]] = {
-    "report": _report, "note": _note, "phase": _phase, "question": _question}
+    "report": _report, "note": _note, "phase": _phase, "question": _question, "verdict": _verdict}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.agents.base import VALIDATOR
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_limits
@@ -254,7 +253,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
     used = used_agents(plan, default, home, stated)
     required = registry.required_variables(used, home)
     for name in sorted(validators):
-        registry.agent(name, home, VALIDATOR)
+        registry.check_validator(name, home)
     for name, task in plan.tasks.items():
         agent = agents[name]
         if agent is None:

@@ -187,10 +187,11 @@ def remove_worktree(git: Git, worktree: Path) -> None:
             break
 
 
-def _remove_rest(worktree: Path) -> None:
+def _remove_rest(worktree: Path, *, keeps_home: bool = False) -> None:
     """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and what the worktree's
-    processes had of their own."""
-    remove_sandbox_folder(worktree)
+    processes had of their own, unless a successor of theirs needs that."""
+    if not keeps_home:
+        remove_sandbox_folder(worktree)
     try:
         if worktree.is_dir() and not worktree.is_symlink():
             shutil.rmtree(worktree)
@@ -211,16 +212,21 @@ def validator_worktree(worktree: Path) -> Path:
     return worktree.with_name(f"{worktree.name}.validator")
 
 
-def remove_validator_worktree(git: Git, worktree: Path, task: Task) -> None:
-    """Remove the validator's worktree beside the node's, if there is one; save what was written in it."""
+def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_home: bool = False) -> None:
+    """Remove the validator's worktree beside the node's, if there is one; save what was written in it.
+
+    Args:
+        keeps_home: the validation is to be repeated: its session, in the home of its sandbox, is resumed.
+    """
     path = validator_worktree(worktree)
     if not path.is_dir():
+        _remove_rest(path, keeps_home=keeps_home)
         return
     head = git.head(path)
     if head is not None and has_unsaved_work(git, path, git.tips_containing(head)):
         save_worktree(git, path, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
     git.remove_worktree(path)
-    _remove_rest(path)
+    _remove_rest(path, keeps_home=keeps_home)
 
 
 # ---- one attempt's worktree ------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
 differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
-it to have tools; and one that refuses to continue its session begins a new one, with the hand-over.
+it to have tools; and one that refuses to continue its session begins a new one, with the hand-over. A validator without
+a verdict has refused the work.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import replace
 
 from garrison.agents.acp import prompts
 from garrison.agents.acp.job import AcpJob
-from garrison.agents.acp.settings import AcpSettings, for_node
-from garrison.agents.base import NO_REPORT, AgentReport, Assignment, Question, Work
+from garrison.agents.acp.settings import AcpSettings, for_node, read_only
+from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question, Work
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.claude import cli_process, failures, policy, questions
 from garrison.agents.claude.attempt import ConnectedAttempt
@@ -36,23 +37,26 @@ MAX_LOST_SESSIONS = 5
 
 
 class AcpAgent:
-    """Starts ACP sessions with one profile's settings."""
+    """Starts ACP sessions with one profile's settings, for a worker or for a validator."""
 
-    def __init__(self, name: str, settings: AcpSettings) -> None:
-        self.name, self.settings = name, settings
+    def __init__(self, name: str, settings: AcpSettings, role: str = WORKER) -> None:
+        self.name, self.settings, self.role = name, settings, role
 
     def start(self, assignment: Assignment, now: float) -> AcpAttempt:
         """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
         task = assignment.task
+        if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
+            settings = read_only(self.settings, can_run=assignment.can_run)
+            return AcpAttempt(self.name, assignment, settings, now, role=self.role)
         return AcpAttempt(self.name, assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
 class AcpAttempt(ConnectedAttempt):
     """An attempt's ACP session."""
 
-    def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *,
+    def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *, role: str = WORKER,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self._name = name
+        self._name, self.role = name, role
         self.settings = settle(settings, f"[agents.{name}]", assignment)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
@@ -78,6 +82,8 @@ class AcpAttempt(ConnectedAttempt):
         last = self.endings[-1]
         if decision.step is Step.PARK:
             return replace(decision, reason=f"agent {self._name}: {_what_to_do(self._name, last.kind)} ({last.reason})")
+        if last.kind == policy.SILENT and decision.step is Step.FINISH and self.role == VALIDATOR:
+            return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
@@ -98,9 +104,9 @@ class AcpAttempt(ConnectedAttempt):
             str(self.assignment.folder), session, len(self.endings) + 1,
             prompts.first_message(decision.prompt, self.assignment, self.files,
                                   knows_task=bool(session) and self._has_answered(),
-                                  has_past=self.session is not None and not session),
-            program, MCP_SERVER if mcp_environment else (), mcp_environment,
-            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings)
+                                  has_past=self.session is not None and not session, role=self.role),
+            program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
+            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role)
         return self._connect(decision, job, now)
 
     def _has_answered(self) -> bool:
@@ -121,7 +127,9 @@ class AcpAttempt(ConnectedAttempt):
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
 
     def _report(self) -> AgentReport:
-        """Return the agent's report; without one, that there is none."""
+        """Return a worker's report; without one, that there is none. A verdict is not for the pipeline."""
+        if self.role == VALIDATOR:
+            return {}
         last = self.endings[-1].kind if self.endings else ""
         if last == policy.REPORTED:
             return to_agent_report(read_json(self.files.report))

@@ -21,7 +21,8 @@ from garrison.agents.acp import permissions
 from garrison.agents.acp.client import AcpClient, AgentEnded, Breach, McpServer, NoAnswer, RequestError, Silence
 from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling
-from garrison.agents.acp.report_block import find_report, to_report
+from garrison.agents.acp.report_block import find_report, find_verdict, to_report
+from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import cli_process, failures, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
@@ -188,7 +189,7 @@ class Connection(SessionConnection):
             return self._ending(kind, f"the agent ended its turn: {why}")
         if question := self._open_question():
             return self._ending(policy.QUESTION, question)
-        if question := plain_question(message):
+        if self.job.role == WORKER and (question := plain_question(message)):
             questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
         return self._ending(policy.SILENT, "it ended its turn without a report")
@@ -208,6 +209,8 @@ class Connection(SessionConnection):
         if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
             return permissions.choose(options, Ruling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
+        if ruling is Ruling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of a person's
+            ruling = Ruling.REFUSE
         if ruling is not Ruling.ASK:
             return permissions.choose(options, ruling)
         async with self._question:
@@ -240,10 +243,14 @@ class Connection(SessionConnection):
 
     def _find_report(self, message: str = "") -> dict[str, Any] | None:
         """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json."""
-        if report := read_json(self.files.report):
-            return dict(report)
-        told = self._reported_to_socket()
-        report = to_report(told) if told else find_report(message, self.job.words) if message else None
+        if kept := read_json(self.files.report):
+            return dict(kept)
+        told, is_verdict = self._reported_to_socket(), self.job.role == VALIDATOR
+        report: dict[str, Any] | None = None
+        if told:
+            report = dict(told) if is_verdict else to_report(told)
+        elif message:
+            report = find_verdict(message) if is_verdict else find_report(message, self.job.words)
         if report is not None:
             write_json(self.files.report, report)
         return report

@@ -9,6 +9,7 @@ from typing import Any
 
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.base import WORKER
 from garrison.frozen import frozen
 
 
@@ -34,6 +35,8 @@ class AcpJob:
     words: tuple[str, ...] | None
     """Words that edges of the node ask for, as `result.parse_report` takes them."""
     settings: AcpSettings = field(default_factory=AcpSettings)
+    role: str = WORKER
+    """WORKER or VALIDATOR: selects what it reports."""
 
     @property
     def attempt_folder(self) -> Path:

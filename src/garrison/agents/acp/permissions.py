@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 MAX_TITLE = 500
 """Characters of what an agent says it wants to do."""
-_OWN_TOOL = re.compile(r"\bgarrison\b.*\b(?:report_result|update_phase|save_notes|ask_guardian)\b", re.DOTALL)
+_OWN_TOOL = re.compile(
+    r"\bgarrison\b.*\b(?:report_result|update_phase|save_notes|ask_guardian|report_verdict)\b", re.DOTALL)
 _YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sure", "allowed"})
 
 

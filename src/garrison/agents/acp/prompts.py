@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
 from garrison.agents.acp.report_block import LANGUAGE
+from garrison.agents.base import VALIDATOR, WORKER
+from garrison.agents.claude import prompts as claude_prompts
 from garrison.agents.claude import questions
 from garrison.agents.claude.policy import Prompt
 from garrison.agents.claude.prompts import choices_block, interruption_of
@@ -22,16 +24,28 @@ if TYPE_CHECKING:
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows_task: bool,
-                  has_past: bool) -> str:
+                  has_past: bool, role: str = WORKER) -> str:
     """Return the prompt of a connection.
 
     Args:
         knows_task: whether the session has certainly got the task; it is repeated otherwise.
         has_past: whether an earlier session worked on it.
     """
+    if role == VALIDATOR:
+        return _judge(prompt, assignment, files, knows_task=knows_task)
     if not knows_task:
         return _new_session(assignment, files, has_past=has_past)
     return _BUILDERS.get(prompt, _continue)(assignment, files)
+
+
+def _judge(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows_task: bool) -> str:
+    """Return the prompt of a validator; one whose session is lost begins again, since it has no work to hand over."""
+    if not knows_task:
+        return task_prompt.join([validator_rules(assignment), assignment.read_prompt()])
+    if prompt is Prompt.REPORT:
+        return fill("acp_verdict.md", language=LANGUAGE)
+    resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
+    return fill("acp_judge_on.md", resume=resume, language=LANGUAGE)
 
 
 def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool) -> str:
@@ -47,6 +61,14 @@ def rules(assignment: Assignment) -> str:
     task = assignment.task
     return fill("acp_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt), language=LANGUAGE,
                 setting=task_prompt.setting(assignment.lands, assignment.confinement), ways=choices_block(task.ways))
+
+
+def validator_rules(assignment: Assignment) -> str:
+    """Return what garrison expects of a validator."""
+    task = assignment.task
+    return fill("claude_validator.md", run=task.run_id, node=task.node, attempt=str(task.attempt),
+                verdict=fill("acp_validator_verdict.md", language=LANGUAGE).strip(),
+                **claude_prompts.means_of_proof(can_run=assignment.can_run))
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:

@@ -1,4 +1,4 @@
-"""Result block: the report of an agent without garrison's tools, at the end of its last message. Pure.
+"""Result block: the report, or the verdict, of an agent without garrison's tools, at the end of its last message. Pure.
 
     ```garrison-result
     {"status": "success", "summary": "what was done"}
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.tools import FOR_THE_PIPELINE
 from garrison.agents.result import parse_report
+from garrison.agents.verdict import to_report as to_verdict
+from garrison.agents.verdict import verdict_problem
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -40,6 +42,28 @@ def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, An
     if not report.get("status"):
         raise ValueError("its result block has no status")
     return to_report(report)
+
+
+def find_verdict(message: str) -> dict[str, Any] | None:
+    """Return a validator's verdict in the block of a message as report.json has it; None without a block.
+
+    ValueError if the block is none, or if there are several that differ: what a validator quotes may hold one that the
+    agent wrote whose work it judges.
+    """
+    blocks = {block.strip() for block in _BLOCK.findall(message)}
+    if not blocks:
+        return None
+    if len(blocks) > 1:
+        raise ValueError("its message has several result blocks, and they differ; send one alone")
+    try:
+        body = json.loads(blocks.pop())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its result block is invalid: {error}") from error
+    if not isinstance(body, dict):
+        raise ValueError("its result block is invalid: it should be an object")  # noqa: TRY004  # as the others
+    if problem := verdict_problem(body):
+        raise ValueError(f"its result block is no verdict: {problem}")
+    return to_verdict(body)
 
 
 def to_report(report: Mapping[str, Any]) -> dict[str, Any]:

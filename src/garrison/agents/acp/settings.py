@@ -19,6 +19,9 @@ from garrison.frozen import frozen
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
+READING = ("read", "search", "think", "fetch")
+"""Kinds that change nothing; `fetch` reaches what the sandbox's network allows."""
+RUNNING = "execute"
 ANYTHING = "*"
 """Word that stands for all kinds."""
 
@@ -92,6 +95,17 @@ def from_profile(where: str, values: Mapping[str, Any]) -> AcpSettings:
 def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, Any]) -> AcpSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
     return replace(profile, **read_values(f"node {node}", values_of(attributes, ATTRIBUTES), SETTINGS))
+
+
+def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
+    """Return the profile for a validator: what it asks for is allowed if it only reads, whatever the profile allows.
+
+    Args:
+        can_run: it works where nothing that a command writes is kept.
+    """
+    may = (*READING, *((RUNNING,) if can_run else ()))
+    return replace(profile, allow=may, deny=tuple({*profile.deny, *(kind for kind in KINDS
+                                                                     if kind not in (*may, "other"))}))
 
 
 def to_json(settings: AcpSettings) -> dict[str, Any]:

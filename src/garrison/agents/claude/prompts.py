@@ -53,10 +53,16 @@ def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = 
         _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
         setting=task_prompt.setting(assignment.lands, assignment.confinement),
         ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
-        means=", in the files or by running something" if can_run else " in the files",
-        citation="a path and what it contains, or a command and what it printed" if can_run else
-        "a path and what it contains")
+        verdict=fill("claude_validator_verdict.md").strip(), **means_of_proof(can_run=can_run))
     return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text
+
+
+def means_of_proof(*, can_run: bool) -> dict[str, str]:
+    """Return how a validator finds its proof, and how it cites that, for its template."""
+    if can_run:
+        return {"means": ", in the files or by running something",
+                "citation": "a path and what it contains, or a command and what it printed"}
+    return {"means": " in the files", "citation": "a path and what it contains"}
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool,

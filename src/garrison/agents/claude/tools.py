@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
 from garrison.agents.claude import questions
 from garrison.agents.result import parse_report
+from garrison.agents.verdict import to_report, verdict_problem
 from garrison.errors import UsageError
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
@@ -49,11 +50,11 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, A
     return [report_result(files, output), update_phase(files), save_notes(notes), ask_guardian(files)]
 
 
-def descriptions() -> list[Function]:
-    """Return the tools of a worker for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
+def descriptions(role: str = WORKER) -> list[Function]:
+    """Return the tools of a role for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
     from garrison.agents.claude.attempt_files import AttemptFiles
 
-    return tools_of(WORKER, AttemptFiles(Path()), Path())
+    return tools_of(role, AttemptFiles(Path()), Path())
 
 
 def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) -> Function:
@@ -141,8 +142,7 @@ def report_verdict(files: AttemptFiles) -> Function:
         _require_unreported(files)
         if problem := verdict_problem(arguments):
             raise UsageError(problem)
-        write_json(files.report, {"status": "success" if arguments["verdict"] == "pass" else "failure",
-                                  "summary": str(arguments["reason"]), "criteria": arguments["criteria"]})
+        write_json(files.report, to_report(arguments))
         return ACCEPTED
 
     criterion = {"type": "object", "required": ["criterion", "met", "evidence"], "properties": {
@@ -192,16 +192,3 @@ def to_agent_report(report: Any) -> AgentReport:
         return {}
     fields = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
     return parse_report({**fields, "notes": str(report.get("summary", ""))[:_MAX_NOTES]})
-
-
-def verdict_problem(arguments: dict[str, Any]) -> str:
-    """Return why a verdict does not count, since it lacks a part or contradicts itself; '' if it does."""
-    criteria = arguments.get("criteria")
-    if arguments.get("verdict") not in ("pass", "fail") or not str(arguments.get("reason") or "").strip():
-        return "say verdict=pass or verdict=fail, and a reason"
-    if not isinstance(criteria, list) or not criteria or not all(isinstance(item, dict) for item in criteria):
-        return "say at least one criterion, each with criterion, met and evidence"
-    proven = all(item.get("met") is True and item.get("evidence") for item in criteria)
-    if arguments["verdict"] == "pass" and not proven:
-        return "a pass needs every criterion met, with evidence; say verdict=fail, or what proves the rest"
-    return ""

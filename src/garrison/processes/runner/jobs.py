@@ -3,18 +3,23 @@
 The result of each job is journaled as a fact. A job that was killed, that hung, or that found its disk full, proves
 nothing about the work: it is repeated a few times. No job starts while the disk is full.
 
-Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch.
-Without a verdict the work counts as refused, and the reason becomes part of the rework prompt.
+Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch. An
+ACP agent gives its verdict through a socket of its own, or at the end of its last message. Without a verdict the work
+counts as refused, and the reason becomes part of the rework prompt.
 """
 
 from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment
+from garrison.agents.channel import open_channel
+from garrison.agents.channel_client import INSIDE, VARIABLE
+from garrison.agents.reports import ValidatorReports
 from garrison.errors import Shortage
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
@@ -23,7 +28,7 @@ from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
-from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.place import Mode, Mount, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
@@ -35,9 +40,8 @@ from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from garrison.agents.base import Question
+    from garrison.agents.channel import Channel
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.sandbox.network import NetworkPlace
@@ -202,6 +206,8 @@ class RunnerJobs:
             event_loop.watch_process(self._job.pid, self._job.ticks)
         if self._network is not None:
             self._network.watch(event_loop)
+        if isinstance(self._job, ValidatorJob) and self._job.channel is not None:
+            event_loop.watch_descriptor(self._job.channel.fileno())
 
     @property
     def wake_at(self) -> float | None:
@@ -228,11 +234,12 @@ class ValidatorJob:
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  node_worktree: Path, branch: str, now: float) -> None:
-        self._started, self.reason = now, ""
+        self._started, self.reason, self._is_stopping = now, "", False
         self._git, self._node_worktree, self._task = git, node_worktree, task
         worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
-        remove_validator_worktree(git, node_worktree, task)  # that of an earlier incarnation may be at another commit
+        # That of an earlier incarnation may be at another commit.
+        remove_validator_worktree(git, node_worktree, task, keeps_home=True)
         git.add_worktree(worktree, None, head)
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
@@ -240,6 +247,9 @@ class ValidatorJob:
         judged = replace(task, preamble="", continues="", ways=[])
         agent = registry.validator_agent(task.attributes)
         environment |= git_variables(runtime, git, worktree, agent)
+        self.channel = self._open_channel(folder) if registry.has_socket(agent, runtime.home) else None
+        if self.channel is not None:
+            environment[VARIABLE] = str(self.channel.path)
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
         can_run = mode_here(rights.mode) is Mode.BUBBLEWRAP
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run)
@@ -247,12 +257,25 @@ class ValidatorJob:
 
         judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)
         assignment.write_prompt(prompt.validation(judged, judgement))
-        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, mounts=assignment.mounts())
+        socket = (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
+        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
+                           mounts=(*assignment.mounts(), *socket))
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = replace(assignment, environment=self.network.apply(environment),
                              network_variables=self.network.names, place=self.network.open_in(place))
         self.log = assignment.output
         self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
+
+    def _open_channel(self, folder: Path) -> Channel | None:
+        """Open the socket for the verdict; None, and a line in the log, on a file system without sockets."""
+        def process() -> tuple[ProcessId, ...]:
+            return (ProcessId(self.pid, self.ticks),) if self.pid else ()
+
+        try:
+            return open_channel(folder / "agent.sock", process, ValidatorReports(folder).handle, log_line)
+        except OSError as error:
+            log_line(f"the validator has no socket, only its last message: {error.strerror}: {folder}")
+            return None
 
     @property
     def pid(self) -> int:
@@ -267,7 +290,8 @@ class ValidatorJob:
     @property
     def wake_at(self) -> float | None:
         """Return when `poll` is due, in monotonic seconds."""
-        return self._work.wake_at()
+        due = (self._work.wake_at(), self.channel.wake_at() if self.channel is not None else None)
+        return min((at for at in due if at is not None), default=None)
 
     @property
     def question(self) -> Question | None:
@@ -280,14 +304,20 @@ class ValidatorJob:
 
     def kill(self, now: float | None = None) -> None:
         """End the session; the next validation continues it."""
+        self._is_stopping = True
         self._work.stop(self._started if now is None else now)
 
     def poll(self, now: float) -> JobResult | None:
         """Return the result once there is a verdict, or there cannot be one."""
+        if self.channel is not None:
+            self.channel.poll(now)
         outcome = self._work.poll(now)
         if outcome is None:
             return None
-        remove_validator_worktree(self._git, self._node_worktree, self._task)
+        if self.channel is not None:
+            self.channel.close()
+        remove_validator_worktree(self._git, self._node_worktree, self._task,
+                                  keeps_home=outcome.killed or self._is_stopping)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return JobResult(code, False, now - self._started)

@@ -14,6 +14,7 @@ import pytest
 
 from acp_support import BLOCK, Stage
 from garrison.agents.base import NO_REPORT, Outcome
+from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json
 from garrison.system import processes
@@ -305,3 +306,83 @@ def test_a_session_that_is_always_refused_ends(stage: Stage) -> None:
 def test_another_version_of_the_protocol_and_a_missing_program_are_named(stage: Stage) -> None:
     stage.play([{"say": BLOCK}], version=7)
     assert stage.finish(stage.acp()).reason.endswith("version 7 of the protocol; garrison speaks 1")
+
+
+def _tell(stage: Stage, text: str) -> None:
+    messages.post(stage.files, text, "2026-11-23T10:00:00Z")
+
+
+def test_what_a_person_says_is_a_prompt_after_the_turn_and_its_report_is_set_aside(stage: Stage) -> None:
+    report = {"tool": "report_result", "with": {"status": "success", "summary": "too early"}}
+    stage.play([{"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "go")}, report],
+               [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, (stage.folder / "here").exists)
+    _tell(stage, "Leave the API alone.")
+    _tell(stage, "And be quick.")
+    (stage.folder / "go").touch()
+    outcome = stage.finish(work)
+    assert outcome.report["notes"] == "made it", "what it says once it knows"
+    told = stage.prompts()[1]
+    assert told.startswith(f"{messages.HEADING}\n\nLeave the API alone.\n\nAnd be quick.\n"), told
+    assert "What you reported is set aside." in told and len(stage.prompts()) == 2
+    assert stage.endings() == ["reported"] and messages.pending(stage.files) is None
+
+
+def test_what_a_person_says_to_a_waiting_session_comes_with_the_answer(stage: Stage) -> None:
+    stage.play([{"tool": "ask_guardian", "with": {"question": "Which colour?"}}], [{"say": BLOCK}])
+    work = stage.acp()
+    stage.until(work, lambda: bool(work.question) and work.process() is None)
+    _tell(stage, "Hurry.")
+    assert work.question is not None
+    work.answer(work.question.id, "Blue.")
+    assert stage.finish(work).status == "success"
+    assert "Blue." in stage.prompts()[1] and f"{messages.HEADING}\n\nHurry." in stage.prompts()[1]
+
+
+@pytest.mark.parametrize("who", ["agent", "adapter"])
+def test_what_a_person_says_outlives_a_kill_before_the_agent_has_answered(stage: Stage, who: str) -> None:
+    """The prompt may not have arrived: it is said again, and once the agent has answered, not any more."""
+    here, go = stage.folder / "here", stage.folder / "go"
+    stage.play([{"run": f"touch {here}"}, {"await": str(go)}, {"say": BLOCK}], [{"await": str(stage.folder / "never")}],
+               [{"run": "true"}, {"die": 9}], [{"say": BLOCK}])
+    first = stage.acp()
+    stage.until(first, here.exists)
+    _tell(stage, "Hurry.")
+    go.touch()
+    stage.until(first, lambda: len(stage.prompts()) == 2)
+    victim = first.process() if who == "adapter" else (agent_pid(stage), 0)
+    assert victim is not None
+    os.kill(victim[0], signal.SIGKILL)
+    assert stage.finish(first).killed
+    assert messages.pending(stage.files) is not None
+    assert stage.finish(stage.acp()).killed
+    assert "Hurry." in stage.prompts()[2] and messages.pending(stage.files) is None
+    assert stage.finish(stage.acp()).status == "success"
+    assert "Hurry." not in stage.prompts()[3]
+
+
+def test_a_report_that_no_connection_has_taken_waits_for_what_a_person_said(stage: Stage) -> None:
+    """The adapter is killed after the report and before the turn's end; then a person says something."""
+    stage.play([{"tool": "report_result", "with": {"status": "success", "summary": "too early"}},
+                {"run": f"touch {stage.folder}/here"}, {"await": str(stage.folder / "never")}], [{"say": BLOCK}])
+    first = stage.acp()
+    stage.until(first, (stage.folder / "here").exists)
+    process = first.process()
+    assert process is not None
+    os.kill(process[0], signal.SIGKILL)
+    assert stage.finish(first).killed
+    _tell(stage, "Hurry.")
+    assert stage.finish(stage.acp()).report["notes"] == "made it"
+    assert "Hurry." in stage.prompts()[1]
+
+
+def test_a_session_that_begins_anew_is_told_all_again(stage: Stage) -> None:
+    stage.play([{"run": "true"}, {"say": "x"}, {"die": 9}], load=False)
+    _tell(stage, "Hurry.")
+    assert stage.finish(stage.acp()).killed
+    stage.play([{"say": BLOCK}], load=False)
+    assert stage.finish(stage.acp()).status == "success"
+    assert stage.sessions() == 2
+    kept = sorted((stage.home / "acp-double").glob("*.json"))
+    assert all("Hurry." in each.read_text() for each in kept)

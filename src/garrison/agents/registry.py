@@ -203,6 +203,11 @@ def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
     return model.settings if isinstance(model, ClaudeProfile) else None
 
 
+def has_session(name: str, home: Path) -> bool:
+    """Return whether an agent works in a session that can be told something: of Claude, or of an ACP agent."""
+    return isinstance(_model_profile(find_profile(name, home), home), (ClaudeProfile, AcpProfile))
+
+
 def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> Limits:
     """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
     model = _model_profile(find_profile(name, home), home)

@@ -16,7 +16,7 @@ from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.records import run as run_records
-from garrison.records.failover import read_failovers
+from garrison.records.failover import present_agent, read_failovers
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles, Task, list_runs
@@ -98,12 +98,15 @@ def _why_no_keyboard(store: Store, identity: Identity) -> str:
     folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
     task = run_records.load(Task, folder / "task.json")
     failovers = read_failovers(folder)
-    agent = failovers[-1].agent if failovers else task.agent if task is not None else "command"
+    agent = present_agent(task.agent if task is not None else "command", failovers)
     if task is not None and registry.has_terminal(agent, store.home):
         return ""
     if task is not None and registry.claude_settings_of(agent, store.home) is not None:
         return (f"a Claude session reads no keyboard; `garrison tell {identity.name} TEXT` tells it something, "
                 f"`garrison takeover {identity.name}` puts you in its place")
+    if task is not None and registry.has_session(agent, store.home):
+        return (f"the session of agent {agent} reads no keyboard; `garrison tell {identity.name} TEXT` tells it "
+                "something")
     if agent == "command":
         return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
     return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"

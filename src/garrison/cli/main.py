@@ -27,7 +27,7 @@ SECTIONS = {
         "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
         "why": ("why", "why", "Explain what was done about a node, and on which evidence."),
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
-        "tell": ("tell", "tell", "Tell a Claude session something at its next turn."),
+        "tell": ("tell", "tell", "Tell a session something at its next turn."),
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
         "cost": ("cost", "cost", "Show what calls of models have cost."),

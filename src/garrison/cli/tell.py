@@ -1,4 +1,4 @@
-"""`garrison tell`: say something to a node's Claude session while it works."""
+"""`garrison tell`: say something to a node's session while it works."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from garrison.processes.run_state import replay_run
 from garrison.processes.runtime import Runtime
 from garrison.records import journal
 from garrison.records import run as run_records
+from garrison.records.failover import present_agent, read_failovers
 from garrison.records.names import Key
 from garrison.records.run import RunFiles, Task
 
@@ -29,8 +30,9 @@ from garrison.records.run import RunFiles, Task
 @run_option
 @home_option
 def tell(node: str, text: str, run: str | None, home: str | None) -> None:
-    """Tell NODE's Claude session TEXT at its next turn, without interrupting it.
+    """Tell NODE's session TEXT at its next turn, without interrupting it.
 
+    A Claude session reads it with its next tool result, an ACP agent when its turn has ended, before its report counts.
     `garrison answer` answers a question; `garrison takeover` puts you in the session's place.
     """
     if not text.strip():
@@ -43,13 +45,19 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
     task = run_records.load(Task, folder / "task.json")
     if task is None:
         raise NotFound(f"{node} has not begun; `garrison status {chosen}` shows what it waits for")
-    if registry.claude_settings_of(task.agent, runtime.home) is None:
-        raise Refused(f"{node} is done by {task.agent}, which cannot be told anything while it works; only a Claude "
-                      "session can")
+    agent = present_agent(task.agent, read_failovers(folder))
+    if not registry.has_session(agent, runtime.home):
+        raise Refused(f"{node} is done by {agent}, which cannot be told anything while it works; only a session of "
+                      "Claude or of an ACP agent can")
     files = AttemptFiles(folder)
-    if files.report.exists() or files.result.exists():
-        raise Refused(f"{node} has reported its result; no session is left that could read it")
+    _refuse_reported(node, files)
     messages.post(files, text.strip(), runtime.clock.utc())
+    _refuse_reported(node, files)  # a report that came first will not be set aside
     living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
     print_message(f"{node} is told at its next turn" + (
         "" if living else f", when its run is resumed: `garrison resume {chosen}`"))
+
+
+def _refuse_reported(node: str, files: AttemptFiles) -> None:
+    if files.report.exists() or files.result.exists():
+        raise Refused(f"{node} has reported its result; no session is left that could read it")

@@ -70,6 +70,11 @@ def add_failover(attempt: Path, failover: Failover) -> None:
     append_lines(attempt / FILE, [failover.to_json()], durable=True)
 
 
+def present_agent(first: str, failovers: Sequence[Failover]) -> str:
+    """Return the agent that works now; `first` is the attempt's own."""
+    return failovers[-1].agent if failovers else first
+
+
 def agent_at(first: str, failovers: Sequence[Failover], at: float) -> str:
     """Return the agent that worked at a time, in seconds since 1970; `first` is the attempt's own."""
     return next((each.agent for each in reversed(failovers) if each.at <= at), first)

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.acp import failures as acp_failures
-from garrison.agents.acp import permissions
+from garrison.agents.acp import permissions, prompts
 from garrison.agents.acp.client import AcpClient, AgentEnded, Breach, McpServer, NoAnswer, RequestError, Silence
 from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import cli_process, failures, policy, questions
+from garrison.agents.claude import cli_process, failures, messages, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.messages import Told
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
 from garrison.agents.claude.start_limiter import start_slot
@@ -57,6 +58,8 @@ class Connection(SessionConnection):
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False
+        self._told: Told | None = None
+        """What a person said that is part of the present prompt, until the agent has answered."""
 
     @property
     def _answered(self) -> bool:
@@ -65,7 +68,7 @@ class Connection(SessionConnection):
     async def run(self) -> Ending:
         """Run the connection to its end."""
         self._stop_on_signals()
-        if report := self._find_report():  # its predecessor died before it had recorded that
+        if report := self._take_report():  # its predecessor died before it had recorded that
             return self._reported(report)
         if ending := await self._lock_session():
             return ending
@@ -131,9 +134,22 @@ class Connection(SessionConnection):
         return [McpServer(SERVER, self.job.mcp[0], tuple(self.job.mcp[1:]), self.job.mcp_environment)]
 
     async def _turn(self) -> Ending:
-        """Send the prompt; return how the turn ended."""
+        """Send the prompt, and another one for what a person has said meanwhile; return how the last turn ended."""
+        told = messages.pending(self.files)
+        ending = await self._send(f"{self.job.prompt}\n\n{told.text}" if told else self.job.prompt, told)
+        while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
+            text = prompts.told(told.text, had_reported=bool(self._reported_to_socket()))
+            ending = await self._send(text, told)
+        return ending
+
+    async def _send(self, prompt: str, told: Told | None) -> Ending:
+        """Send one prompt; return how its turn ended. What a person said counts as delivered at the first answer."""
+        self._told = told
+        if told is not None:  # a report from before is set aside
+            (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
+            self._note("is told what a person said")
         watch = asyncio.ensure_future(self._until_reported())
-        turn = asyncio.ensure_future(self._client.turn(self.job.prompt))
+        turn = asyncio.ensure_future(self._client.turn(prompt))
         try:
             ending = await self._until_stopped(self._first(turn, watch))
         finally:
@@ -141,6 +157,11 @@ class Connection(SessionConnection):
             turn.cancel()
             self._withdraw_question()
         return ending if ending is not None else self._turn_ended("end_turn")
+
+    def _confirm(self) -> None:
+        if self._told is not None:
+            messages.confirm(self.files, self._told)
+            self._told = None
 
     async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> Ending:
         """Wait for the turn, or until it goes on for too long after a report or a question."""
@@ -176,12 +197,13 @@ class Connection(SessionConnection):
         await asyncio.sleep(_AFTER_REPORT)
 
     def _turn_ended(self, why: str) -> Ending:
+        self._confirm()
         message = self._client.turn_state.message
         kind = acp_failures.BY_STOP.get(why, "")
         self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
                      "turns": 1, "status": None, "terminal_reason": None})
         try:
-            if report := self._find_report(message):
+            if report := self._take_report(message):
                 return self._reported(report)
         except ValueError as error:
             self._note(str(error))
@@ -202,6 +224,7 @@ class Connection(SessionConnection):
             self._has_answered = True
             if (session := read_json(self.files.session)) and not session.get("answered"):
                 write_json(self.files.session, {**session, "answered": True})
+        self._confirm()
         self._write(event)
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
@@ -241,18 +264,27 @@ class Connection(SessionConnection):
 
     # ---- reports and questions
 
-    def _find_report(self, message: str = "") -> dict[str, Any] | None:
-        """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json."""
-        if kept := read_json(self.files.report):
-            return dict(kept)
-        told, is_verdict = self._reported_to_socket(), self.job.role == VALIDATOR
-        report: dict[str, Any] | None = None
-        if told:
-            report = dict(told) if is_verdict else to_report(told)
+    def _take_report(self, message: str = "") -> dict[str, Any] | None:
+        """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json.
+
+        None if a person has said something that the session has not got: it reports again once it has. `garrison tell`
+        looks for report.json after it has left a message, and we for a message after that is written: so either it
+        refuses, or we deliver.
+        """
+        socket, is_verdict = self._reported_to_socket(), self.job.role == VALIDATOR
+        report: dict[str, Any] | None = read_json(self.files.report)
+        if report is not None:
+            pass
+        elif socket:
+            report = dict(socket) if is_verdict else to_report(socket)
         elif message:
             report = find_verdict(message) if is_verdict else find_report(message, self.job.words)
-        if report is not None:
-            write_json(self.files.report, report)
+        if report is None:
+            return None
+        write_json(self.files.report, report)
+        if messages.pending(self.files) is not None:
+            self.files.report.unlink()
+            return None
         return report
 
     def _reported_to_socket(self) -> Mapping[str, Any]:
@@ -272,7 +304,7 @@ class Connection(SessionConnection):
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        if kind not in (policy.STOPPED, failures.CRASH) and (report := self._find_report()):
+        if kind not in (policy.STOPPED, failures.CRASH) and (report := self._take_report()):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
         return super()._ending(kind, reason, resets_at=resets_at)
 

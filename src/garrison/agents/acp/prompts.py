@@ -56,6 +56,12 @@ def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool)
     return task_prompt.join([*parts, _answer(files)])
 
 
+def told(text: str, *, had_reported: bool) -> str:
+    """Return the prompt that tells a session what a person has said during its last turn."""
+    again = "What you reported is set aside. " if had_reported else ""
+    return fill("acp_told.md", told=text, again=again, language=LANGUAGE)
+
+
 def rules(assignment: Assignment) -> str:
     """Return what garrison expects of its agent."""
     task = assignment.task

@@ -51,6 +51,7 @@ class AttemptFiles:
     """Paths of one attempt's files."""
 
     def __init__(self, attempt: Path) -> None:
+        self.attempt = attempt
         self.folder = attempt / "claude"
         self.session = self.folder / "session.json"
         self.order = self.folder / "order.json"

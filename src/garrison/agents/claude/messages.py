@@ -1,18 +1,17 @@
 """Messages of a person to a running session (`garrison tell`): delivered at its next turn, with its next tool result.
 
 A session that has no process gets them with its first message; one that ends its turn gets a turn for them. A garrison
-session gets them as its CLI does, from its own program.
+session gets them as its CLI does, from its own program. An ACP agent, whose turn takes no messages, gets them at the
+turn's end; a report is set aside for them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.frozen import frozen
+from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
 from garrison.system import untrusted
-
-if TYPE_CHECKING:
-    from garrison.agents.claude.attempt_files import AttemptFiles
 
 HEADING = "The person in charge of this run tells you:"
 
@@ -26,14 +25,41 @@ def post(files: AttemptFiles, text: str, at: str) -> None:
     untrusted.append(files.folder, files.messages.name, encode({"at": at, "text": text}) + b"\n")
 
 
-def take(files: AttemptFiles) -> str:
-    """Return the messages that were not delivered, as the session reads them, and count them as delivered; '' for none.
+@frozen
+class Told:
+    """Messages that a session has not got, as it reads them."""
+
+    text: str
+    count: int
+    """How many messages there are, with those that were delivered."""
+
+
+def pending(files: AttemptFiles) -> Told | None:
+    """Return the messages that the present session has not got; None without any.
+
+    A session that begins, since the one before it could not go on or another agent does, gets all of the attempt.
     """
-    if not files.messages.exists():
+    messages = [str(line["text"]) for folder in session_holders(files.attempt)
+                for line in read_lines(AttemptFiles(folder).messages)]
+    record = (read_json(files.delivered) or {}) if messages else {}
+    is_known = "session" not in record or record["session"] == _session_of(files)  # 0.1 recorded no session
+    delivered = int(record.get("count", 0)) if is_known else 0
+    return Told("\n\n".join([HEADING, *messages[delivered:]]), len(messages)) if len(messages) > delivered else None
+
+
+def confirm(files: AttemptFiles, told: Told) -> None:
+    """Count messages as delivered to the present session."""
+    write_json(files.delivered, {"count": told.count, "session": _session_of(files)})
+
+
+def take(files: AttemptFiles) -> str:
+    """Return the messages that were not delivered, and count them as delivered; '' for none."""
+    told = pending(files)
+    if told is None:
         return ""
-    messages = [str(line["text"]) for line in read_lines(files.messages)]
-    delivered = int((read_json(files.delivered) or {}).get("count", 0))
-    if len(messages) <= delivered:
-        return ""
-    write_json(files.delivered, {"count": len(messages)})
-    return "\n\n".join([HEADING, *messages[delivered:]])
+    confirm(files, told)
+    return told.text
+
+
+def _session_of(files: AttemptFiles) -> str:
+    return str((read_json(files.session) or {}).get("id", ""))

@@ -49,6 +49,12 @@ def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -
     for node, state in states.items():
         expect(page.locator(f'svg .node[data-node="{node}"]')).to_have_class(re.compile(rf"\bs-{state}\b"))
     expect(page.locator('[data-testid="agent-rail"] .active')).to_have_attribute("data-agent", "orchestrator-slow")
+    expect(page.locator('[data-testid="agent-rail"] .active .doing')).to_have_text("begun")
+    expect(page.locator('[data-testid="agent-rail"] .active .far')).to_have_text("nothing changed yet")
+    expect(page.locator("#rail-crew")).not_to_contain_text("pid")
+    page.get_by_role("tab", name="Machine").click()
+    expect(page.locator('#rail .process[data-key="orchestrator-slow"]')).to_contain_text("pid")
+    page.get_by_role("tab", name="Agents").click()
     cards = page.locator("#waits .card")
     expect(cards).to_have_count(2)
     expect(cards.nth(0)).to_contain_text("Land the rounding rule?")

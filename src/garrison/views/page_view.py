@@ -38,6 +38,7 @@ from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
 from garrison.views.usage import CostReader, RunCosts, UsageByProcess, process_meter, sum_by_process
+from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
 """Entries of either list that a snapshot holds, the latest."""
@@ -49,6 +50,7 @@ REVIEW = "review:"
 TEXT = 600
 """Characters of a text within an event; the rest is in the node's detail."""
 MIB = 1 << 20
+NO_WORK: Mapping[str, WorkInProgress] = {}
 
 
 # ---- observing
@@ -90,22 +92,32 @@ class HomeObserver:
 
     def __init__(self, home: Path) -> None:
         self.home, self.runs = home, RunReader(home)
-        self._meter, self._costs = process_meter(home), CostReader(home)
+        self._meter, self._costs, self._progress = process_meter(home), CostReader(home), ProgressReader(home)
 
     def observe(self, runs: list[str]) -> dict[str, Observation]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
         used = sum_by_process(self._meter.sample())
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         existing = [run for run in runs if RunFiles(self.home, run).launch.exists()]
-        return {run: observation_of(self.runs.read(run), used, costs.of_run(run)) for run in existing}
+        views = {run: self.runs.read(run) for run in existing}
+        return {run: observation_of(view, used, costs.of_run(run), self._work(view)) for run, view in views.items()}
+
+    def _work(self, view: RunView) -> Mapping[str, WorkInProgress]:
+        """Return the progress of a run's agents at work."""
+        launch = self.runs.launch(view.run_id)
+        if launch is None or view.details is None:
+            return {}
+        return self._progress.read(launch, view.details.nodes, self.runs.worked(view.run_id),
+                                   self.runs.worked_earlier(launch, EARLIER_RUNS))
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all runs of the home, a line each, the youngest first."""
         return [run_line(self.runs.read(run, details=False)) for run in reversed(self.runs.runs())]
 
 
-def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts) -> Observation:
-    """Make an observation of a run that was read with details. Pure."""
+def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
+                   work: Mapping[str, WorkInProgress] = NO_WORK) -> Observation:
+    """Make an observation of a run that was read with details; `work`: progress of its nodes at work. Pure."""
     spent = costs.to_json()
     nodes = view.details.nodes if view.details else []
     return Observation(
@@ -113,7 +125,8 @@ def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts) -> Obse
         {process.stem: process_json(process, used.get((view.run_id, process.stem), NO_USAGE))
          for process in view.processes},
         {node.node: {"state": node.state, "phase": node.phase, "doing": node.doing,
-                     "cost": spent["nodes"].get(node.node), "cannot": node.place == "waiting" and node.blocked}
+                     "cost": spent["nodes"].get(node.node), "cannot": node.place == "waiting" and node.blocked,
+                     "work": work[node.node].to_json() if node.node in work else None}
          for node in nodes},
         spent)
 
@@ -175,7 +188,7 @@ class PageModel:
                  "signals": latest_entries(self.signals, SIGNALS)}
         if observed is None:
             return parts
-        unknown = {"state": "", "phase": "", "doing": "", "cost": None, "cannot": False}
+        unknown = {"state": "", "phase": "", "doing": "", "cost": None, "cannot": False, "work": None}
         nodes = {name: {**node, **observed.nodes.get(name, unknown)} for name, node in parts["nodes"].items()}
         return {**parts, "nodes": nodes, "layers": list(observed.processes.values()), "costs": observed.costs,
                 "hint": observed.view.hint, "living": observed.view.living}

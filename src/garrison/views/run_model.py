@@ -7,6 +7,7 @@ display. Records of one journal are applied in order; those of several may come 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,12 @@ from garrison.errors import GarrisonError
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
+from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
 from garrison.processes.run_state import RunState
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, FactRecorded, JobStarted, ProcessOpened
 from garrison.records.names import INTEGRATION, Key, integration_branch
 from garrison.supervise.restart import Death
+from garrison.system.clock import from_iso
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
 LATEST = 50
@@ -59,6 +62,8 @@ class RunModel:
     """Deaths, respawns and parkings, each once, in the order in which they were read."""
     died: dict[str, int] = field(default_factory=dict)
     """Node → incarnations of its runner and agent that died, in all its attempts."""
+    worked: dict[str, list[float]] = field(default_factory=dict)
+    """Node → seconds from start to end of the agent's work in each attempt that succeeded, in their order."""
     failures: dict[str, str] = field(default_factory=dict)
     """Node → why its runner gave it up; of an ad-hoc run only runners know."""
     problems: list[str] = field(default_factory=list)
@@ -67,6 +72,8 @@ class RunModel:
     """Why the guardian's journal cannot be trusted, '' while it can."""
     _deaths: dict[tuple[str, int], dict[int, Death]] = field(default_factory=dict)
     """(full name, attempt) → incarnation → its death, from the journals of launcher and runners."""
+    _started: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Node → its attempt at work, and when that started."""
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → attempt and name of the job that its runner runs."""
 
@@ -97,6 +104,7 @@ class RunModel:
         key = Key.parse(event.agent) if event else None  # an invalid name is reported, not stored
         if record.journal == GUARDIAN:
             self.state.apply(record.entry)
+            self._measure(record.entry.data)
         else:
             self._apply_process(record)
         if event is None or key is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
@@ -105,6 +113,21 @@ class RunModel:
         if event.kind == "died" and key.role in NODE_ROLES:
             self.died[key.name] = self.died.get(key.name, 0) + 1
         return event
+
+    def _measure(self, data: Mapping[str, Any]) -> None:
+        """Note when a node's agent starts, and how long its work took."""
+        change = data.get("effect") or data
+        name = change.get("node", "")
+        node = self.state.nodes.get(name)
+        if node is None or "status" not in change:
+            return
+        if node.status == ACTIVE:
+            if self._started.get(name, (0, ""))[0] != node.attempt:
+                self._started[name] = (node.attempt, node.since)
+            return
+        attempt, since = self._started.pop(name, (0, ""))
+        if attempt == node.attempt and node.status in (IMPL_COMPLETE, VALIDATED):
+            self.worked.setdefault(name, []).append(max(0.0, from_iso(node.since) - from_iso(since)))
 
     def _apply_queue(self, record: Record) -> None:
         state = self.queues.setdefault(record.queue, QueueState())

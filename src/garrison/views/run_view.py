@@ -264,6 +264,24 @@ class RunReader:
             followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch)
         return followed
 
+    def launch(self, run: str) -> Launch | None:
+        """Return the launch of a run, None if it cannot be read."""
+        path = RunFiles(self.home, run).launch
+        return self._records.load(path, lambda: run_records.load(Launch, path))
+
+    def worked(self, run: str) -> Mapping[str, Sequence[float]]:
+        """Return node → seconds of its attempts that succeeded, of a run that was read."""
+        followed = self._followed.get(run)
+        return followed.model.worked if followed is not None else {}
+
+    def worked_earlier(self, launch: Launch, runs: int) -> list[Mapping[str, Sequence[float]]]:
+        """Return the same of the latest earlier `runs` of a pipeline in its repository, among those that were read."""
+        earlier = [one for name in self._followed if name != launch.run_id and (one := self.launch(name)) is not None
+                   and (one.pipeline_id, one.repo) == (launch.pipeline_id, launch.repo)
+                   and one.created_at < launch.created_at]
+        latest = sorted(earlier, key=lambda one: one.created_at)[-runs:]
+        return [self.worked(one.run_id) for one in latest]
+
     def default_limits(self) -> list[Limit]:
         """Return the limits of a run that is launched without options."""
         return limits(Launch("", "", "", "", "", ""), self.timing, Used())

@@ -8,7 +8,7 @@ import { legible, legibleName, unfinished } from "./legible.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, wordOf } from "./words.js";
+import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
@@ -24,6 +24,7 @@ export function detailPanel(place, run, act, close) {
   const status = el("span", { class: "pill" });
   const label = el("p", { class: "goal" });
   const doing = el("p", { class: "doing" });
+  const line = el("p", { class: "now mono", title: "The last line of its output", hidden: true });
   const actions = el("div", { class: "row" });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "About this node" });
   const attempts = el("select", { "aria-label": "Attempt", onchange: () => turn(tab) });
@@ -44,7 +45,7 @@ export function detailPanel(place, run, act, close) {
   place.setAttribute("aria-labelledby", "detail-title");
   place.append(el("div", { class: "panel-head" }, title, status,
     el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: close }, "✕")),
-    label, doing, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
+    label, line, doing, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
 
   function open(name, state) {
     if (name === node) return;
@@ -163,7 +164,10 @@ export function detailPanel(place, run, act, close) {
     say(status, `${signOf(now)} ${nodeWord(one, now)}`);
     say(label, one.label && one.label !== node ? one.label : "");
     const { limits, tokens: used } = state.costs ?? {};
-    say(doing, [one.doing || one.reason, dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
+    const work = now === "working" ? one.work : null;
+    say(line, work?.line);
+    line.hidden = !work?.line;
+    say(doing, [one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
     keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
   }
 

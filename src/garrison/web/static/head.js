@@ -2,7 +2,7 @@
 
 import { el, keyed, say, set } from "./dom.js";
 import { confirmed } from "./notice.js";
-import { tally } from "./state.js";
+import { runWord, tally } from "./state.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
 const ORDER = ["landed", "unchanged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
@@ -35,9 +35,10 @@ export function runHead(place, run, act) {
 
   function show(state, waits) {
     place.hidden = false;
-    const now = stateOf(state.status);
+    const word = runWord(state, waits);
+    const now = word === "waiting for you" ? "asking" : word === "nothing at work" ? "waiting" : stateOf(word);
     set(status, "class", `pill s-${now}`);
-    say(status, `${signOf(now)} ${state.status}`);
+    say(status, `${signOf(now)} ${word}`);
     say(goal, state.goal || state.title || "");
     set(goal, "title", state.goal || null);
     progress(state);

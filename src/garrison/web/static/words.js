@@ -84,6 +84,21 @@ export function tokens([input, output] = [0, 0]) {
   return input || output ? `${short(input)} tokens in, ${short(output)} out` : "";
 }
 
+/** What an agent at work has changed so far: "2 files +14 −3, 1 new"; an empty string if that is not known. */
+export function changedSoFar(work) {
+  const { files = 0, added = 0, removed = 0, new: fresh = 0 } = work?.changed ?? {};
+  if (!work?.changed) return "";
+  if (!files && !fresh) return "nothing changed yet";
+  return [files && `${count(files, "file")} +${added} −${removed}`, fresh && `${fresh} new`].filter(Boolean).join(", ");
+}
+
+/** How long a node at work usually takes: "usually 3 min"; twice as long is said as well. An empty string if unknown. */
+export function usually(work, since, now = Date.now()) {
+  if (!work?.usual) return "";
+  const took = (now - millis(since)) / 1000;
+  return `${took > 2 * work.usual.seconds && took > 60 ? "longer than usual: " : "usually "}${span(work.usual.seconds)}`;
+}
+
 /** "1 death", "3 deaths". */
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 

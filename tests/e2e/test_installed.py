@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,37 @@ def test_the_first_minutes(installed: Installed) -> None:
     assert json.loads(installed.run("find-stale", "--respawn").stdout) == []
     checked = installed.run("pipeline", "validate", "first.dot")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_a_runner_and_a_guardian_are_played_by_hand_to_the_end(installed: Installed) -> None:
+    """Each block of both printed prompts is run as it stands; the work lands, and MERGE_COMPLETE reaches the runner."""
+    git(installed.repo, "branch", "feature")
+    git(installed.repo, "worktree", "add", "-q", str(installed.user / "w"), "feature")
+    (installed.user / "w/new.txt").write_text("new\n")
+    git(installed.user / "w", "add", "-A")
+    git(installed.user / "w", "commit", "-qm", "Add new")
+    assert installed.run("merge-queue", "process", "--gate", "test -f new.txt").returncode == 0
+    assert installed.run("identity-registry", "create", "guardian", "crew").returncode == 0
+    assert installed.run("identity-registry", "mark-crashed", "guardian", "crew").returncode == 0
+
+    def play(*arguments: str) -> list[str]:
+        section = installed.run("prompt", *arguments)
+        assert section.returncode == 0, section.stderr
+        outputs = []
+        for block in re.findall(r"```bash\n(.*?)```", section.stdout, re.DOTALL):
+            done = subprocess.run(["bash", "-e", "-c", block], env=installed.env, cwd=installed.user, check=False,
+                                  capture_output=True, text=True, timeout=DEADLINE)
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            outputs.append(done.stdout)
+        return outputs
+
+    with ThreadPoolExecutor(2) as players:
+        guardian = players.submit(play, "guardian", "crew")
+        runner = players.submit(play, "runner", "fix", "--branch", "feature", "--pipeline", "crew")
+        guardian.result()
+        answers = [json.loads(text) for text in runner.result() if '"MERGE_COMPLETE"' in text]
+    assert git(installed.repo, "show", "main:new.txt") == "new"
+    assert [answer["payload"]["commit"] for answer in answers] == [git(installed.repo, "rev-parse", "main")]
 
 
 def test_a_claude_agent_says_in_one_line_how_to_get_what_it_needs(installed: Installed) -> None:

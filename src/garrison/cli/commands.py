@@ -103,7 +103,7 @@ class Group(click.Group):
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` names; a usage error suggests the closest name."""
         names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib  # imported late: it would take a tenth of the time of `--help`
 
             known = [name for name in names if not getattr(self.commands.get(name), "hidden", False)]
@@ -119,12 +119,13 @@ class LazyGroup(Group):
 
     Args:
         sections: heading → commands, each with (module of garrison.cli, attribute, help line).
+        unlisted: more commands, which neither help nor completion lists.
     """
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str, str]]],
-                 **settings: Any) -> None:
+                 unlisted: Mapping[str, tuple[str, str]] | None = None, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.sections = sections
+        self.sections, self.unlisted = sections, unlisted or {}
         self.table = {name: row for section in sections.values() for name, row in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -133,9 +134,9 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command; None for an unknown name."""
-        if cmd_name not in self.table:
+        if cmd_name not in self.table and cmd_name not in self.unlisted:
             return None
-        module, attribute, _ = self.table[cmd_name]
+        module, attribute = self.unlisted.get(cmd_name) or self.table[cmd_name][:2]
         name = f"garrison.cli.{module}"
         try:
             command: click.Command = getattr(importlib.import_module(name), attribute)

@@ -73,6 +73,13 @@ SECTIONS = {
 }
 """Heading → command → (module of garrison.cli, attribute, help line)."""
 
+SCRIPTS = {
+    "identity-registry": ("identities", "identity_registry"),
+    "hook-manager": ("hooks", "hook_manager"),
+    "signal-protocol": ("signals", "signal_protocol"),
+}
+"""Scripts of the checkout, for whom `garrison prompt runner|guardian` tells their commands in an installed garrison."""
+
 _OTHER_WORDS = (
     ("ps ls list runs show", "`garrison status` shows the runs"),
     ("continue unpause restore", "`garrison resume RUN` continues a run"),
@@ -116,7 +123,7 @@ Completion:
 """
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS, hints=_HINTS, epilog=EPILOG)
+@click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, hints=_HINTS, epilog=EPILOG)
 @click.version_option(package_name="garrison")
 @home_option
 def garrison(home: str | None) -> None:

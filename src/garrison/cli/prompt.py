@@ -17,12 +17,23 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json
+from garrison.cli.service import find_program
 from garrison.config import checkout, find_home
-from garrison.errors import Refused, UsageError
+from garrison.errors import UsageError
 from garrison.records.names import check_name
 from garrison.records.store import Store
 
 ROLES = ("runner", "guardian")
+_PROCESS_NEXT = """\
+python3 -c "
+import sys; sys.path.insert(0, '{scripts}')
+from merge_queue import process_next
+result = process_next('{repo}')
+print(result)
+sys.exit(0 if result['success'] else 1)
+"\
+"""
+"""What prompts of the original's guardians run in a checkout."""
 
 
 @click.command(cls=Command, examples=(
@@ -77,10 +88,23 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
 def _section(role: str, name: str, branch: str | None, pipeline: str, repo_root: Path) -> str:
     from garrison.system.git import validate_repository
 
+    text = resources.files("garrison.agents").joinpath(f"prompts/by_hand_{role}.md").read_text()
+    repo = shlex.quote(str(validate_repository(repo_root)))
+    return Template(text).substitute(
+        _script_commands(repo), name=check_name(name), branch=shlex.quote(branch or name),
+        pipeline=check_name(pipeline), repo=repo)
+
+
+def _script_commands(repo: str) -> dict[str, str]:
+    """Return what the section calls: the scripts of the checkout, or the same commands of an installed garrison."""
     source = checkout()
     if source is None:
-        raise Refused("the section names scripts of garrison's source checkout; run it from there")
-    text = resources.files("garrison.agents").joinpath(f"prompts/by_hand_{role}.md").read_text()
-    return Template(text).safe_substitute(
-        name=check_name(name), scripts=shlex.quote(str(source / "scripts")), branch=shlex.quote(branch or name),
-        pipeline=check_name(pipeline), repo=shlex.quote(str(validate_repository(repo_root))))
+        program = shlex.quote(str(find_program()))
+        return {"garrison": program, "identity_registry": f"{program} identity-registry",
+                "hook_manager": f"{program} hook-manager", "signal_protocol": f"{program} signal-protocol",
+                "process_next": f"{program} merge-queue process --repo-root {repo}"}
+    scripts = shlex.quote(str(source / "scripts"))
+    return {"garrison": f"python3 {scripts}/cli.py", "identity_registry": f"python3 {scripts}/identity_registry.py",
+            "hook_manager": f"python3 {scripts}/hook_manager.py",
+            "signal_protocol": f"python3 {scripts}/signal_protocol.py",
+            "process_next": _PROCESS_NEXT.format(scripts=scripts, repo=repo)}

@@ -1,0 +1,134 @@
+"""docs/reference.md names exactly what the code has: shapes, attributes, keys, variables, signals, exit codes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from garrison import config
+from garrison.agents.config_check import SETTINGS
+from garrison.cli.output import INTERRUPTED
+from garrison.cli.pipeline_run import _EXIT_CODES
+from garrison.config import Timing
+from garrison.merge.entry import MergeEntry
+from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, make_outcome
+from garrison.pipeline.graph import HANDLERS, SHAPES
+from garrison.pipeline.lint.known_attributes import KNOWN, Level
+from garrison.processes.loop import FENCED_EXIT
+from garrison.records import signals
+from garrison.sandbox.rights import ROLE_TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("<!-- From here on")[0]
+_WORD = re.compile(r"`([^`\n]+)`")
+
+
+def section(heading: str) -> str:
+    """Return the text below a heading, up to the next one of its level or above."""
+    level = re.match("#+", heading)[0]
+    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the tables in a text, without their headings."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    following = [*lines[1:], ""]
+    return [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line, below in zip(lines, following, strict=True) if "|---" not in (line[:4], below[:4])]
+
+
+def first_cells(text: str) -> list[str]:
+    return [word for cells in rows(text) for word in _WORD.findall(cells[0])]
+
+
+def test_shapes_and_types() -> None:
+    shapes, types = {}, set()
+    for left, right in rows(section("## Shapes of nodes")):
+        handlers = _WORD.findall(right)
+        types |= set(handlers)
+        shapes |= dict.fromkeys(_WORD.findall(left), handlers[0])
+    assert shapes == dict(SHAPES)
+    assert types == set(HANDLERS)
+
+
+@pytest.mark.parametrize(("heading", "level"), [
+    ("### Of the graph", Level.GRAPH), ("### Of a node", Level.NODE), ("### Of an edge", Level.EDGE)])
+def test_attributes(heading: str, level: Level) -> None:
+    named = first_cells(section(heading))
+    assert sorted(named) == sorted(KNOWN[level])
+
+
+def test_variables_that_the_code_reads_or_sets() -> None:
+    sources = [path for path in (ROOT / "src/garrison").rglob("*") if path.suffix in (".py", ".sh", ".js", ".md")]
+    used = {name for path in sources for name in re.findall(r"\b_?GARRISON_[A-Z]+(?:_[A-Z]+)*\b(?!_?\{|[*<])",
+                                                           path.read_text(encoding="utf-8"))}
+    used |= {f"GARRISON_{each.name.upper()}" for each in fields(Timing)}
+    used |= {"GARRISON_CONTEXT_FILE", "GARRISON_RESULT_FILE"}  # handlers/installed.py composes these
+    assert set(re.findall(r"`(_?GARRISON_[A-Z_]+)`", section("## Environment"))) == used
+
+
+def test_the_timing_variables_have_a_meaning() -> None:
+    text = (ROOT / "docs/supervision.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
+    named = set()
+    for cells in rows(text):
+        first, *rest = _WORD.findall(cells[0])
+        shared = "" if not rest else "GARRISON_STOP" if "STOP" in first else "GARRISON"
+        named |= {first, *(shared + each for each in rest)}
+    assert named == {f"GARRISON_{each.name.upper()}" for each in fields(Timing)}
+
+
+def test_signals_and_their_payloads() -> None:
+    payloads: dict[str, set[str]] = {type_: set() for type_ in signals.TYPES}
+    actions: dict[str, set[str]] = {}
+    for each in signals.Payload.__subclasses__():
+        keys = {signals.KEYS.get(field.name, field.name) for field in fields(each)}  # type: ignore[arg-type]
+        if each.action:
+            actions[each.action] = keys
+        else:
+            payloads[each.type] |= keys
+    payloads["GUIDANCE"] = {"action"}
+    of_entry = {GREEN_SIGNAL, *(name for names in STATUS_SIGNALS.values() for name in names)}
+    text = section("## Signals")
+    named = {}
+    for cells in rows(text):
+        assert len(cells) == 4 and " → " in cells[1] and cells[3], cells
+        for type_ in _WORD.findall(cells[0]):
+            named[type_] = set() if "the entry" in cells[2] else set(_WORD.findall(cells[2]))
+            assert ("the entry" in cells[2]) is (type_ in of_entry), type_
+    assert named == payloads
+    entry, _, guidance = text.partition("The entry is ")[2].partition("The actions of `GUIDANCE` are ")
+    required = {each.name: "" for each in fields(MergeEntry) if each.default is each.default_factory is MISSING}
+    sample = MergeEntry(**{**required, "attempt": 1})  # type: ignore[arg-type]
+    assert set(_WORD.findall(entry)) == set(make_outcome(sample, "MERGE_FAILED", 1, "").payload)
+    assert {action: set(_WORD.findall(keys))
+            for action, keys in re.findall(r"`(\w+)`\s\(([^)]+)\)", guidance)} == actions
+
+
+def test_configuration_keys() -> None:
+    text = section("## config.toml")
+    head, _, rest = text.partition("`[launch]` states what")
+    kinds = {_WORD.findall(cells[0])[0]: _WORD.findall(re.sub(r" \([^)]*\)", "", cells[1])) for cells in rows(head)}
+    assert set(kinds) == set(SETTINGS) == set(config.AGENT_KINDS)
+    for kind, keys in kinds.items():
+        assert sorted(keys) == sorted(SETTINGS[kind]), kind
+    everyones = head.partition("Keys of every kind are")[2].partition("Of one kind")[0]
+    assert {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS} <= set(_WORD.findall(everyones))
+    assert {*config.NOTIFY_KEYS, *config.OCCASIONS} == set(_WORD.findall(
+        head.partition("`[notify]`: ")[2].partition("`[chat]`")[0]))
+    assert set(config.CHAT_KEYS) == set(_WORD.findall(head.partition("`[chat]`: ")[2]))
+    launch, _, sandbox = rest.partition("`[sandbox]` states")
+    assert sorted(first_cells(launch)) == sorted(config.LAUNCH_KEYS)
+    stated, _, roles = sandbox.partition("`[sandbox.validator]`")
+    assert sorted(first_cells(stated)) == sorted(config.SANDBOX_KEYS)
+    assert {"validator", *re.findall(r"`\[sandbox\.(\w+)\]`", roles)} == set(ROLE_TABLES)
+    assert {name.partition(".")[0] for name in re.findall(r"`\[([\w.]+)\]`", head)} >= set(config.TABLES)
+
+
+def test_exit_codes() -> None:
+    codes = {int(code) for cells in rows(section("## Exit codes")) for code in re.findall(r"\d+", cells[0])}
+    assert codes == {0, 1, 2, *_EXIT_CODES.values(), FENCED_EXIT, 126, 127, INTERRUPTED}

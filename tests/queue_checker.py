@@ -105,7 +105,8 @@ class _Checker:
         self.enq = self._enqueued()
         self.tip = git(self.at, "rev-parse", self.ref)
         self.values = self._values()
-        self.chain = self._chain()
+        self.chain = self._chain(f"{self.case.start}..{self.ref}")
+        self.own = self._own()
         self.landings = [record for record in self.records if record.kind == "landing"]
         self.landed = [record for record in self.records if record.kind == "landed"]
 
@@ -135,11 +136,23 @@ class _Checker:
             return values
         mine = {record.data["new"] for record in self.records if record.kind == "landing"}
         known = mine | set(self.case.foreign)
-        return [commit.oid for commit in self._chain() if commit.oid in known or commit.oid == self.tip]
+        line = self._chain(f"{self.case.start}..{self.ref}")
+        return [commit.oid for commit in line if commit.oid in known or commit.oid == self.tip]
 
-    def _chain(self) -> list[Commit]:
-        told = git(self.at, "log", "--first-parent", "--reverse", f"{self.case.start}..{self.ref}",
-                   f"--format=%H %T %P|{TRAILERS}")
+    def _own(self) -> list[Commit]:
+        """Return the entries' own commits: those of the line, and those that a batch's merge has below it."""
+        found: list[Commit] = []
+        for commit in self.chain:
+            inner = self._chain(f"{commit.parents[0]}..{commit.parents[1]}") if len(commit.names) > 1 else [commit]
+            if len(commit.names) > 1:
+                named = [name for one in inner for name in one.names]
+                if sorted(named) != sorted(commit.names) or (inner and inner[-1].tree != commit.tree):
+                    self.wrong.append(f"history: {commit.oid} is not the merge of what it names")
+            found += inner
+        return found
+
+    def _chain(self, commits: str) -> list[Commit]:
+        told = git(self.at, "log", "--first-parent", "--reverse", commits, f"--format=%H %T %P|{TRAILERS}", check=False)
         found = []
         for line in told.splitlines():
             head, _, names = line.partition("|")
@@ -183,7 +196,7 @@ class _Checker:
     def _landed(self) -> Iterator[str]:
         """Each landed entry is in the history once, with the commit that was enqueued."""
         named: dict[str, list[Commit]] = {}
-        for commit in self.chain:
+        for commit in self.own:
             for name in commit.names:
                 named.setdefault(name, []).append(commit)
         for name, commits in named.items():
@@ -234,11 +247,13 @@ class _Checker:
         green: set[tuple[str, str]] = set()
         commands: set[str] = set()
         gate, no_gate, run = None, False, self._witnessed(self.case.witness)
+        is_line_tested = False
         took = set(self.values)
         for record in self.records:
             data = record.data
             if record.kind == "config":
                 no_gate = bool(data.get("no_gate"))
+                is_line_tested = data.get("batch_history") == "tip"
                 commands = commands if gate == (data["gate"], data["setup"]) else set()
                 gate = (data["gate"], data["setup"])
             elif record.kind == "test" or (record.kind == "verdict" and (data.get("reused") or not record.names)):
@@ -248,11 +263,23 @@ class _Checker:
                 if run is not None and data["tree"] not in run and not data.get("reused"):
                     yield f"told: record {record.seq} says that {data['tree']} passed; the gate never passed it"
             elif record.kind == "landing" and data["new"] in took and not no_gate:
-                tree = self._tree(data["new"])
-                if not any((tree, command) in green for command in commands):
-                    yield f"untested: {data['new']} landed and no verdict on its tree {tree} stands before it"
-                if run is not None and tree not in run:
-                    yield f"untested: {data['new']} landed and the gate never passed its tree {tree}"
+                passed = {tree for tree, command in green if command in commands}
+                yield from self._landing_tested(record, passed, is_line_tested and not self._is_straight(record))
+
+    def _landing_tested(self, record: Record, passed: Collection[str], is_line_tested: bool) -> Iterator[str]:
+        new, run = record.data["new"], self._witnessed(self.case.witness)
+        tree = self._tree(new)
+        if tree not in passed:
+            yield f"untested: {new} landed and no verdict on its tree {tree} stands before it"
+        if run is not None and tree not in run:
+            yield f"untested: {new} landed and the gate never passed its tree {tree}"
+        for commit in self._chain(f"{record.data['old']}..{new}") if is_line_tested else ():
+            if commit.tree not in passed:
+                yield f"untested: {commit.oid} is on the target's line and its tree was not tested"
+
+    def _is_straight(self, record: Record) -> bool:
+        """Return whether a landing puts the branch's own commits on the line, by the strategy that its user chose."""
+        return any(self.enq.get(name, {}).get("strategy") in ("ff-only", "rebase") for name in record.names)
 
     def _history(self) -> Iterator[str]:
         """Each commit between two values of the target names its entry, which landed then."""
@@ -278,7 +305,7 @@ class _Checker:
 
     def _of_a_landing(self, commit: Commit, record: Record) -> bool:
         """Return whether a commit without a name is part of an entry's own history (ff-only, rebase)."""
-        return any(self.enq.get(name, {}).get("strategy") in ("ff-only", "rebase") for name in record.names) or any(
+        return self._is_straight(record) or any(
             self._ancestor(commit.oid, self.enq[name]["oid"]) for name in record.names if name in self.enq)
 
     def _under_foreign(self, oids: list[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,13 @@ DEADLINE = 300.0
 """Seconds after which a wait fails, in every test: twenty times the longest on an idle machine. Only what never happens
 is waited for that long, so no test needs a shorter one of its own."""
 ORDER = ("launch", "guardian", "runner", "orchestrator", "processor")
+
+
+def landed_subjects(repo: Path, start: str, target: str = "main") -> list[str]:
+    """Return the subjects of the merges by which branches landed since `start`, oldest first, those in batches too."""
+    subjects = git(repo, "log", "--merges", "--topo-order", "--reverse", "--format=%s", f"{start}..{target}", "--")
+    return [subject for subject in subjects.splitlines()
+            if subject.endswith(f" into {target}") and not re.match(r"Merge \d+ branches", subject)]
 
 
 def git(path: Path, *arguments: str, check: bool = True) -> str:
@@ -366,13 +374,13 @@ class Place:
 
     def check_landed(self, *names: str, run: str = "r1") -> None:
         """Check that each branch was merged into main once, with its work, and that the gate had passed each tree that
-        main ever had (of a batch that lands at once, the last)."""
-        subjects = git(self.repo, "log", "--first-parent", "--format=%s|%T", f"{self.start}..main").splitlines()
-        merges = [line.partition("|")[0] for line in subjects if f"garrison/{run}/" in line]
+        main ever had."""
+        subjects = landed_subjects(self.repo, self.start)
+        merges = [subject for subject in subjects if f"garrison/{run}/" in subject]
         assert len(merges) == len(set(merges)), "landed twice"
         assert sorted(merges) == sorted(f"Merge garrison/{run}/{name} into main" for name in names), subjects
         tips = [line for line in git(self.repo, "log", "-g", "--format=%s|%T", "main").splitlines()
-               if f"garrison/{run}/" in line]
+               if line.startswith("Merge ")]
         tested = set(self.witness.read_text().split())
         assert {line.partition("|")[2] for line in tips} <= tested, "landed untested"
         assert not merges or tips, "main keeps no reflog"

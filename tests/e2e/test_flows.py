@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support import Place, git, load, wait_for
+from support import Place, git, landed_subjects, load, wait_for
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 
@@ -31,7 +31,7 @@ def said(**what: object) -> str:
 
 def subjects(place: Place) -> list[str]:
     """What was merged, oldest first."""
-    return git(place.repo, "log", "--first-parent", "--reverse", "--format=%s", f"{place.start}..main").splitlines()
+    return landed_subjects(place.repo, place.start)
 
 
 def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -59,7 +60,7 @@ def main_moved(world: World, node: str) -> bool:
     if not world.git("for-each-ref", "refs/heads/main"):
         return True
     lines = world.git("log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()
-    return any(not line.startswith("Merge garrison/") for line in lines)
+    return any(not re.match(r"Merge (garrison/|\d+ branches)", line) for line in lines)
 
 
 def told(world: World, node: str) -> bool:

@@ -196,7 +196,7 @@ def attempt(case: Exhaustion, confinement: Confinement) -> Outcome:
 
 def has_landed(world: World) -> bool:
     """Return whether the honest node's work is on main."""
-    return f"Merge garrison/{RUN}/{HONEST}" in world.git("log", "--first-parent", "--format=%s", "main")
+    return f"Merge garrison/{RUN}/{HONEST}" in world.git("log", "--format=%s", "main")
 
 
 def words(world: World) -> str:

@@ -24,7 +24,7 @@ from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
 from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
-from support import Node, wait_for
+from support import Node, landed_subjects, wait_for
 
 LONGEST = 240.0
 """Seconds for the nine to land, beside everything that the tenth does."""
@@ -115,7 +115,7 @@ def judge(world: World, honest: list[Node], before: dict[str, object]) -> list[s
             wrong.append(f"{node.name} is {found.get('status')}: {found.get('reason')}")
         elif (text := world.git("show", f"main:{node.name}-{RUN}.txt")) != node.name:
             wrong.append(f"the work of {node.name} is not on main: {text!r}")
-    subjects = world.git("log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()
+    subjects = landed_subjects(world.repo, world.start)
     expected = {f"Merge garrison/{RUN}/{node.name} into main" for node in honest}
     hostile = f"Merge garrison/{RUN}/{HOSTILE} into main"
     if len(subjects) != len(set(subjects)) or set(subjects) - {hostile} != expected:

@@ -10,7 +10,9 @@ from merge_support import World, check, drive, git, until
 
 from garrison.merge import batch, commands
 from garrison.merge.entry import EntryOptions
-from garrison.merge.queue import Wait
+from garrison.merge.history import read_history
+from garrison.merge.queue import MergeQueue, Wait
+from garrison.merge.recovery import repair
 from garrison.records import journal
 
 
@@ -51,7 +53,8 @@ def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_p
     assert runs_of(world) == [["first"], ["a", "b", "c", "d"]]
     assert [record["new"] for record in records(world, "landing")][1:] == [world.tip()]
     assert git(world.repo, "status", "--porcelain") == ""
-    log = git(world.repo, "log", "--first-parent", "-4", "--reverse",
+    top, below = git(world.repo, "rev-parse", "main^1", "main^2").split()
+    log = git(world.repo, "log", "--first-parent", "--reverse", f"{top}..{below}",
               "--format=%(trailers:key=Merge-Queue-Entry,valueonly,separator=)|"
               "%(trailers:key=Merge-Queue-Batch,valueonly,separator=)|"
               "%(trailers:key=Merge-Queue-Tested,valueonly,separator=)|%H|%T").splitlines()
@@ -61,7 +64,75 @@ def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_p
     assert [row[1].split()[1] for row in rows] == ["1/4", "2/4", "3/4", "4/4"]
     assert len({row[1].split()[0] for row in rows}) == 1
     assert [row[2] for row in rows] == ["with 4/4"] * 3 + [f"{rows[3][4]} gate {world.config.command_key}"]
+    assert git(world.repo, "log", "--first-parent", "--format=%H %T", f"{top}..main").splitlines() == [
+        f"{world.tip()} {rows[3][4]}"]
+    assert world.entry("b").together == tuple(world.entry(node).id for node in "acd")
+    assert [landing.entry for landing in read_history(world.queue.path)] == [world.entry(node).id for node in
+                                                                            ("first", *"abcd")], "no foreign move"
     check(world)
+
+
+def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line(tmp_path):
+    """`b` fails alone, `c` changes what it fails by: together they pass."""
+    world = World(tmp_path, gate="! test -e b.txt || test -e c.txt")
+    enqueue_all(world, *"abcd")
+    world.drain()
+    assert set(statuses(world).values()) == {"landed"}
+    for commit in git(world.repo, "log", "--first-parent", "--format=%H", f"{world.start}..main").split():
+        files = git(world.repo, "ls-tree", "--name-only", commit).split()
+        assert "b.txt" not in files or "c.txt" in files
+    check(world)
+
+
+def test_one_entry_of_a_batch_is_reverted_by_its_own_merge(tmp_path):
+    world = World(tmp_path)
+    enqueue_all(world, *"abc")
+    world.drain()
+    git(world.repo, "revert", "--no-edit", "-m", "1", world.entry("b").commit)
+    assert set(git(world.repo, "ls-files").split()) == {"lines.txt", "first", "a.txt", "c.txt"}
+
+
+def test_a_queue_that_wants_a_chain_lands_the_commits_of_a_batch_in_a_row(tmp_path):
+    world = World(tmp_path)
+    commands.reconfigure(world.queue, batch_history="chain")
+    enqueue_all(world, *"abc")
+    world.drain()
+    line = git(world.repo, "log", "--first-parent", "--reverse", "--format=%H", f"{world.start}..main").split()
+    assert line == [world.entry(node).commit for node in ("first", *"abc")]
+    check(world)
+
+
+def test_a_queue_tests_no_more_entries_together_than_it_may(tmp_path):
+    world = World(tmp_path)
+    commands.reconfigure(world.queue, max_batch=1)
+    enqueue_all(world, *"abc")
+    world.drain()
+    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"]]
+    check(world)
+
+
+def test_entries_with_a_straight_history_share_no_batch(tmp_path):
+    world = World(tmp_path)
+    enqueue_all(world, *"abcd")
+    for node in "bc":
+        world.queue.enqueue("r", node, 1, node, recipient=f"runner-{node}@r", options=EntryOptions(strategy="squash"))
+    world.drain()
+    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"], ["d"]]
+    check(world)
+
+
+def test_a_queue_whose_journal_is_lost_knows_the_entries_of_a_batch(tmp_path):
+    world = World(tmp_path)
+    enqueue_all(world, *"abc")
+    world.drain()
+    before = {node: world.entry(node).commit for node in "abc"}
+    (world.home / "runs" / "r").mkdir(parents=True)
+    world.queue.path.write_bytes(b"spoilt\n")
+    queue = MergeQueue(world.home, world.repo)
+    assert repair(queue, world.trees)
+    found = {entry.branch: entry for entry in queue.entries()}
+    assert {branch: (found[branch].status, found[branch].commit) for branch in "abc"} == {
+        node: ("landed", commit) for node, commit in before.items()}
 
 
 @pytest.mark.parametrize("bad", ["a", "c", "f"])

@@ -102,7 +102,7 @@ def _sound(root: Path) -> Forgery:
     start = made.commit("start", {"a": "1\n"})
     git(made.repo, "update-ref", "refs/heads/main", start)
     git(made.repo, "reset", "-q", "--hard")
-    made.say("config", gate="g", setup=None, no_gate=False, timeout=1, lock_files=[])
+    made.say("config", gate="g", setup=None, no_gate=False, timeout=1, lock_files=[], batch_history="tip")
     for name in ("one", "two", "three", "bad", "clash", "old", "new"):
         made.commit(name, {"a" if name == "clash" else name: f"{name}\n"}, start)
     made.commit("one2", {"a": "2\n"}, made.commits["one"])
@@ -116,18 +116,20 @@ def _sound(root: Path) -> Forgery:
         files = {"a": "2\n", "one": "one\n"} if name == "one" else {name: f"{name}\n"}
         before = made.commit(f"M{name}", files, before, made.commits[name],
                              message=f"Merge {name}\n\nMerge-Queue-Entry: {name}\n")
-    made.commit("Mbad", {"bad": "bad\n"}, before, made.commits["bad"])
+    made.commit("both", {"two": "two\n", "three": "three\n"}, made.commits["Mone"], before,
+                message="Merge 2\n\nMerge-Queue-Entry: two\nMerge-Queue-Entry: three\n")
+    made.commit("Mbad", {"bad": "bad\n"}, made.commits["both"], made.commits["bad"])
     made.test("one", "Mone", "green")
     made.land("one", "start", "Mone")
     made.test("two", "Mthree", "green")
-    made.say("landing", entry="two", entries=["two", "three"], old=made.commits["Mone"], new=made.commits["Mthree"])
+    made.say("landing", entry="two", entries=["two", "three"], old=made.commits["Mone"], new=made.commits["both"])
     made.say("landed", entry="two", entries=["two", "three"], old=made.commits["Mone"], commit=made.commits["Mthree"])
     made.test("bad", "Mbad", "red")
     made.say("state", entry="bad", status="rejected", reason="red")
-    made.say("state", entry="clash", status="conflict", files=["a"], base=made.commits["Mthree"])
+    made.say("state", entry="clash", status="conflict", files=["a"], base=made.commits["both"])
     made.say("cancel", entry="new", reason="by hand")
     made.say("landed", entry="same", old=start, commit=start, reason="already in main")
-    for new, old in (("Mone", "start"), ("Mthree", "Mone")):
+    for new, old in (("Mone", "start"), ("both", "Mone")):
         git(made.repo, "update-ref", "refs/heads/main", made.commits[new], made.commits[old])
     git(made.repo, "reset", "-q", "--hard")
     for name in ("bad", "clash", "new"):
@@ -256,6 +258,14 @@ FORGERIES: dict[str, tuple[str, Callable[[Forgery], object]]] = {
     "the verdict is by another command": ("untested", _set("verdict", "one", command="other")),
     "the verdict comes after the intent": ("untested", lambda made: _swap(made, "verdict", "landing")),
     "the batch's last tree was not tested": ("untested", _set("verdict", "two", tree=lambda made: made.tree("Mtwo"))),
+    "an untested tree on the line": ("untested", lambda made: (
+        made.find("landing", "two").update(new=made.commits["Mthree"]), _advance(made, "Mone"),
+        git(made.repo, "reflog", "expire", "--expire=all", "--all"), _advance(made, "Mthree"),
+        made.case.update(logged=False))),
+    "a batch's merge names another": ("history", lambda made: (
+        made.commit("wrong", {"x": "x"}, made.commits["Mone"], made.commits["Mthree"],
+                    message="Merge 2\n\nMerge-Queue-Entry: two\nMerge-Queue-Entry: one\n"),
+        made.find("landing", "two").update(new=made.commits["wrong"]), _advance(made, "wrong"))),
     "the gate never ran": ("untested", lambda made: (made.root / "green").write_text(made.tree("Mthree"))),
     "no intent": ("untested", _drop("landing", "one")),
     "the intent is another": ("untested", _set("landing", "one", old="0" * 40)),

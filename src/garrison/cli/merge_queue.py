@@ -22,7 +22,8 @@ from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.merge import commands, hooks
-from garrison.merge.config import CLEANING, QueueConfig
+from garrison.merge.batch import MAX_BATCH
+from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.queue import QueueReader, list_queues, target_of_folder
 from garrison.merge.state import QueueState
@@ -101,6 +102,8 @@ def describe_entry(state: QueueState, entry: MergeEntry) -> str:
         options.append(entry.strategy)
     reasons = [entry.reason.splitlines()[0]] if entry.reason else []
     unmet = [] if entry.is_final else [f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry)]
+    if entry.status == "landed" and entry.together:
+        reasons.append(f"green together with {', '.join(entry.together)}")
     if unmet:
         reasons.append(f"waits for {', '.join(unmet)}")
     return " ".join([*([f"[{', '.join(options)}]"] if options else []), "; ".join(reasons)]).strip()
@@ -350,6 +353,11 @@ def _unpause(repo_root: str | None, target: str | None, home: str | None) -> Non
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")
 @click.option("--gate-cores", type=click.IntRange(0), metavar="N",
               help="Cores that one gate uses; if more are idle, gates run in parallel. 0: all.")
+@click.option("--batch-history", type=click.Choice(BATCH_HISTORY),
+              help="What the target's history shows of a batch: one merge of the tested tree (tip), or a commit for "
+                   "each entry, of which only the last one's tree was tested (chain).")
+@click.option("--max-batch", type=click.IntRange(0, MAX_BATCH), metavar="N",
+              help="How many entries may be tested together. 0: as the queue chooses; 1: each by itself.")
 @click.option("--gate-from-target", multiple=True, metavar="GLOB",
               help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
 @click.option("--with-hooks/--without-hooks", default=None,
@@ -378,7 +386,8 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
 def _config_changes(given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that the options change, under their names in the record."""
-    changes = {name: given[name] for name in ("timeout", "strategy", "clean", "gate_cores", "guard")
+    changes = {name: given[name] for name in
+               ("timeout", "strategy", "clean", "gate_cores", "batch_history", "max_batch", "guard")
                if given[name] is not None}
     changes |= {name: tuple(value for value in given[name] if value) for name in
                 ("lock_files", "keep", "gate_from_target") if given[name]}

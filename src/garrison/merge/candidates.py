@@ -7,8 +7,11 @@ except with ff-only, which makes no commit.
 
 The entries of a batch are stacked on the tip in their order, and its prefixes are tested as they are there. What lands
 gets commits of its own, with the same trees, whose trailers say which entries landed together and that the last one's
-tree was tested. An entry that cannot be built on the tip itself is settled here: in conflict, already landed, or its
-commit gone. One that cannot be built on the others of the batch waits until they have landed.
+tree was tested. Several land under one merge of that tree, whose second parent is the last of them: so each commit on
+the target's first-parent line was tested, and each entry can still be reverted by its own.
+
+An entry that cannot be built on the tip itself is settled here: in conflict, already landed, or its commit gone. One
+that cannot be built on the others of the batch waits until they have landed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, UsageError
 from garrison.frozen import frozen
+from garrison.merge.config import BATCH_HISTORY
+from garrison.merge.entry import STRAIGHT, TRAILER
 from garrison.merge.queue import Progress, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.plugins import Group, load, offered
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import QueueWriter
 
 
-_LINE_FORMAT = "--format=%H|%P|%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+_LINE_FORMAT = f"--format=%H|%P|%(trailers:key={TRAILER},valueonly,separator=%x2C)"
 _EXTRA = 8
 """Entries beyond the batch's size that are tried where some do not merge with the others."""
 
@@ -61,6 +66,14 @@ class CandidateChain:
 _NO_CHAIN = CandidateChain("", (), (), ())
 
 
+@frozen
+class LandingCommits:
+    """Commits of a landing: the target's `new` one, and that of each entry."""
+
+    new: str
+    entries: tuple[str, ...]
+
+
 class CandidateBuilder:
     """Builds the candidates of one queue, and keeps the last chain in memory."""
 
@@ -84,7 +97,7 @@ class CandidateBuilder:
         built: list[Candidate] = []
         names = tuple(entry.id for entry in waiting[:size])
         for entry in waiting[:size + _EXTRA]:
-            if len(chosen) == size:
+            if len(chosen) == size or (chosen and self._lands_alone(entry, chosen[0])):
                 break
             parent = str(built[-1].commit) if built else tip
             before = built[-1].tree if built else self.git.tree_of(tip)
@@ -110,6 +123,16 @@ class CandidateBuilder:
                                          trees=self._chain.trees[1:], commits=self._chain.commits[1:]))
         failpoint.here("candidate")
         return Progress("candidate", chosen[0].id)
+
+    def _lands_alone(self, *entries: MergeEntry) -> bool:
+        """Return whether one of them must not share a batch: its strategy promises a straight history, and all that
+        the target gets from it must have been tested."""
+        return self._is_merged_at_tip and any(entry.strategy in STRAIGHT for entry in entries)
+
+    @property
+    def _is_merged_at_tip(self) -> bool:
+        config = self.queue.state.config
+        return config is None or config.batch_history == BATCH_HISTORY[0]
 
     def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate | Progress:
         try:
@@ -198,7 +221,7 @@ class CandidateBuilder:
         self._pin(chain.entries[-1], chain.commits[-1])
         return chain.commits[count]
 
-    def pin_landing(self, chain: CandidateChain, count: int) -> tuple[str, ...]:
+    def pin_landing(self, chain: CandidateChain, count: int) -> LandingCommits:
         """Pin and return the commits with which the chain's first `count` entries land as a batch."""
         names = tuple(entry.id for entry in chain.entries[:count])
         commits = chain.commits[1:count + 1]
@@ -212,8 +235,20 @@ class CandidateBuilder:
                     raise GarrisonError(f"{entry.id} gave another tree than was tested; building it again")
                 rebuilt.append(candidate.commit)
             commits = tuple(rebuilt[1:])
-        self._pin(chain.entries[count - 1], commits[-1])
-        return commits
+        new = self._merge_batch(chain, names, commits[-1]) if count > 1 and self._is_merged_at_tip else commits[-1]
+        self._pin(chain.entries[count - 1], new)
+        return LandingCommits(new, commits)
+
+    def _merge_batch(self, chain: CandidateChain, names: Sequence[str], top: str) -> str:
+        """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
+        count = len(names)
+        entries, tree = chain.entries[:count], chain.trees[count]
+        _, batch, tested = self._trailers(entries[-1], tuple(names), count)(tree)
+        message = "\n".join([f"Merge {count} branches into {self.queue.target}", "",
+                             *(f"* {entry.branch}" for entry in entries)])
+        trailers = [*(f"{TRAILER}: {name}" for name in names), batch, tested]
+        return self.git.commit_tree(tree, [chain.base, top], append_trailers(message, trailers),
+                                    date=_date(entries[-1]))
 
     def _pin(self, entry: MergeEntry, commit: str) -> None:
         if self._pinned == commit and self.git.has_object(commit):
@@ -239,7 +274,7 @@ class CandidateBuilder:
         def lines(tree: str) -> list[str]:
             tested = "none" if config is None or config.no_gate else \
                 f"{tree} gate {config.command_key}" if position == len(names) else f"with {len(names)}/{len(names)}"
-            return [f"Merge-Queue-Entry: {entry.id}", f"Merge-Queue-Batch: {batch}", f"Merge-Queue-Tested: {tested}"]
+            return [f"{TRAILER}: {entry.id}", f"Merge-Queue-Batch: {batch}", f"Merge-Queue-Tested: {tested}"]
 
         return lines
 

@@ -19,6 +19,9 @@ DEFAULT_TIMEOUT = 1800.0
 CLEANING = ("untracked", "none", "ignored")
 """Files that are removed before a test: those neither tracked nor ignored; none; ignored ones too. The first is the
 default; what a set-up made always stays."""
+BATCH_HISTORY = ("tip", "chain")
+"""What the target's first-parent line gets from a batch: one merge of the tree that was tested; or the commit of each
+entry, of which only the last one's tree was tested. The first is the default."""
 _VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
 """Environment variables that differ between terminals, not between machines."""
 
@@ -47,6 +50,10 @@ class QueueConfig:
     """Hash of the user's reference-transaction hook that is asked before a landing; '' if none was asked for."""
     gate_from_target: tuple[str, ...] = ()
     """Patterns of files that the gate sees as the target has them, whatever the tested branch did to them."""
+    batch_history: str = BATCH_HISTORY[0]
+    """How a batch is shown in the target's history; see BATCH_HISTORY."""
+    max_batch: int = 0
+    """Entries to test together at most; 0: as many as the queue chooses."""
 
     @classmethod
     def from_launch(cls, launch: Launch, timeout: float = DEFAULT_TIMEOUT) -> QueueConfig:

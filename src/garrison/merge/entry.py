@@ -55,6 +55,10 @@ WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if 
 """Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
 """Ways in which a branch becomes commits of the target (see `candidates`); the first is the default."""
+STRAIGHT = frozenset({"squash", "rebase", "ff-only"})
+"""Strategies that promise a history without merges."""
+TRAILER = "Merge-Queue-Entry"
+"""Trailer of the commit with which an entry lands; the merge of a batch has one for each entry."""
 PRIORITIES = range(-9, 10)
 """Allowed priorities; higher goes first, 0 is the default."""
 PLACES = 8
@@ -99,6 +103,8 @@ class MergeEntry:
     strategy: str = STRATEGIES[0]
     approval: bool = False
     """Set if it is held, from the first, until a person approves it."""
+    together: tuple[str, ...] = ()
+    """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
 
     @property
     def is_final(self) -> bool:

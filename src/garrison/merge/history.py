@@ -51,7 +51,9 @@ class PastLanding:
     reason: str = ""
     tested: Tested | None = None
     together: int = 1
-    """Entries that landed in one swap; the tree of the last one was tested."""
+    """Entries that landed in one swap; the tree that has all of them was tested."""
+    tip: str = ""
+    """Commit to which that swap moved the target; '' if it did not move."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON; `foreign` says that the queue did not do it."""
@@ -79,8 +81,9 @@ def landings_in(stored: Iterable[Stored]) -> list[PastLanding]:
         record = replay.apply(each)
         if isinstance(record, EntryLanded):
             landing = replay.landing(record, each.at)
-            if landings and landing.old not in (landings[-1].commit, landings[-1].old):
-                landings.append(PastLanding(each.at, landing.old, landings[-1].commit))
+            last = landings[-1] if landings else None
+            if last is not None and landing.old not in (last.commit, last.old, last.tip):
+                landings.append(PastLanding(each.at, landing.old, last.tip or last.commit))
             landings.append(landing)
     return landings
 
@@ -93,7 +96,7 @@ class _Replay:
         self._gates: dict[str, str] = {}
         self._by_tree: dict[str, Tested] = {}
         self._by_entry: dict[str, Tested] = {}
-        self._together = 1
+        self._last: LandingStarted | None = None
 
     def apply(self, stored: Stored) -> records.QueueRecord | None:
         """Replay one record, and return it."""
@@ -102,7 +105,7 @@ class _Replay:
         if isinstance(record, Configured | SnapshotTaken) and self.state.config:
             self._gates[self.state.config.command_key] = self.state.config.gate or ""
         elif isinstance(record, LandingStarted):
-            self._together = len(record.entries)
+            self._last = record
         elif isinstance(record, VerdictGiven) and record.result == "green":
             key = record.key.partition("-")[0]
             if record.tree not in self._by_tree or not record.reused:
@@ -114,12 +117,14 @@ class _Replay:
     def landing(self, record: EntryLanded, at: str) -> PastLanding:
         """Return the landing of a record."""
         entry, config = self.state.entry(record.entry), self.state.config
+        last = self._last if self._last is not None and entry.id in self._last.entries else None
         landing = PastLanding(at, record.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
-                              entry.strategy, entry.oid, entry.reason)
+                              entry.strategy, entry.oid, entry.reason, tip=last.new if last is not None else "")
         is_tested = not entry.reason or entry.verdict == "green"
         if not is_tested or config is None or config.no_gate:
             return landing
-        return replace(landing, tested=self._by_entry.get(entry.id), together=self._together)
+        return replace(landing, tested=self._by_entry.get(entry.id),
+                       together=len(last.entries) if last is not None else 1)
 
 
 # ------------------------------------------------------------------------------------------------------------ gate logs

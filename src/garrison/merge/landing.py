@@ -25,9 +25,7 @@ from garrison.merge.records import (
 from garrison.system import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from garrison.merge.candidates import CandidateChain
+    from garrison.merge.candidates import CandidateChain, LandingCommits
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import QueueWriter
     from garrison.merge.state import QueueState, StaleCheckout
@@ -43,13 +41,10 @@ class Lander:
 
     # --- a landing --------------------------------------------------------------------------------------------------
 
-    def land(self, chain: CandidateChain, commits: Sequence[str]) -> Progress | Wait:
-        """Land the chain's first entries as `commits`, by one swap.
-
-        Only the tree of the last commit was tested, so the target never takes another of them.
-        """
-        landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits)]), chain.base, commits[-1],
-                                 tuple(commits))
+    def land(self, chain: CandidateChain, commits: LandingCommits) -> Progress | Wait:
+        """Land the chain's first entries by one swap to the commit whose tree was tested."""
+        landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits.entries)]), chain.base,
+                                 commits.new, commits.entries)
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             paths = [checkout.path for checkout in locks.checkouts]
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)

@@ -204,7 +204,10 @@ class MergeProcessor:
         if require_config(state).no_gate:
             return 1
         return batch.choose_batch_size(state.verdicts.rejections, backlog, state.verdicts.durations,
-                                       width=self._gate_width(state), max_batch=self.max_batch)
+                                       width=self._gate_width(state), max_batch=self._max_batch(state))
+
+    def _max_batch(self, state: QueueState) -> int:
+        return min(self.max_batch, require_config(state).max_batch or self.max_batch)
 
     def _gate_width(self, state: QueueState) -> int:
         return batch.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
@@ -261,7 +264,7 @@ class MergeProcessor:
         commits = self.builder.pin_landing(chain, count)
         result = self.lander.land(chain, commits)
         if isinstance(result, Progress) and result.what == "landed":
-            self.builder.advance(count, commits[-1])
+            self.builder.advance(count, commits.new)
         return result
 
     def _run_gates(self, chain: CandidateChain, decision: batch.RunGates, state: QueueState) -> Progress | Wait:

@@ -289,7 +289,7 @@ class VerdictGiven(EntriesRecord):
 
 @frozen
 class LandingStarted(EntriesRecord):
-    """Intent to swap the target from `old` to `new`, the last of `commits`, one for each entry."""
+    """Intent to swap the target from `old` to `new`: the last of `commits`, one for each entry, or a merge of it."""
 
     kind = "landing"
     old: str

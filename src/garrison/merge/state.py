@@ -249,7 +249,8 @@ def _start_gate(entry: MergeEntry, record: GateStarted) -> MergeEntry:
 
 
 def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
-    return replace(entry, status="landing")
+    others = tuple(name for name in record.entries if name != entry.id)
+    return replace(entry, status="landing", together=others)
 
 
 def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
@@ -259,11 +260,11 @@ def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
 
 
 def _block(entry: MergeEntry, record: LandingBlocked) -> MergeEntry:
-    return replace(entry, status="landing_blocked", reason=record.reason, files=record.files)
+    return replace(entry, status="landing_blocked", reason=record.reason, files=record.files, together=())
 
 
 def _requeue(entry: MergeEntry, record: TargetMoved) -> MergeEntry:
-    return replace(entry, status="queued", verdict="", reason=record.reason)
+    return replace(entry, status="queued", verdict="", reason=record.reason, together=())
 
 
 def _cancel(entry: MergeEntry, record: EntryCancelled) -> MergeEntry:

@@ -285,15 +285,28 @@ class Briefer:
                       for commit, subject, author, _ in found[:MAX_CHANGES])
         return named, len(found) - len(named)
 
-    def _changes(self, *revisions: str, walk: bool = True) -> list[tuple[str, str, str, list[str]]]:
-        """Return commit, subject, author and changed files of the target's commits in a range, newest first."""
+    def _changes(self, *revisions: str, walk: bool = True, batches: bool = True,
+                 ) -> list[tuple[str, str, str, list[str]]]:
+        """Return commit, subject, author and changed files of the target's commits in a range, newest first.
+
+        Args:
+            walk: the revisions are a range and paths, not single commits.
+            batches: of the merge of a batch, return the commits of its entries.
+        """
+        from garrison.merge.entry import TRAILER
+
         arguments = ("log", "--first-parent", "-m", "--name-only", "--no-show-signature", "--encoding=UTF-8",
-                     "--format=%x00%H%x01%s%x01%an%x01", *(() if walk else ("--no-walk=unsorted",)))
+                     f"--format=%x00%H%x01%P%x01%(trailers:key={TRAILER},valueonly,separator=%x2C)%x01%s%x01%an%x01",
+                     *(() if walk else ("--no-walk=unsorted",)))
         output = self.git.run(*arguments, *revisions, check=False).out
-        changes = []
+        changes: list[tuple[str, str, str, list[str]]] = []
         for part in output.split("\0")[1:]:
-            commit, subject, author, names = part.split("\1", 3)
-            changes.append((commit, subject, author, [name for name in names.splitlines() if name]))
+            commit, parents, entries, subject, author, names = part.split("\1", 5)
+            if walk and batches and "," in entries and " " in parents:
+                tip, top = parents.split()[:2]
+                changes += self._changes(f"{tip}..{top}", *revisions[1:], batches=False)
+            else:
+                changes.append((commit, subject, author, [name for name in names.splitlines() if name]))
         return changes
 
     def _works(self) -> dict[str, tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.merge.entry import TRAILER
 from garrison.records.events import ForeignMove
 from garrison.system.git import GitError
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from garrison.merge.queue import MergeQueue
-
-TRAILER = "Merge-Queue-Entry"
-"""Trailer of a landing's commit: also one of another home's queue, or one that this queue's journal no longer holds."""
 
 
 def find_foreign_move(known: str, tip: str, landings: Mapping[str, str]) -> str:

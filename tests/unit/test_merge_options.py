@@ -92,7 +92,7 @@ def test_a_manual_pause_stays_whatever_the_queue_finds():
     journal.add("pause", entry="a", reason="base_red", detail="d", tip="0")
     journal.add("config", **QueueConfig("make").to_data())
     assert journal.state.pause.is_manual
-    assert "resume" in journal.state.pause.describe()
+    assert "unpause" in journal.state.pause.describe()
     journal.add("resume", reason="why")
     assert journal.state.pause is None
 

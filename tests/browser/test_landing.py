@@ -28,6 +28,12 @@ APPROVE = """async path => (await fetch(path, { method: "POST", body: '{"choice"
     headers: { "Content-Type": "application/json", "X-Garrison": "1" } })).json()"""
 
 
+def approve(page: Any) -> None:
+    """Approve the work of the only card, and confirm it."""
+    page.locator("#waits .card").get_by_role("button", name="Approve").click()
+    page.locator("dialog.ask").get_by_role("button", name="Approve").click()
+
+
 @pytest.fixture
 def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     """A run whose only node waits for approval, with two queues."""
@@ -53,21 +59,20 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     expect(page.locator("#queue").get_by_role("button", name="Cancel: work")).to_be_visible()
     expect(page.locator("#queue").get_by_role("button", name="Release")).to_have_count(0)
 
-    card.get_by_role("button", name="See why").click()
-    story = page.locator("#detail-story")
-    expect(story).to_contain_text("Attempt 1 (")
-    expect(story).to_contain_text("waits for your approval")
-    expect(story).to_contain_text("its agent reported success")
-    story.locator("summary").click()
-    expect(story.locator("details pre")).to_contain_text("+++ b/work.txt")
+    card.get_by_role("button", name="See changes").click()
+    changes = page.locator("#detail-changes")
+    expect(changes).to_contain_text("attempt 1 at ")
+    expect(changes).to_contain_text("waiting for approval")
+    expect(changes).to_contain_text("its agent reported success")
+    expect(changes.locator(".file", has_text="work.txt").locator("tr.add")).to_contain_text("1")
     page.keyboard.press("Escape")  # it covers the card
 
     first = run.asked("/api/runs/r1")["gates"][0]["gate"]
     card.get_by_label("Reason for its next attempt").fill("count from two")
     card.get_by_role("button", name="Reject").click()
     expect(card).to_contain_text("Land attempt 2 (")
-    card.get_by_role("button", name="See why").click()
-    expect(story).to_contain_text("Attempt 2 (")
+    card.get_by_role("button", name="See changes").click()
+    expect(changes).to_contain_text("attempt 2 at ")
     page.keyboard.press("Escape")
 
     page.watch.allowed.append("status of 4")
@@ -75,7 +80,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     assert "attempt 1 of work cannot land any more: it is rejected" in late["message"], late
     assert run.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
 
-    card.get_by_role("button", name="Approve").click()
+    approve(page)
     expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"))
     wait_for("the run ends", lambda: run.place.status() == "done")
     assert git(run.place.repo, "show", "main:work.txt") == "2"
@@ -92,7 +97,7 @@ def test_the_paused_queue_of_the_runs_own_branch_is_the_one_that_is_resumed(run:
     expect(queue.locator("p.why")).to_be_hidden()
     queue.get_by_role("button", name="Pause the merge queue").click()
     expect(queue).to_contain_text(f"Paused, {BRANCH}")
-    page.locator("#waits .card").get_by_role("button", name="Approve").click()
+    approve(page)
     expect(queue.locator(".entries .kind").first).to_have_text("queued")
     queue.get_by_role("button", name="Resume the merge queue").click()
     wait_for("the run ends", lambda: run.place.status() == "done")

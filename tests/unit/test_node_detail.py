@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.records.run import RunFiles, Task
+from garrison.records.run import RunFiles, Task, save
+from garrison.views.changes import read_evidence
 from garrison.views.event_log import GUARDIAN, Event
-from garrison.views.review import _evidence
 from garrison.web.node import _attempt
 
 
@@ -20,5 +20,5 @@ def test_an_attempt_without_a_change_did_not_land(tmp_path: Path) -> None:
 
 
 def test_a_blank_reason_for_rework_is_no_evidence(tmp_path: Path) -> None:
-    task = Task("r1", "a", 2, rework_reason=" \n")
-    assert _evidence(task, None, tmp_path) == [f"all of it: {tmp_path}"]
+    save(tmp_path / "task.json", Task("r1", "a", 2, rework_reason=" \n"))
+    assert read_evidence(tmp_path, "r1", "a", 2) == []

@@ -13,18 +13,26 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home
-from garrison.errors import UsageError
+from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
+from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
 from garrison.records.store import Store
-from garrison.system.terminal_text import clean_lines
-from garrison.views.review import SHORT, Review, choose_judged, choose_shown, find_entries, read_review
+from garrison.system.terminal_text import clean, clean_lines, spell_hidden
+from garrison.views.changes import SHORT, change_of_entry, find_change
+from garrison.views.comments import Comment, compose_reason, find_file, parse_place
+from garrison.views.diff import changed_files, read_diff
+from garrison.views.review import Review, choose_judged, choose_shown, find_entries, read_review, read_unqueued
+
+FILE_LINES = 20_000
+"""Lines of one file's diff that `--file` prints."""
 
 
 @click.command(cls=Command, examples=(
     ("garrison review add_tests", "its commits, diff and evidence"),
     ("garrison review add_tests --approve --attempt 2", "that attempt is tested and lands"),
     ('garrison review add_tests --reject -m "name the edge cases"', "its next attempt is told the reason"),
+    ('garrison review add_tests --reject --comment calc.py:12 "round half up"', "with the line that it is about"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @run_option
@@ -33,49 +41,112 @@ from garrison.views.review import SHORT, Review, choose_judged, choose_shown, fi
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N",
               help="The attempt that is shown or judged, by default the latest.")
 @click.option("--commit", default="", metavar="OID", help="Judge it only if this is its commit.")
-@click.option("-m", "--reason", metavar="REASON", help="Reason of a rejection, for the next attempt.")
+@click.option("-m", "--reason", metavar="REASON",
+              help="Reason of a rejection, for the next attempt; note of an approval.")
+@click.option("--comment", "comments", nargs=2, multiple=True, metavar="FILE:LINE TEXT",
+              help="Comment on a line, for the next attempt; FILE:-LINE: on one that was removed. May be repeated.")
+@click.option("--file", "path", metavar="PATH", help="Show the lines of this changed file alone.")
 @json_option
 @home_option
-def review(node: str, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None, *,
-           approve: bool, reject: bool, as_json: bool) -> None:
-    """Show the latest work of NODE in the merge queue: commits, diff, evidence. Approve or reject it.
+def review(node: str, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
+           comments: tuple[tuple[str, str], ...], path: str | None, *, approve: bool, reject: bool,
+           as_json: bool) -> None:
+    """Show the latest work of NODE: commits, changed files, diff, conflicts, checks. Approve or reject it.
+
+    It is shown at any moment: while its agent works, while it waits, after it has landed or was refused.
 
     Work waits for approval if its node has approve=true, or the run was launched with --approve. Once a second attempt
     has waited for it, --approve and --reject need --attempt, so that no attempt is judged that you have not seen.
     """
-    if approve and reject:
-        raise UsageError("pass --approve or --reject, not both")
-    if reject and not (reason or "").strip():
-        raise UsageError("a rejection needs a reason for the next attempt: -m REASON")
-    if reason and not reject:
-        raise UsageError("-m is the reason of a rejection: pass --reject, too")
+    _check_options(reason, comments, approve=approve, reject=reject)
     runtime = Runtime.real(find_home(home))
-    queue, entries = find_entries(runtime, resolve.run_of_node(Store(runtime.home), node, run), node)
-    entry = (choose_judged if approve or reject else choose_shown)(entries, attempt, commit)
+    chosen = resolve.run_of_node(Store(runtime.home), node, run)
+    if path is not None:
+        _show_file(runtime, chosen, node, attempt, path, as_json=as_json)
+        return
+    if not (approve or reject):
+        found, waits = _read(runtime, chosen, node, attempt, commit)
+        if as_json:
+            print_json(found.to_json())
+        else:
+            _show(found, waits=waits)
+        return
+    queue, entries = find_entries(runtime, chosen, node)
+    entry = choose_judged(entries, attempt, commit)
     if approve:
-        commands.approve(queue, entry.id)
+        commands.approve(queue, entry.id, (reason or "").strip())
         config = queue.state.config
         after = "it lands next" if config and config.no_gate else "it lands once it has passed the gate"
         print_message(f"{node} is approved; {after}" if entry.awaits_approval else
                       f"{node} needs no approval any more; it is {entry.landing}")
-    elif reject:
-        commands.reject(queue, entry.id, (reason or "").strip())
-        print_message(f"{node} is rejected; its next attempt is told the reason" if entry.awaits_approval else
-                      f"{node} was rejected before ({entry.reason}); nothing was changed")
-    else:
-        found = read_review(runtime, queue, entry)
-        if as_json:
-            print_json(found.to_json())
-        else:
-            _show(found, waits=entry.awaits_approval)
+        return
+    told = compose_reason(queue.git, change_of_entry(queue.git, entry), reason or "",
+                          [Comment(*parse_place(place), text) for place, text in comments])
+    commands.reject(queue, entry.id, told)
+    print_message(f"{node} is rejected; its next attempt is told the reason" if entry.awaits_approval else
+                  f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
+
+
+def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *, approve: bool, reject: bool) -> None:
+    """Raise UsageError for options that do not go together."""
+    if approve and reject:
+        raise UsageError("pass --approve or --reject, not both")
+    if reject and not (reason or "").strip() and not comments:
+        raise UsageError("a rejection needs a reason for the next attempt: -m REASON")
+    if reason and not (reject or approve):
+        raise UsageError("-m is the reason of a rejection: pass --reject, too")
+    if comments and not reject:
+        raise UsageError("--comment is part of a rejection: pass --reject, too")
+
+
+def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[Review, bool]:
+    """Return the work that is shown, and whether it waits for approval."""
+    try:
+        queue, entries = find_entries(runtime, run, node)
+        entry = choose_shown(entries, attempt, commit)
+    except NotFound as absent:
+        if commit:
+            raise
+        try:
+            return read_unqueued(runtime, run, node, attempt), False
+        except NotFound:
+            raise absent from None
+    return read_review(runtime, queue, entry), entry.awaits_approval
+
+
+def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path: str, *, as_json: bool) -> None:
+    """Print the diff of one changed file."""
+    queue = node_queue(runtime, runtime.launch(run), "review")
+    change = find_change(runtime, run, node, attempt, queue)
+    file = find_file(changed_files(queue.git, change.base, change.head), path)
+    found = read_diff(queue.git, file, lines=FILE_LINES)
+    if as_json:
+        print_json(found.to_json())
+        return
+    click.echo(clean(f"{spell_hidden(file.path)}: {file.status}{f', {found.note}' if found.note else ''}"))
+    for line in found.lines:
+        number = line.new or line.old or ""
+        more = f" … {line.more} characters more" if line.more else ""
+        click.echo(f"{number:>6} {line.kind} {line.text}{more}" if line.kind != "@" else line.text)
+    if found.next is not None:
+        click.echo(f"… more than {FILE_LINES} lines; `git diff {change.base[:SHORT]} {change.head[:SHORT]}` shows all")
 
 
 def _show(found: Review, *, waits: bool) -> None:
     earlier = [f"  … and {found.more_commits} earlier"] * bool(found.more_commits)
-    lines = [f"{found.node} of run {found.run}, attempt {found.attempt} at {found.commit[:SHORT]}: {found.landing}, "
+    state = found.landing or ("not committed yet" if found.uncommitted else "not in the merge queue")
+    lines = [f"{found.node} of run {found.run}, attempt {found.attempt} at {found.commit[:SHORT]}: {state}, "
              f"onto {found.target}", "",
              "commits", *earlier, *(f"  {line}" for line in found.commits), "", *found.stat.splitlines(), "",
-             "evidence", *(f"  {line}" for line in found.evidence), "", *found.diff.splitlines()]
+             "evidence", *(f"  {line}" for line in found.evidence), ""]
+    for check in found.checks:
+        if check["tail"] and check["result"] != "passed":
+            lines += [f"end of the output of {check['what']}",
+                      *(f"  {line}" for line in check["tail"].splitlines()), ""]
+    for conflict in found.conflicts:
+        lines += [f"conflict in {conflict['path']}{': ' * bool(conflict['note'])}{conflict['note']}",
+                  *(f"{line['number']:>6} {line['text']}" for line in conflict["lines"]), ""]
+    lines += found.diff.split("\n")
     if waits:
         this = f"garrison review {found.node} --run {found.run} --attempt {found.attempt}"
         lines += ["", f"{this} --approve   lets it land", f"{this} --reject -m REASON   sends it back"]

@@ -50,7 +50,7 @@ def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
         return queue.entry(entry_id)
 
 
-def approve(queue: MergeQueue, entry_id: str) -> MergeEntry:
+def approve(queue: MergeQueue, entry_id: str, note: str = "") -> MergeEntry:
     """Approve an entry that waits for it: it is tested and lands as any other. Repeating it changes nothing."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
@@ -58,7 +58,8 @@ def approve(queue: MergeQueue, entry_id: str) -> MergeEntry:
             raise Refused(f"attempt {entry.attempt} of {entry.node} cannot land any more: it is {entry.landing} "
                           f"({entry.reason}); `garrison review {entry.node}` shows the latest")
         if entry.awaits_approval:
-            queue.append(StatusChanged((entry_id,), "queued", "approved by a person"), sync=True)
+            queue.append(StatusChanged((entry_id,), "queued", f"approved by a person{f': {note}' if note else ''}"),
+                         sync=True)
         elif not entry.approval:
             raise Refused(f"{entry_id} is {entry.status} and needs no approval")
         return queue.entry(entry_id)

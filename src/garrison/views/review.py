@@ -1,4 +1,7 @@
-"""Review of a node's work that is in the merge queue: its commits, its diff, and the evidence for it."""
+"""Review of a node's work: its commits, its diff, and the evidence for it, as `garrison review` shows it.
+
+What it shows is read by `changes.py`, as the page shows it; here is which entry of the queue a person sees and judges.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import NotFound, Refused
 from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
-from garrison.records import run as run_records
-from garrison.records.run import Task, read_result
+from garrison.records.run import read_result
 from garrison.system.terminal_text import spell_hidden
+from garrison.views.changes import SHORT, read_changes
+from garrison.views.diff import SECONDS, totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +23,15 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
-    from garrison.records.run import Result
     from garrison.system.git import Git
+    from garrison.views.changes import Changes
 
-COMMITS = 50
-"""Commits that are listed."""
 TAIL_LINES = 20
 """Lines of an agent's output that count as evidence."""
-SHORT = 10
-"""Characters of a commit's id as it is shown."""
+DIFF_CHARACTERS = 4 << 20
+"""Longest diff; `git diff` shows more."""
+_BOUNDED = {"GIT_CONFIG_PARAMETERS": "'core.bigfilethreshold=4194304'"}
+"""Variable by which git summarises larger files."""
 
 
 @frozen
@@ -46,13 +50,25 @@ class Review:
     """The same in the word that every view has for it, `waiting for approval` among them."""
     target: str
     commits: list[str]
-    """Its commits that the target does not have, oldest first: `oid subject`; of many the last `COMMITS`."""
+    """Its commits that the target does not have, oldest first: `oid subject`; of many the last
+    `changes.COMMITS`."""
     more_commits: int
     """Earlier commits, which are not listed."""
     stat: str
     diff: str
     """Its changes; a character that a terminal acts upon or hides is spelled out as `‹U+001B›`."""
     evidence: list[str] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Changed files with their added and removed lines (`views/diff.py`), the first `diff.FILES`."""
+    file_count: int = 0
+    added: int = 0
+    removed: int = 0
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    """Acceptance and gate: command, result, exit code, end of the output."""
+    artefacts: list[dict[str, Any]] = field(default_factory=list)
+    uncommitted: bool = False
+    """Set if the agent still works, and not all of it is committed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -98,39 +114,38 @@ def _list_attempts(entries: Sequence[MergeEntry]) -> str:
 
 def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Review:
     """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
-    git, files = queue.git, runtime.files(entry.run)
-    folder = files.attempt(entry.node, entry.attempt)
-    base = _merge_base(git, git.branch_tip(entry.target) or entry.oid, entry.oid)
-    if base == entry.oid and entry.base:  # it has landed: what it changed is what the target had not before
-        base = _merge_base(git, entry.base, entry.oid)
-    result, _ = read_result(folder / "result.json", entry.run, entry.node, entry.attempt)
+    return _review(queue.git, read_changes(runtime, entry.run, entry.node, entry.attempt, queue, entry), entry.status)
+
+
+def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> Review:
+    """Read the work of an attempt that is not in the queue: its agent still works, or it was refused before."""
+    queue = node_queue(runtime, runtime.launch(run), "review")
+    return _review(queue.git, read_changes(runtime, run, node, attempt, queue), "")
+
+
+def _review(git: Git, found: Changes, status: str) -> Review:
+    change, shown = found.change, found.to_json()
+    added, removed = totals(found.files)
+    # the order of the files is a file that the repository's configuration may name
+    diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
+                   extra=_BOUNDED, timeout=SECONDS).out
+    cut = "\n… cut here; `git diff` shows all of it" * (len(diff) > DIFF_CHARACTERS)
     return Review(
-        entry.run, entry.node, entry.attempt, entry.oid, entry.id, entry.status, entry.landing, entry.target,
-        [spell_hidden(line) for line in git.log_oneline(f"{base}..{entry.oid}", COMMITS)[::-1]],
-        max(0, git.count_commits(f"{base}..{entry.oid}") - COMMITS),
-        git.run("diff", "--stat=100", base, entry.oid, "--").out.rstrip(),
-        spell_hidden(git.run("diff", "--no-color", base, entry.oid, "--").out),
-        _evidence(run_records.load(Task, folder / "task.json"), result, folder))
+        change.run, change.node, change.attempt, change.commit, change.entry, status, change.landing, change.target,
+        [f"{commit.oid[:SHORT]} {commit.subject}" for commit in found.commits], found.more_commits,
+        git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=_BOUNDED,
+                timeout=SECONDS).out.rstrip(),
+        spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), shown["files"], len(found.files), added,
+        removed, shown["conflicts"], shown["checks"], shown["artefacts"], change.is_uncommitted)
 
 
-def _merge_base(git: Git, tip: str, oid: str) -> str:
-    return git.merge_base(tip, oid) or tip
-
-
-def _evidence(task: Task | None, result: Result | None, folder: Path) -> list[str]:
-    """Return what speaks for the work: how its agent ended, what was checked, the end of its output. Pure."""
-    lines = []
-    if task is not None and (asked := task.rework_reason.strip()):
-        lines.append(f"this attempt answers: {asked.splitlines()[0]}")
-    if result is not None:
-        exit_code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
-        lines.append(f"its agent reported {result.status}{exit_code}")
-        lines += [f"its agent's notes: {notes}" for notes in [result.said.get("notes")] if notes]
-    if task is not None and task.acceptance:
-        lines.append(f"acceptance `{task.acceptance}` passed")
-    if task is not None and (validator := task.attributes.get("validator")):
-        lines.append(f"validated by {validator}")
+def _evidence(found: Changes) -> list[str]:
+    """Return what speaks for the work: how its agent ended, what was checked, the end of its output."""
+    change, folder = found.change, Path(found.folder)
+    lines = list(found.evidence)
+    lines += [f"{check.what} `{check.command}` {check.result}" for check in found.checks]
+    result, _ = read_result(folder / "result.json", change.run, change.node, change.attempt)
     tail = result.tail.rstrip().splitlines()[-TAIL_LINES:] if result is not None else []
     if tail:
         lines += ["end of its output:", *(f"  {line}" for line in tail)]
-    return [*lines, f"all of it: {folder}"]
+    return [*lines, f"all of it: {found.folder}"]

@@ -21,6 +21,8 @@ SECONDS = 120.0
 """Time limit of a command."""
 TEXT = 8000
 """Longest text, which becomes an argument of a command."""
+COMMENTS = 50
+"""Most comments of one rejection."""
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 
 T = TypeVar("T")
@@ -63,16 +65,33 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     return NODE["answer"](run, node, text)
 
 
-def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str) -> list[str]:
-    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`).
+def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str,
+                         comments: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`) and comments.
 
     The command names attempt and commit of the entry that the page showed: it is refused if that is another by now.
+    `comments` are places (`FILE:LINE`) and texts.
     """
     shown = ["--run", run, f"--attempt={attempt}", f"--commit={commit}"]
+    note = text_of(body, "text", required=body.get("choice") != "Approve" and not comments).strip()
+    reason = [f"--reason={note}"] if note else []
     if body.get("choice") == "Approve":
-        return ["review", *shown, "--approve", "--", node]
-    reason = text_of(body, "text", required=True)
-    return ["review", *shown, "--reject", f"--reason={reason}", "--", node]
+        return ["review", *shown, "--approve", *reason, "--", node]
+    return ["review", *shown, "--reject", *reason, *(word for place, text in comments for word in (
+        "--comment", place, text)), "--", node]
+
+
+def comments_of(body: Mapping[str, object], path_of: Callable[[int], str]) -> list[tuple[str, str]]:
+    """Return the comments of a request as places and texts; `path_of` gives the path of a changed file's number."""
+    given = body.get("comments", [])
+    if not isinstance(given, list) or len(given) > COMMENTS:
+        raise UsageError(f"comments must be a list of at most {COMMENTS}")
+    found = []
+    for each in given:
+        if not isinstance(each, dict) or not isinstance(each.get("file"), int) or not isinstance(each.get("line"), int):
+            raise UsageError("a comment has file and line, both numbers, and text")
+        found.append((f"{path_of(each['file'])}:{each['line']}", text_of(each, "text", required=True)))
+    return found
 
 
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:

@@ -26,7 +26,7 @@ from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
 from garrison.views.explain import Line, explain
-from garrison.views.review import choose_shown, find_entries, read_review
+from garrison.views.review import choose_shown, find_entries
 
 LOG_BYTES = 256 << 10
 """Bytes of a log in one response."""
@@ -38,8 +38,6 @@ BLOCKS = 200
 """Blocks of a transcript in one response."""
 BLOCK_CHARACTERS = 20_000
 """Longest block, in characters."""
-DIFF_CHARACTERS = 200_000
-"""Longest diff of work that waits for approval; `garrison review` shows all of it."""
 
 
 # ---- detail
@@ -70,18 +68,13 @@ def node_detail(home: Path, run: str, node: str) -> dict[str, Any]:
 
 
 def _review(home: Path, run: str, node: str) -> dict[str, Any] | None:
-    """Return the work of a node that waits for approval; None if none does, or it cannot be read."""
-    runtime = Runtime.real(home)
+    """Return which work of a node waits for approval; None if none does. The `changes` route shows it."""
     try:
-        queue, entries = find_entries(runtime, run, node)
+        _, entries = find_entries(Runtime.real(home), run, node)
         entry = choose_shown(entries)
-        found = read_review(runtime, queue, entry) if entry.awaits_approval else None
     except (GarrisonError, OSError):
         return None
-    if found is None:
-        return None
-    cut = f"\n… cut here; `garrison review {node} --run {run}` shows all of it" * (len(found.diff) > DIFF_CHARACTERS)
-    return {**found.to_json(), "diff": found.diff[:DIFF_CHARACTERS] + cut}
+    return {"attempt": entry.attempt, "commit": entry.oid, "entry": entry.id} if entry.awaits_approval else None
 
 
 def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:

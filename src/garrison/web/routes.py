@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
 from garrison.views.page_view import REVIEW
-from garrison.web import access, actions, chat, node, responses
+from garrison.web import access, actions, changes, chat, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
@@ -40,6 +40,7 @@ class Page:
         self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home)
         self.conversations = chat.Conversations(home, open_butler)
         self.timelines = Timelines(home)
+        self.changes = changes.ChangeReader(home)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
@@ -73,6 +74,10 @@ class Page:
             get("/api/runs/{run}/nodes/{node}", self.node),
             get("/api/runs/{run}/nodes/{node}/log", self.log),
             get("/api/runs/{run}/nodes/{node}/transcript", self.transcript),
+            get("/api/runs/{run}/nodes/{node}/changes", self.read_changes),
+            get("/api/runs/{run}/nodes/{node}/diff", self.read_diff),
+            get("/api/runs/{run}/nodes/{node}/artefact", self.read_artefact),
+            get("/api/runs/{run}/gates/{gate:path}", self.read_decision),
             post("/api/runs/{run}/actions", self.act_on_run),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
@@ -120,6 +125,36 @@ class Page:
         """Return a piece of a node's session."""
         return await self._piece(node.read_transcript, request)
 
+    async def read_changes(self, request: Request) -> Response:
+        """Return the changes of an attempt at a node, by default the latest."""
+        attempt = query_number(request, "attempt", 0) or None
+        return json_answer(await asyncio.to_thread(
+            self.changes.read, run_of(request), node_of(request), attempt, max(0, query_number(request, "from", 0))))
+
+    async def read_diff(self, request: Request) -> Response:
+        """Return lines of one changed file."""
+        return json_answer(await asyncio.to_thread(
+            self.changes.diff, run_of(request), node_of(request), query_number(request, "attempt", 1),
+            request.query_params.get("head", ""), query_number(request, "file", 0), query_number(request, "from", 0)))
+
+    async def read_artefact(self, request: Request) -> Response:
+        """Return the end of a file that an attempt left."""
+        return json_answer(await asyncio.to_thread(
+            self.changes.artefact, run_of(request), node_of(request), query_number(request, "attempt", 1),
+            request.query_params.get("name", "")))
+
+    async def read_decision(self, request: Request) -> Response:
+        """Return what a person decides at a gate: last outcomes, what they changed, costs."""
+        run, place = run_of(request), request.path_params["gate"]
+        model = (await self.broadcaster.stream(run)).page.model
+        entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
+        entry = entries.get(place.removeprefix(REVIEW))
+        gate = model.state.gates.get(place)
+        if entry is None and gate is None:
+            raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")
+        node_name, gate_name = (entry.node, "") if entry is not None else ("", gate.node if gate is not None else "")
+        return json_answer(await asyncio.to_thread(self.changes.decision, run, gate_name, node_name))
+
     async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
         run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
         begin = query_number(request, "from", 0)
@@ -156,7 +191,10 @@ class Page:
             entry = queue.entries.get(place.removeprefix(REVIEW)) if queue is not None else None
             if entry is None or entry.run != run:
                 raise NotFound(f"nothing waits for approval as {place!r:.60}; it has been decided")
-            return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid))
+            comments = await asyncio.to_thread(actions.comments_of, body, lambda number: self.changes.path(
+                run, entry.node, entry.attempt, entry.oid, number))
+            return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid,
+                                                                    comments))
         gate = stream.page.model.state.gates.get(place)
         if gate is None:
             raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")

@@ -2,15 +2,16 @@
 // requested again whenever something happened to the node.
 
 import { get, part } from "./api.js";
+import { changesView } from "./changes.js";
 import { el, empty, keyed, say, set } from "./dom.js";
-import { confirmed } from "./notice.js";
 import { legible, legibleName, unfinished } from "./legible.js";
+import { actionButton, answerForm, possible } from "./node_actions.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
-const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
+const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
 const BLOCKS_KEPT = 1000;
 const ATTEMPTS = 3; // shown, the last ones
@@ -30,7 +31,10 @@ export function detailPanel(place, run, act, close) {
   const attempts = el("select", { "aria-label": "Attempt", onchange: () => turn(tab) });
   const bodies = Object.fromEntries(TABS.map(([name]) => [name, el("div", {
     class: `tab-body ${name}`, role: "tabpanel", id: `detail-${name}`, "aria-labelledby": `detail-tab-${name}`, tabindex: "0", hidden: true })]));
-  let node = null, tab = "story", known = null, before = null, following = null, soon, now = "waiting";
+  let node = null, tab = "story", known = null, before = null, following = null, soon, now = "waiting", write = true;
+  const asked = el("div", {});
+  const changes = changesView(run, act);
+  bodies.changes.append(changes.element);
 
   tabs.append(...TABS.map(([name, words], at) => el("button", {
     type: "button", role: "tab", class: "quiet", id: `detail-tab-${name}`, "aria-controls": `detail-${name}`,
@@ -45,10 +49,13 @@ export function detailPanel(place, run, act, close) {
   place.setAttribute("aria-labelledby", "detail-title");
   place.append(el("div", { class: "panel-head" }, title, status,
     el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: close }, "✕")),
-    label, line, doing, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
+    label, line, doing, asked, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
 
-  function open(name, state) {
-    if (name === node) return;
+  function open(name, state, wanted) {
+    if (name === node) {
+      if (name && wanted) turn(wanted);
+      return;
+    }
     if (node === null) before = document.activeElement;
     node = name;
     known = null;
@@ -59,7 +66,9 @@ export function detailPanel(place, run, act, close) {
       (before?.isConnected ? before : document.getElementById("main")).focus();
       return;
     }
-    Object.values(bodies).forEach(body => body.replaceChildren());
+    Object.entries(bodies).forEach(([name, body]) => name !== "changes" && body.replaceChildren());
+    if (wanted) tab = wanted;
+    turn(tab);
     attempts.replaceChildren();
     show(state);
     load();
@@ -75,7 +84,7 @@ export function detailPanel(place, run, act, close) {
       known = found;
       pick(newer);
       fillTabs();
-      if (newer || tab === "story" || tab === "task") turn(tab);
+      if (newer || ["story", "task", "changes"].includes(tab)) turn(tab);
     } catch (problem) {
       if (asked === node) bodies.story.replaceChildren(empty(problem.message));
       turn("story");
@@ -99,6 +108,8 @@ export function detailPanel(place, run, act, close) {
     }
     following?.stop();
     following = null;
+    place.classList.toggle("wide", name === "changes");
+    if (known && name === "changes") changes.load(node, Number(attempts.value || 1), write);
     if (known && name === "log") followLog();
     if (known && name === "transcript") followTranscript();
   }
@@ -141,8 +152,8 @@ export function detailPanel(place, run, act, close) {
 
   function fillTabs() {
     bodies.story.replaceChildren(
-      known.review ? part_(`Attempt ${known.review.attempt} (${known.review.commit.slice(0, 10)}) waits for your approval`, el("pre", { class: "wrap" }, legible([...known.review.commits, ...(known.review.more_commits ? [`… and ${known.review.more_commits} earlier`] : []), "", known.review.stat, "",
-        ...known.review.evidence].join("\n"))), el("details", {}, el("summary", {}, "Diff"), el("pre", {}, legible(known.review.diff)))) : "",
+      known.review ? part_(`Attempt ${known.review.attempt} (${known.review.commit.slice(0, 10)}) waits for your approval`,
+        el("button", { type: "button", onclick: () => turn("changes") }, "See the changes")) : "",
       part_("Attempts", attemptsOf(known.attempts)),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
         el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text,
@@ -168,26 +179,11 @@ export function detailPanel(place, run, act, close) {
     say(line, work?.line);
     line.hidden = !work?.line;
     say(doing, [one.doing || one.reason, changedSoFar(work), usually(work, one.since), dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
-    keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
+    write = state.write !== false;
+    keyed(actions, write ? possible(one, now, state) : [], what => `${node} ${what.action} ${what.over}`, what => actionButton(what, run, node, act));
+    const gate = state.gates.find(each => each.node === node && each.free);
+    keyed(asked, write && (gate || one.asks) ? [one] : [], () => `${node} ${gate?.gate ?? one.asks}`, () => answerForm(one, gate, node, act));
   }
-
-  function possible(one, now) {
-    const working = now === "working" || now === "asking" || now === "landing";
-    return [
-      working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that is told what it did?` },
-      working && { action: "park", label: "Park", text: "parked from the page" },
-      working && now !== "landing" && { action: "cancel", label: "Cancel node", text: "from the page", kind: "danger",
-        question: `Cancel ${node}? Its agent ends and its work is kept; for the pipeline the node has failed.` },
-      now === "parked" && { action: "unpark", label: "Unpark", kind: "primary" },
-    ].filter(Boolean);
-  }
-
-  const make = ({ action, label: words, question, text, kind = "" }) => el("button", {
-    type: "button", class: kind, onclick: async event => {
-      const control = event.currentTarget, name = node;
-      if (!question || await confirmed(question, words)) await act(`nodes/${part(name)}/actions`, { action, ...(text && { text }) }, control);
-    },
-  }, words);
 
   function happened(change) {
     if (node === null || (change.node !== node && !change.patch?.nodes?.[node])) return;

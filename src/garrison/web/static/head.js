@@ -1,5 +1,6 @@
 // Head of the page: the run, its status, its progress, and the actions on it.
 
+import { ask } from "./ask.js";
 import { el, keyed, say, set } from "./dom.js";
 import { confirmed } from "./notice.js";
 import { runWord, tally } from "./state.js";
@@ -25,8 +26,20 @@ export function runHead(place, run, act) {
   const buttons = {
     stop: button("Stop", "stop", "", "Stop this run gracefully? Work under way is kept; Resume continues it."),
     resume: button("Resume", "resume", "primary"),
-    again: button("Retry failed", "again", "primary", "Start a new attempt of the failed nodes of this run?"),
+    again: el("button", { type: "button", class: "primary", hidden: true, dataset: { action: "again" }, onclick: event => again(event.currentTarget) }, "Retry failed"),
   };
+  let failed = [];
+
+  /** Retry the failed nodes that a person chooses. */
+  async function again(control) {
+    const options = failed.map(one => ({ value: one.node, label: [one.node, one.reason?.split("\n")[0]].filter(Boolean).join(": ") }));
+    const answer = await ask({ title: "Retry the failed nodes of this run?", lines: ["Each gets a new attempt, with the reason of its failure. Those that you do not choose stay failed."],
+      yes: "Retry", kind: "primary", options: options.length > 1 ? options : undefined });
+    if (!answer) return;
+    const some = options.length > 1 && answer.chosen.length < options.length;
+    await act("actions", { action: "again", ...(some && { nodes: answer.chosen }) }, control);
+  }
+
   const reading = el("span", { class: "pill", hidden: true, title: "The token of this address allows no changes" }, "read only");
   place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
     el("div", { class: "row run-actions" }, Object.values(buttons)));
@@ -47,6 +60,7 @@ export function runHead(place, run, act) {
     const running = RUNNING.has(state.status), can = state.write !== false;
     buttons.stop.hidden = !(can && running);
     buttons.resume.hidden = !(can && !running && !["done", "failed"].includes(state.status));
+    failed = Object.values(state.nodes).filter(node => node.agent && node.status === "failed");
     buttons.again.hidden = !(can && state.status === "failed");
     set(document.body, "data-waits", waits ? String(waits) : null);
   }

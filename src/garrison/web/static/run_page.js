@@ -25,7 +25,7 @@ const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "as
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
   const run = address.get("run") ?? await youngest(main);
-  return run ? new Run(main, run, address.get("node")).shortcuts() : [["c", "go to the chat", () => { location.href = "/chat"; }]];
+  return run ? new Run(main, run, address.get("node"), address.get("tab")).shortcuts() : [["c", "go to the chat", () => { location.href = "/chat"; }]];
 }
 
 /** The run to show if none is named; null for a home without runs: the page shows the first one once it exists. */
@@ -48,7 +48,7 @@ function youngest(main) {
 }
 
 class Run {
-  constructor(main, run, node) {
+  constructor(main, run, node, tab) {
     this.main = main;
     this.run = run;
     this.state = null;
@@ -58,9 +58,10 @@ class Run {
     this.nodes = new Set();
     this.followed = {};
     this.wanted = node;
+    this.tab = tab === "changes" ? tab : undefined;
     const at = `runs/${part(run)}`;
     this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
-    const choose = name => this.open(name);
+    const choose = (name, tab) => this.open(name, tab);
     this.head = runHead(document.getElementById("run-head"), run, this.act);
     this.graph = graphPanel(choose);
     this.gantt = ganttPanel(choose, () => get(`${at}/timeline`));
@@ -153,25 +154,27 @@ class Run {
     this.detail.show(state);
     tab(state.run, waits.length);
     if (this.wanted) {
-      this.show(this.wanted);
+      this.show(this.wanted, this.tab);
       this.wanted = null;
     }
   }
 
   /** Show a node, or none, and put it into the address. */
-  open(name) {
+  open(name, tab) {
     const address = new URLSearchParams(location.search);
     address.set("run", this.run);
     if (name) address.set("node", name);
     else address.delete("node");
+    if (name && tab) address.set("tab", tab);
+    else address.delete("tab");
     history.pushState(null, "", `/?${address}`);
-    this.show(name);
+    this.show(name, tab);
   }
 
-  show(name) {
+  show(name, tab) {
     const known = name && this.state?.nodes[name] ? name : null;
     this.graph.select(known);
-    this.detail.open(known, this.state);
+    this.detail.open(known, this.state, tab);
   }
 
   shortcuts() {
@@ -179,7 +182,7 @@ class Run {
       const heading = document.getElementById(`${id}-title`);
       heading.scrollIntoView({ block: "nearest" });
       const section = heading.closest("section");
-      (section.querySelector(".answers button, .answers input") ?? section.querySelector(".body button") ?? heading).focus();
+      (section.querySelector(".body button") ?? heading).focus(); // a node's name: nothing is decided by w and Enter
     };
     return [
       ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.focus()],

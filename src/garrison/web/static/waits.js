@@ -1,6 +1,8 @@
 // Panel of what waits for a person, most urgent first: gates and questions with their answers, then parked and failed nodes.
 
 import { part } from "./api.js";
+import { ask } from "./ask.js";
+import { decisionOf } from "./changes.js";
 import { el, empty, keyed, panel, say } from "./dom.js";
 import { reset, since } from "./time.js";
 import { count, millis, span } from "./words.js";
@@ -27,10 +29,11 @@ export function waitsPanel(choose, act) {
     say(number, waits.length || "");
     section.classList.toggle("some", waits.length > 0);
     nothing.hidden = waits.length > 0;
-    keyed(list, waits, one => `${one.key} ${state.write}`, one => card(one, state.write !== false), renew);
+    keyed(list, waits, one => `${one.key} ${state.write}`, one => card(one, state), renew);
   }
 
-  function card(one, write) {
+  function card(one, state) {
+    const write = state.write !== false;
     const name = one.node?.node ?? one.gate?.node;
     const said = el("p", { class: "question" });
     const made = el("li", { class: `card w-${one.kind}` },
@@ -38,7 +41,7 @@ export function waitsPanel(choose, act) {
         el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[one.kind]), el("span", { class: "kind" }, TITLES[one.kind]),
         name ? el("button", { type: "button", class: "link-like name", onclick: () => choose(name) }, name) : null,
         since(one.node?.since)),
-      said, write && name ? el("div", { class: "row answers" }, answers(one, name)) : null);
+      said, one.kind === "gate" && one.gate.kind !== "signal" ? decisionOf(state.run, one.gate.gate) : null, write && name ? el("div", { class: "row answers" }, answers(one, name)) : null);
     return made;
   }
 
@@ -51,12 +54,20 @@ export function waitsPanel(choose, act) {
     if (one.kind === "failed") return [details(name)];
     const choices = one.gate?.choices ?? [];
     if (!choices.length || one.gate.free) return form(one, name);
+    const review = one.gate.kind === "review";
     const buttons = choices.map((choice, at) => el("button", {
-      type: "button", class: at === 0 ? "primary" : "",
-      onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, event.currentTarget),
+      type: "button", class: at === 0 ? "primary" : "", onclick: async event => {
+        const control = event.currentTarget;
+        if (!review || await landing(name, one.gate)) await act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, control);
+      },
     }, choice.label));
-    return one.gate.kind === "review" ? [...buttons, details(name), form(one, name, "Reject", "Reason for its next attempt")] : buttons;
+    return review ? [changes(name), ...buttons, form(one, name, "Reject", "Reason for its next attempt")] : buttons;
   }
+
+  const landing = (name, gate) => ask({ title: `Approve the work of ${name}?`, yes: "Approve", kind: "primary",
+    lines: [gate.question, "It lands once it has passed the gate. The changes show what it is."] });
+
+  const changes = name => el("button", { type: "button", onclick: () => choose(name, "changes") }, "See changes");
 
   const details = name => el("button", { type: "button", onclick: () => choose(name) }, "See why");
 

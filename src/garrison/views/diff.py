@@ -1,0 +1,264 @@
+"""Differences between two commits, for people: the list of changed files, and the lines of one file, both bounded.
+
+Everything here was written by agents. git is called as garrison calls it everywhere, so no program of the repository
+runs; files are compared by their blobs, so no name is given to git as a pattern; characters that a terminal or a
+browser would act upon or hide are spelled out. A file that is too large, or not text, is summarised.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import NotFound
+from garrison.frozen import frozen
+from garrison.system.git import GitError
+from garrison.system.terminal_text import spell_hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from garrison.system.git import Git
+
+FILES = 200
+"""Changed files in one answer."""
+LINES = 600
+"""Lines of a diff in one answer."""
+LINE_CHARACTERS = 500
+"""Longest line that is shown whole; of a longer one the beginning, and how much follows."""
+BIG_FILE = 2 << 20
+"""Bytes from which a file is summarised, not compared line by line."""
+CONTEXT = 3
+"""Unchanged lines around each change."""
+SECONDS = 20.0
+"""Time limit of a call of git."""
+_NUL_WITHIN = 8000
+"""Characters within which git, too, looks for a NUL to tell data from text."""
+_BOUNDED = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
+"""Variable by which git compares no larger file line by line."""
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
+_SUBMODULE, _LINK = "160000", "120000"
+_STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "copied", "T": "changed its type"}
+
+
+@frozen
+class FileChange:
+    """One changed file. `path` is as git has it, with `\\xNN` for what is not UTF-8."""
+
+    path: str
+    status: str
+    """One of added, deleted, modified, renamed, copied, changed its type."""
+    old_path: str = ""
+    added: int | None = None
+    """Lines added; None for data, and for a file that is too large."""
+    removed: int | None = None
+    mode: str = ""
+    """Its new mode where that changed, as `100644 → 100755`."""
+    old_blob: str = ""
+    new_blob: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the page and `garrison review --json`, its names spelled out."""
+        return {**asdict(self), "path": spell_hidden(self.path), "old_path": spell_hidden(self.old_path)}
+
+
+@frozen
+class Line:
+    """One line of a diff: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
+
+    kind: str
+    old: int
+    """Its number in the older file, 0 for none."""
+    new: int
+    text: str
+    more: int = 0
+    """Characters of it that are not shown."""
+
+    def to_json(self) -> list[Any]:
+        """Return it as a short list: a diff has many."""
+        return [self.kind, self.old, self.new, self.text, self.more]
+
+
+@frozen
+class FileDiff:
+    """Some lines of one file's diff; `next` is where the following ones begin, None after the last."""
+
+    file: FileChange
+    lines: Sequence[Line]
+    note: str = ""
+    """Reason why no lines are shown, such as `data, 12,345 bytes`."""
+    next: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the page."""
+        return {"file": self.file.to_json(), "lines": [line.to_json() for line in self.lines], "note": self.note,
+                "next": self.next}
+
+
+def changed_files(git: Git, base: str, head: str) -> list[FileChange]:
+    """Return what differs between two commits, in git's order; GitError if one is gone, or it takes too long."""
+    out = git.run("diff-tree", "-r", "-z", "-M", "--raw", "--numstat", "--no-abbrev", "--end-of-options", base, head,
+                  "--", timeout=SECONDS, extra=_BOUNDED).out
+    return parse_changes(out)
+
+
+def parse_changes(output: str) -> list[FileChange]:
+    """Return the files that `git diff-tree -r -z -M --raw --numstat` lists. Pure."""
+    parts = iter(output.split("\0"))
+    raw: list[FileChange] = []
+    counts: list[tuple[int | None, int | None]] = []
+    for part in parts:
+        if part.startswith(":"):
+            raw.append(_parse_raw(part, parts))
+        elif part:
+            added, removed, name = part.split("\t", 2)
+            if not name:  # a rename: both names follow
+                next(parts, ""), next(parts, "")
+            counts.append((_number(added), _number(removed)))
+    counts += [(None, None)] * (len(raw) - len(counts))
+    return [FileChange(file.path, file.status, file.old_path, *count, file.mode, file.old_blob, file.new_blob)
+            for file, count in zip(raw, counts, strict=False)]
+
+
+def _parse_raw(part: str, rest: Iterator[str]) -> FileChange:
+    old_mode, mode, old_blob, new_blob, status = part[1:].split(" ")
+    name = next(rest, "")
+    old_name = name if status[0] in "RC" else ""
+    if old_name:
+        name = next(rest, "")
+    changed = f"{old_mode} → {mode}" if old_mode != mode and status[0] not in "AD" else ""
+    special = changed or next((mode for mode in (old_mode, mode) if mode in (_SUBMODULE, _LINK)), "")
+    return FileChange(name, _STATUS.get(status[0], status), old_name, None, None, special, old_blob, new_blob)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def totals(files: Iterable[FileChange]) -> tuple[int, int]:
+    """Return how many lines were added and removed in all."""
+    files = list(files)
+    return sum(file.added or 0 for file in files), sum(file.removed or 0 for file in files)
+
+
+def file_at(files: Sequence[FileChange], number: int) -> FileChange:
+    """Return the file of a place in the list; NotFound."""
+    if not 0 <= number < len(files):
+        raise NotFound(f"there is no changed file {number}; {len(files)} files changed")
+    return files[number]
+
+
+def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES) -> FileDiff:
+    """Return lines of one file's diff, from line `begin` of it on."""
+    if _SUBMODULE in file.mode or _is_submodule(git, file):
+        return FileDiff(file, (), f"a submodule: {_short(file.old_blob)} → {_short(file.new_blob)}")
+    sizes = _sizes(git, file)
+    if max(sizes) > BIG_FILE:
+        return FileDiff(file, (), f"too large to show: {_describe_sizes(*sizes)}")
+    texts = [_read(git, blob) for blob in (file.old_blob, file.new_blob)]
+    if any("\0" in text[:_NUL_WITHIN] for text in texts):
+        return FileDiff(file, (), f"data, not text: {_describe_sizes(*sizes)}")
+    found = list(_take(_all_lines(git, file, *texts), begin, lines + 1))
+    note = "" if found or begin else "no line of it changed" if sizes[0] or sizes[1] else "empty"
+    return FileDiff(file, found[:lines], note, begin + lines if len(found) > lines else None)
+
+
+def read_line(git: Git, file: FileChange, number: int) -> str:
+    """Return one line of the newer file, or with `-number` of the older one; NotFound if it has none of that number."""
+    blob = file.new_blob if number > 0 else file.old_blob
+    sizes = _sizes(git, file)
+    lines = _split(_read(git, blob)) if max(sizes) <= BIG_FILE else []
+    if not 0 < abs(number) <= len(lines):
+        raise NotFound(f"{spell_hidden(file.path)} has no line {abs(number)}"
+                       + (" in the version before the change" if number < 0 else ""))
+    return lines[abs(number) - 1]
+
+
+def show_line(text: str) -> tuple[str, int]:
+    """Return the part of a line that is shown, its hidden characters spelled out, and how many characters follow."""
+    return spell_hidden(text[:LINE_CHARACTERS]), max(0, len(text) - LINE_CHARACTERS)
+
+
+def parse_hunks(output: str) -> Iterator[Line]:
+    """Yield the lines of a diff of one file. Pure."""
+    old = new = 0
+    for row in _split(output):
+        if (hunk := _HUNK.fullmatch(row)) is not None and not (old and row[:1] in " +-"):
+            old, new = int(hunk[1]), int(hunk[2])
+            yield _line("@", 0, 0, row)
+        elif not (old or new) or row.startswith("\\"):  # before the first hunk; `\ No newline at end of file`
+            continue
+        elif row.startswith("+"):
+            yield _line("+", 0, new, row[1:])
+            new += 1
+        elif row.startswith("-"):
+            yield _line("-", old, 0, row[1:])
+            old += 1
+        else:
+            yield _line(" ", old, new, row[1:])
+            old, new = old + 1, new + 1
+
+
+def _line(kind: str, old: int, new: int, text: str) -> Line:
+    shown, more = show_line(text)
+    return Line(kind, old, new, shown, more)
+
+
+def _all_lines(git: Git, file: FileChange, old: str, new: str) -> Iterator[Line]:
+    if _is_absent(file.old_blob):
+        yield from (_line("+", 0, at, text) for at, text in enumerate(_split(new), 1))
+    elif _is_absent(file.new_blob):
+        yield from (_line("-", at, 0, text) for at, text in enumerate(_split(old), 1))
+    elif file.old_blob != file.new_blob:
+        # by blobs, as text: attributes of the repository decide neither what is compared nor whether it is shown
+        yield from parse_hunks(git.run("diff", "--no-color", "--text", f"-U{CONTEXT}", "-O/dev/null", file.old_blob,
+                                       file.new_blob, "--", timeout=SECONDS).out)
+
+
+def _take(lines: Iterator[Line], begin: int, many: int) -> Iterator[Line]:
+    for at, line in enumerate(lines):
+        if at >= begin + many:
+            return
+        if at >= begin:
+            yield line
+
+
+def _split(text: str) -> list[str]:
+    """Return the lines of a text; only a line feed ends one, as for git."""
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _is_absent(blob: str) -> bool:
+    return not blob.strip("0")
+
+
+def _is_submodule(git: Git, file: FileChange) -> bool:
+    blob = file.old_blob if _is_absent(file.new_blob) else file.new_blob
+    return git.run("cat-file", "-t", blob, check=False).out.strip() != "blob"
+
+
+def _sizes(git: Git, file: FileChange) -> tuple[int, int]:
+    return _size(git, file.old_blob), _size(git, file.new_blob)
+
+
+def _size(git: Git, blob: str) -> int:
+    if _is_absent(blob):
+        return 0
+    answer = git.run("cat-file", "-s", blob, check=False)
+    if answer.code:
+        raise GitError(("cat-file", "-s", blob), answer.code, answer.err)
+    return int(answer.out)
+
+
+def _read(git: Git, blob: str) -> str:
+    return "" if _is_absent(blob) else git.run("cat-file", "blob", blob, timeout=SECONDS).out
+
+
+def _short(blob: str) -> str:
+    return "none" if _is_absent(blob) else blob[:10]
+
+
+def _describe_sizes(old: int, new: int) -> str:
+    return f"{new:,} bytes" if not old else f"{old:,} → {new:,} bytes"

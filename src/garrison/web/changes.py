@@ -1,0 +1,92 @@
+"""Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.frozen import frozen
+from garrison.processes.run_branch import node_queue
+from garrison.processes.runtime import Runtime
+from garrison.system.terminal_text import spell_hidden
+from garrison.system.untrusted import read_end
+from garrison.views.changes import Change, find_change, read_changes
+from garrison.views.decision import read_decision
+from garrison.views.diff import FileChange, changed_files, file_at, read_diff
+
+KEPT = 32
+"""Changes that are remembered with their files: a person looks at one file after the other."""
+ARTEFACT_BYTES = 64 << 10
+"""Bytes shown of one file of an attempt: its end."""
+
+
+@frozen
+class Listed:
+    """A change that was shown, with its files."""
+
+    change: Change
+    files: list[FileChange]
+
+
+class ChangeReader:
+    """Reads changes, and remembers the latest: the lines of an uncommitted file are those of the list beside it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._listed: OrderedDict[tuple[str, str, int, str], Listed] = OrderedDict()
+
+    def read(self, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
+        """Return everything about the work of an attempt, and its files from `begin` on; {} if there is none yet."""
+        try:
+            found = read_changes(Runtime.real(self.home), run, node, attempt)
+        except NotFound as absent:
+            return {"none": str(absent)}
+        self._remember(Listed(found.change, list(found.files)))
+        return found.to_json(begin)
+
+    def diff(self, run: str, node: str, attempt: int, head: str, number: int, begin: int) -> dict[str, Any]:
+        """Return lines of one changed file; Refused if the attempt's work is another by now."""
+        runtime = Runtime.real(self.home)
+        listed = self._find(runtime, run, node, attempt, head)
+        git = node_queue(runtime, runtime.launch(run), "review").git
+        return read_diff(git, file_at(listed.files, number), max(0, begin)).to_json()
+
+    def path(self, run: str, node: str, attempt: int, head: str, number: int) -> str:
+        """Return the path of a changed file, as git has it."""
+        file = file_at(self._find(Runtime.real(self.home), run, node, attempt, head).files, number)
+        return file.path
+
+    def artefact(self, run: str, node: str, attempt: int, name: str) -> dict[str, Any]:
+        """Return the end of a file that an attempt left; NotFound for any other."""
+        folder = Runtime.real(self.home).files(run).attempt(node, attempt)
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise UsageError("pass name, one of the attempt's files")
+        if not (folder / name).exists():
+            raise NotFound(f"attempt {attempt} of {node} has no file {name!r:.80}")
+        text = read_end(folder, name, ARTEFACT_BYTES)
+        return {"name": spell_hidden(name), "text": "data, not text" if "\0" in text else
+                "\n".join(map(spell_hidden, text.split("\n")))}
+
+    def decision(self, run: str, gate: str, node: str = "") -> dict[str, Any]:
+        """Return what a person decides at a gate."""
+        return read_decision(Runtime.real(self.home), run, gate, node).to_json()
+
+    def _remember(self, listed: Listed) -> None:
+        change = listed.change
+        self._listed[change.run, change.node, change.attempt, change.head] = listed
+        while len(self._listed) > KEPT:
+            self._listed.popitem(last=False)
+
+    def _find(self, runtime: Runtime, run: str, node: str, attempt: int, head: str) -> Listed:
+        listed = self._listed.get((run, node, attempt, head))
+        if listed is not None:
+            return listed
+        change = find_change(runtime, run, node, attempt)
+        if change.head != head:
+            raise Refused(f"the work of {node} has changed since it was shown; look at it again")
+        git = node_queue(runtime, runtime.launch(run), "review").git
+        listed = Listed(change, changed_files(git, change.base, change.head))
+        self._remember(listed)
+        return listed

@@ -1,0 +1,125 @@
+"""The changes of a node on the page: hostile work is shown and judged there, and comments reach the next attempt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from served_run import Served
+
+from support import Place, git, wait_for
+
+GRAPH = r"""
+digraph web {
+  flow=dag
+  start [shape=Mdiamond]; exit [shape=Msquare]
+  work [shape=box, approve=true, acceptance="test -f calc.py && echo fine", command="python3 WORK"]
+  bad [shape=box, command="test -f MENDED || { echo no; exit 3; }; echo 1 > bad.txt"]
+  ask [shape=hexagon, label="Go on?"]
+  start -> work -> exit; start -> bad -> ask; start -> ask
+  ask -> exit [label="[Y] Yes"]; ask -> exit [label="[N] No"]
+}
+"""
+HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
+WORK = r"""
+import os, pathlib, shutil
+path, attempt = pathlib.Path, os.environ["GARRISON_ATTEMPT"]
+path("calc.py").write_text(path("calc.py").read_text() + "# attempt " + attempt + "\nevil = '\x1b]0;t\x07\u202e'\n")
+path(NAME).write_text("x")
+path("long.js").write_text("var x = '" + "y" * 1_000_000 + "';\n")
+path("data.bin").write_bytes(bytes(range(256)))
+shutil.copy(os.environ["GARRISON_PROMPT_FILE"], "told.txt")
+for at in range(FILES):
+    path(f"f{at}.txt").write_text("x\n")
+"""
+
+
+def begin(template: Path, root: Path, files: int) -> Served:
+    shutil.copytree(template, root / "repo", symlinks=True)
+    made = Served(Place(root))
+    (root / "work.py").write_text(WORK.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
+    (root / "web.dot").write_text(GRAPH.replace("WORK", str(root / "work.py")).replace("MENDED", str(root / "mended")))
+    made.place.launch(root / "web.dot", "r1", "--max-rework", "1", gate="test -f calc.py")
+    wait_for("a run to serve", made.place.journal)
+    made.serve()
+    wait_for("the work waits for approval", lambda: made.asked("/api/runs/r1")["gates"])
+    return made
+
+
+@pytest.fixture
+def run(template: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    made = begin(template, tmp_path, getattr(request, "param", 0))
+    try:
+        yield made
+    finally:
+        left = made.end()
+    assert not left, left
+
+
+def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone(run: Served, opened: Any) -> None:
+    page = opened(run.url)
+    card = page.locator("#waits .card", has_text="Land attempt 1 (")
+    expect(card.locator(".outcomes")).to_contain_text("work waiting for approval · ")
+    card.get_by_role("button", name="See changes").click()
+    changes = page.locator("#detail-changes")
+    calc = changes.locator(".file", has_text="calc.py")
+    expect(calc.locator("tr.add", has_text="evil")).to_contain_text("‹U+001B›]0;t‹U+0007›‹U+202E›")
+    expect(changes).to_contain_text("<script>alert(1)<script>‹U+001B›[2J‹U+202E›gpj.py")
+    expect(changes.locator(".file", has_text="long.js")).to_contain_text("characters more")
+    expect(changes.locator(".file", has_text="data.bin")).to_contain_text("data, not text: 256 bytes")
+    expect(changes.locator(".check").first).to_contain_text("acceptance: passed, exit code 0")
+    assert len(changes.inner_text()) < 20_000, "long lines are cut"
+
+    line = calc.locator("tr.add", has_text="# attempt 1")
+    line.get_by_role("button").click()
+    changes.locator("tr.editing textarea").fill("no comments like this")
+    changes.get_by_role("button", name="Comment", exact=True).click()
+    page.reload()
+    expect(changes.locator("tr.comment")).to_have_text("no comments like this")
+    changes.get_by_label("Note, or reason for its next attempt").fill("count in cents")
+    changes.get_by_role("button", name="Reject with 1 comment").click()
+    expect(changes).to_contain_text("attempt 2 at ")
+    expect(changes.locator("tr.comment")).to_have_count(0)
+    prompt = changes.locator(".file", has_text="told.txt")
+    prompt.locator("summary").click() if prompt.get_attribute("open") != "" else None
+    expect(prompt).to_contain_text("count in cents")
+    expect(prompt).to_contain_text(re.compile(r"calc\.py, line \d+: `# attempt 1`"))
+    expect(prompt).to_contain_text("no comments like this")
+
+    changes.get_by_role("button", name="Two columns").click()
+    expect(changes.locator("table.split").first).to_be_visible()
+    changes.get_by_role("button", name="Approve").click()
+    dialog = page.locator("dialog.ask")
+    expect(dialog).to_contain_text("Approve attempt 2 of work?")
+    expect(dialog.get_by_role("button", name="Not now")).to_be_focused()
+    page.keyboard.press("Enter")  # by accident
+    expect(dialog).to_have_count(0)
+    assert run.place.nodes()["work"]["status"] == "impl_complete"
+    changes.get_by_role("button", name="Approve").click()
+    dialog.get_by_role("button", name="Approve").click()
+    expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"))
+    assert "# attempt 2" in git(run.place.repo, "show", "main:calc.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [10_000], indirect=True)
+def test_ten_thousand_files_are_paged_and_the_page_stays_responsive(run: Served, opened: Any) -> None:
+    page = opened(run.url, "/?run=r1&node=work&tab=changes")
+    changes = page.locator("#detail-changes")
+    expect(changes.locator(".file")).to_have_count(200)
+    expect(changes).to_contain_text("10005 files")
+    longest = page.evaluate("""async () => {
+        const longest = { ms: 0 };
+        const note = list => list.getEntries().forEach(one => { longest.ms = Math.max(longest.ms, one.duration); });
+        new PerformanceObserver(note).observe({ type: "longtask", buffered: true });
+        await new Promise(resolve => setTimeout(resolve, 100));
+        return longest.ms;
+    }""")
+    assert longest < 2000, longest
+    changes.get_by_role("button", name=re.compile("More files")).click()
+    expect(changes.locator(".file")).to_have_count(400)

@@ -37,6 +37,7 @@ NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "unpark": lambda run, node, text: ["agents", "unpark", "--run", run, "--", node],
     "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--reason={text}", "--", node],
     "answer": lambda run, node, text: ["answer", "--run", run, "--", node, text],
+    "tell": lambda run, node, text: ["tell", "--run", run, "--", node, text],
 }
 ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "hold": lambda entry: ["merge-queue", "hold", "--", entry],
@@ -54,8 +55,8 @@ def run_command_words(run: str, body: Mapping[str, object]) -> list[str]:
 
 
 def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command of a node's action (`text` is required with an answer, allowed with parking)."""
-    text = text_of(body, "text", required=body.get("action") == "answer")
+    """Return the command of a node's action (`text` is required to answer and to tell, allowed with parking)."""
+    text = text_of(body, "text", required=body.get("action") in ("answer", "tell"))
     return _choose(NODE, body)(run, node, text)
 
 

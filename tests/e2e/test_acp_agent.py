@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
 import sys
+import termios
+from pathlib import Path
 
 import pytest
 
 from sandbox_support import missing
-from support import Node, Place, git, load, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, git, load, processes, wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 INSIDE = {"GARRISON_SANDBOX": "bubblewrap"}
@@ -84,3 +91,65 @@ def test_a_confined_validator_dies_judges_on_and_refuses_and_the_next_one_accept
     assert "read-only" in shown and load(judged / "claude/report.json")["criteria"] == wrong["criteria"]
     assert "report_result: " in shown and "unknown tool" in shown, "a worker's tools are not a validator's"
     assert "the validator judge refused it: made.txt says bad" in place.logs()
+
+
+OPENER = """
+test "$(tty)" != "not a tty" || exit 3
+echo opened $1 $(test -e $HOME/acp-double/$1.json && echo known) >> seen.txt
+until test -e leave; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("mode", ["bubblewrap", pytest.param("none", marks=pytest.mark.slow)])
+def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place: Place, mode: str) -> None:
+    """`tell` reaches the session, a takeover suspends it and runs the profile's program in the agent's own place."""
+    script = place.root / "script.json"
+    script.write_text(json.dumps({"turns": [
+        [{"write": {"one.txt": "one"}}, {"run": "touch here; sleep 987"}],
+        [{"run": "rm -f here leave seen.txt.gone; git add -A; git commit -qm all"},
+         {"tool": "report_result", "with": {"status": "success", "summary": "done"}}]]}))
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    argv = json.dumps([sys.executable, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    opener = json.dumps(["/bin/sh", "-c", OPENER, "opener", "{session}"])
+    (place.home / "config.toml").write_text(
+        f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\ntakeover = {opener}\n')
+    child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."')),
+                         gate="test -f calc.py", GARRISON_SANDBOX=mode)
+    place.env["GARRISON_SANDBOX"] = mode
+    place.pid("orchestrator-a")
+    tree = Path(place.identity("orchestrator-a")["worktree"])
+    wait_for("the turn runs", (tree / "here").exists)
+    told = place.command("tell", "a", "Leave the API alone.")
+    assert (told.returncode, told.stderr) == (0, "a is told at its next turn\n"), told
+    without = place.command("takeover", "a")
+    assert without.returncode == 1 and "needs a terminal" in without.stderr
+    session = load(place.home / "runs/r1/nodes/a/1/claude/session.json")["id"]
+    person = take_over(place, "a")
+    wait_for("the program runs", (tree / "seen.txt").exists)
+    assert (tree / "seen.txt").read_text() == f"opened {session} known\n"
+    assert not [one for one in processes() if "sleep 987" in one.argv and str(place.home) in str(one.environ)]
+    wait_for("status says who has it", lambda: "held by a person" in place.command("status", "r1").stdout)
+    (tree / "leave").touch()
+    assert person.wait(DEADLINE) == 0
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:seen.txt") == f"opened {session} known"
+    prompt = load(place.home / "runs/r1/nodes/a/1/claude/order.json")["prompt"]
+    assert "A person has taken this session over by hand" in prompt
+    assert load(place.home / "runs/r1/nodes/a/1/claude/delivered.json") == {"count": 1, "session": session}
+    endings = (place.home / "runs/r1/nodes/a/1/claude/endings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in endings] == ["stopped", "person", "reported"]
+    late = place.command("tell", "a", "Too late.")
+    assert late.returncode == 1 and "has reported its result" in late.stderr
+    place.check_nothing_left()
+
+
+def take_over(place: Place, node: str) -> subprocess.Popen[bytes]:
+    """Run `garrison takeover` in a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    child = subprocess.Popen([*PROGRAM, "takeover", node], env=place.env, cwd=place.root, stdin=theirs, stdout=theirs,
+                             stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    child.terminal = ours  # type: ignore[attr-defined]
+    place.started.append(child)
+    return child

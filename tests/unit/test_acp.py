@@ -18,7 +18,16 @@ from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
-from garrison.agents.registry import AcpProfile, agent, check_node, find_profile, limits_of, variables_of
+from garrison.agents.program_takeover import fill_session, opener_of
+from garrison.agents.registry import (
+    AcpProfile,
+    acp_settings_of,
+    agent,
+    check_node,
+    find_profile,
+    limits_of,
+    variables_of,
+)
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.agents.requests import Reply, parse_request
 from garrison.errors import Refused, UsageError
@@ -59,6 +68,21 @@ def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
     assert (ruled.argv, ruled.mode) == (own.argv, own.mode)
 
 
+def test_a_takeover_fills_in_the_session_and_variables() -> None:
+    words = fill_session(("p", "resume", "{session}", "url=${URL:-none} {other}"), "s-1", {"URL": "http://x"}, "here")
+    assert words == ("p", "resume", "s-1", "url=http://x {other}")
+
+
+def test_without_a_program_a_takeover_is_refused_in_one_line(tmp_path: Path) -> None:
+    gemini = acp_settings_of("gemini", tmp_path)
+    assert gemini is not None and acp_settings_of("claude", tmp_path) is None
+    with pytest.raises(Refused, match=r"^agent gemini of work has no program that opens its session: \[agents"):
+        opener_of("work", "gemini", gemini)
+    for name in ("codex", "opencode", "claude-acp"):
+        settings = acp_settings_of(name, tmp_path)
+        assert settings is not None and "{session}" in opener_of("work", name, settings), name
+
+
 @pytest.mark.parametrize(("message", "why"), [
     ("```garrison-result\n[]\n```", "should be an object"), ("```garrison-result\n{\n```", "is invalid"),
     ('```garrison-result\n{"status": "success", "summary": "ok"}\n```', "is no verdict"),
@@ -85,7 +109,9 @@ def test_a_worker_gives_no_verdict_and_a_validator_nothing_else(tmp_path: Path) 
 @pytest.mark.parametrize(("lines", "why"), [
     ("", "argv is missing"), ('argv = []', "argv=.* should be a list of strings that begins with the program"),
     ('argv = ["p"]\nallow = ["exec"]', "allow=.*a list of kinds of tool calls: read, edit"),
-    ('argv = ["p"]\nmcp = "yes"', "mcp='yes' should be true or false"), ('argv = ["p"]\ntools = []', "tools is not a")])
+    ('argv = ["p"]\nmcp = "yes"', "mcp='yes' should be true or false"),
+    ('argv = ["p"]\ntakeover = ["p"]', 'takeover=.*with "{session}" in one of them'),
+    ('argv = ["p"]\ntools = []', "tools is not a")])
 def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, why: str) -> None:
     with pytest.raises(UsageError, match=why) as caught:
         find_profile("x", write(tmp_path, lines))

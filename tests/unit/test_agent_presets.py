@@ -41,7 +41,7 @@ def test_the_command_lists_and_prints_them() -> None:
     assert all(preset.name in listed for preset in PRESETS)
     assert CliRunner().invoke(agents, ["presets", "codex"]).output.startswith(
         '[agents.codex]\nkind = "acp"\nargv = ["codex-acp"]\nenv = ["OPENAI_API_KEY", "OPENAI_BASE_URL"]\n'
-        'mode = "agent-full-access"\n[agents.codex.set]\nCODEX_CONFIG = ')
+        'mode = "agent-full-access"\ntakeover = ["codex", "resume", "{session}", ')
     assert find_preset("codx") == "no preset 'codx'; did you mean codex?"
 
 

@@ -106,6 +106,9 @@ _CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sa
                "-c", 'model_providers.garrison={name="OpenAI", wire_api="responses", base_url='
                '"{env:OPENAI_BASE_URL:-https://api.openai.com/v1}", '
                'env_key="OPENAI_API_KEY"}')
+_CODEX_RESUME = ("codex", "resume", "{session}", "--dangerously-bypass-approvals-and-sandbox", "-c",
+                 "model_provider=garrison", "-c", 'model_providers.garrison={name="OpenAI", wire_api="responses", '
+                 f'base_url="{_AT_OPENAI}", env_key="OPENAI_API_KEY"}}')
 _SEEN = "in the sandbox, offline: killed with kill -9 at each phase, resumed in its session, its report taken"
 _IN_COMMAND = "in the sandbox, offline: killed with kill -9 in a command, resumed in its session, each token counted"
 _CODEX_CONFIG = ('{"model_provider": "garrison", "model_providers": {"garrison": {"name": "OpenAI", '
@@ -115,7 +118,8 @@ _OPENCODE_CONFIG = ('{"autoupdate": false, "enabled_providers": ["garrison"], "m
                     f'"options": {{"baseURL": "{_AT_OPENAI}", "apiKey": "{{env:OPENAI_API_KEY}}"}}}}}}}}')
 PRESETS = (
     Preset("codex", "acp", ("codex-acp",), "npm install -g @openai/codex @agentclientprotocol/codex-acp", _OPENAI,
-           f"{_SEEN} (codex-acp 2.6.0)", (("mode", '"agent-full-access"'),), (("CODEX_CONFIG", _CODEX_CONFIG),),
+           f"{_SEEN} (codex-acp 2.6.0)", (("mode", '"agent-full-access"'), ("takeover", _list(_CODEX_RESUME))),
+           (("CODEX_CONFIG", _CODEX_CONFIG),),
            _CODEX_LOG_IN, _OPENAI_URL),
     Preset("gemini", "acp", ("gemini", "--acp", "--model", "gemini-2.5-pro"), "npm install -g @google/gemini-cli",
            ("GEMINI_API_KEY",),
@@ -123,10 +127,12 @@ PRESETS = (
            set=(("GEMINI_CLI_TRUST_WORKSPACE", "true"),),
            log_in=LogIn("gemini", ".gemini", "oauth_creds.json"), urls=("GOOGLE_GEMINI_BASE_URL",)),
     Preset("opencode", "acp", ("opencode", "acp"), "npm install -g opencode-ai", _OPENAI, f"{_SEEN} (1.18.33)",
+           (("takeover", _list(("opencode", "--session", "{session}"))),),
            set=(("OPENCODE_DISABLE_MODELS_FETCH", "1"), ("OPENCODE_CONFIG_CONTENT", _OPENCODE_CONFIG)),
            log_in=LogIn("opencode auth login", ".local/share/opencode", "auth.json"), urls=_OPENAI_URL),
     Preset("claude-acp", "acp", ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp",
-           _ANTHROPIC, f"{_SEEN} (0.49.0)", log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
+           _ANTHROPIC, f"{_SEEN} (0.49.0)", (("takeover", _list(("claude", "--resume", "{session}"))),),
+           log_in=_CLAUDE_LOG_IN, urls=_ANTHROPIC_URL),
     Preset("aider", "command", ("aider", "--yes-always", "--no-gitignore", "--no-check-update", "--no-analytics",
                                 "--no-show-model-warnings", "--message-file", "{prompt_file}"),
            "pip install aider-chat", _MANY,

@@ -208,6 +208,12 @@ def has_session(name: str, home: Path) -> bool:
     return isinstance(_model_profile(find_profile(name, home), home), (ClaudeProfile, AcpProfile))
 
 
+def acp_settings_of(name: str, home: Path) -> AcpSettings | None:
+    """Return the settings of an ACP agent; None for any other agent."""
+    profile = find_profile(name, home)
+    return profile.settings if isinstance(profile, AcpProfile) else None
+
+
 def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> Limits:
     """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
     model = _model_profile(find_profile(name, home), home)

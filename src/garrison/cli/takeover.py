@@ -1,4 +1,4 @@
-"""`garrison takeover`: work in the session of a node's Claude agent yourself; the agent waits meanwhile."""
+"""`garrison takeover`: work in the session of a node's agent yourself; the agent waits meanwhile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import signal
 import sys
 import termios
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from garrison.agents import registry
+from garrison.agents import program_takeover, registry
+from garrison.agents.acp.settings import AcpSettings
+from garrison.agents.base import Assignment
 from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -22,14 +25,20 @@ from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
+from garrison.processes.networks import open_network
+from garrison.processes.places import git_variables, node_place
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import lend_worktree
+from garrison.records import atomic
 from garrison.records import run as run_records
+from garrison.records.failover import present_agent, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Task
+from garrison.sandbox.place import Role
 from garrison.system.git import Git
+from garrison.system.processes import MARKER
 
 
 @click.command(cls=Command, examples=(
@@ -39,7 +48,8 @@ from garrison.system.git import Git
 @run_option
 @home_option
 def takeover(node: str, run: str | None, home: str | None) -> int:
-    """Take over the session of NODE's Claude agent, with the interactive CLI in the node's worktree.
+    """Take over the session of NODE's agent, with the interactive CLI of Claude in the node's worktree, or with the
+    program that the profile of an ACP agent names.
 
     The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it continues, knowing
     what was said and that a person took over. You have the CLI's own tools; report_result is the agent's alone.
@@ -52,6 +62,10 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     runtime = Runtime.real(find_home(home))
     key = Key("orchestrator", node, resolve.run_of_node(runtime.store, node, run))
     task, worktree = _task_and_worktree(runtime, key)
+    failovers = read_failovers(runtime.files(key.run).attempt(node, task.attempt))
+    task = replace(task, agent=present_agent(task.agent, failovers))
+    if (acp := registry.acp_settings_of(task.agent, runtime.home)) is not None:
+        return _take_over_acp(runtime, key, task, worktree, acp, len(failovers))
     settings, beside = _claude_settings(runtime, task)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     (session.conversation_of if beside else session.session_of)(node, files)
@@ -66,8 +80,37 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
         else:
             code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
                                       worktree, session.run_in_terminal)
+    return _print_end(runtime, key, code)
+
+
+def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, settings: AcpSettings, turn: int) -> int:
+    """Run the program of an ACP agent's profile in the agent's place, on its session; `turn` is the agent's number."""
+    node, launch = key.name, runtime.launch(key.run)
+    program_takeover.opener_of(node, task.agent, settings)
+    files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
+    session.session_of(node, files)
+    git = Git(Path(launch.repo), home=runtime.home)
+    with _terminal_restored(), session.taken_over(node, files, runtime.clock.utc(),
+                                                  lambda: _print_pause(runtime, key), files.lock):
+        folder = atomic.make_directory(files.attempt / "takeover")
+        outside = {**worktree_environment(runtime, launch, task, worktree, ""), **git.author(worktree),
+                   **git_variables(runtime, git, worktree, task.agent)}
+        environment = {name: value for name, value in outside.items() if name != MARKER}
+        assignment = Assignment(task, worktree, folder, environment)
+        atomic.make_directory(assignment.exchange)
+        place = node_place(runtime, launch, task, worktree, Role.AGENT, agent=task.agent, turn=turn,
+                           mounts=assignment.mounts())
+        with closing(open_network(runtime, task, Role.AGENT, folder, environment, agent=task.agent,
+                                  place=place)) as network:
+            assignment = replace(assignment, environment=network.apply(environment),
+                                 network_variables=network.names, place=network.open_in(place))
+            code = program_takeover.run_program(node, task.agent, files, settings, assignment, network.keep)
+    return _print_end(runtime, key, code)
+
+
+def _print_end(runtime: Runtime, key: Key, code: int) -> int:
     when = "" if resolve.is_living(runtime.store, key) else f" when its run does: `garrison resume {key.run}`"
-    print_message(f"{node} continues{when}" + (f"; the CLI ended with exit code {code}" if code else ""))
+    print_message(f"{key.name} continues{when}" + (f"; the CLI ended with exit code {code}" if code else ""))
     return 1 if code else 0
 
 
@@ -88,7 +131,7 @@ def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool
     beside = registry.session_options(task.agent, task.node, task.attributes, runtime.home) is not None
     settings = registry.claude_settings_of(task.agent, runtime.home)
     if settings is None:
-        raise Refused(f"the agent of {task.node} is {task.agent}, which is not a Claude agent; "
+        raise Refused(f"the agent of {task.node} is {task.agent}, which has no session to take over; "
                       f"`garrison attach {task.node} --write` types into its terminal")
     return for_node(settings, task.node, task.attributes), beside
 

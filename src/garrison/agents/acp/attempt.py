@@ -149,4 +149,5 @@ def settle(settings: AcpSettings, where: str, assignment: Assignment) -> AcpSett
     env = assignment.environment
     kept = {name: expand(value, env, f"{where}: set.{name}") for name, value in settings.set.items()
             if name not in assignment.network_variables}
-    return replace(settings, argv=tuple(expand(word, env, f"{where}: argv") for word in settings.argv), set=kept)
+    return replace(settings, argv=tuple(expand(word, env, f"{where}: argv") for word in settings.argv), set=kept,
+                   takeover=())

@@ -96,6 +96,10 @@ def _answer(files: AttemptFiles) -> str:
     return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
+def _person(_assignment: Assignment, files: AttemptFiles) -> str:
+    return fill("acp_person.md", language=LANGUAGE) + _answer(files)
+
+
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
+    Prompt.PERSON: _person, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone}
 """Prompt of a session that goes on → its builder; any other is told to continue."""

@@ -22,6 +22,8 @@ KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch"
 READING = ("read", "search", "think", "fetch")
 """Kinds that change nothing; `fetch` reaches what the sandbox's network allows."""
 RUNNING = "execute"
+SESSION = "{session}"
+"""Word of `takeover` that stands for the session's id."""
 ANYTHING = "*"
 """Word that stands for all kinds."""
 
@@ -48,6 +50,8 @@ class AcpSettings:
     """Sessions that may start at one time in the home."""
     set: Mapping[str, str] = field(default_factory=dict)
     """Variables set for the agent's program."""
+    takeover: tuple[str, ...] = ()
+    """Words of a program that opens a session, `{session}`, for a person; none if there is no such program."""
 
 
 # ---- values; a ValueError says what is expected
@@ -58,6 +62,16 @@ def _argv(value: Any) -> tuple[str, ...]:
             or not value[0]:
         raise ValueError("a list of strings that begins with the program to run")
     return tuple(value)
+
+
+def _opener(value: Any) -> tuple[str, ...]:
+    try:
+        words = _argv(value)
+    except ValueError:
+        words = ()
+    if not any(SESSION in word for word in words):
+        raise ValueError(f'a list of strings, a program and its words, with "{SESSION}" in one of them')
+    return words
 
 
 def _flag(value: Any) -> bool:
@@ -75,7 +89,8 @@ def _kinds(value: Any) -> tuple[str, ...]:
 
 SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "argv": _argv, "model": READERS["model"], "mode": READERS["model"], "auth": READERS["model"], "mcp": _flag,
-    "allow": _kinds, "deny": _kinds, "stale": READERS["stale"], "starts": READERS["starts"], "set": READERS["set"]}
+    "allow": _kinds, "deny": _kinds, "stale": READERS["stale"], "starts": READERS["starts"], "set": READERS["set"],
+    "takeover": _opener}
 """Setting → reader of its value."""
 ATTRIBUTES = {"model": ("model", "llm_model")}
 """Setting → node attributes that set it; the first one present wins."""
@@ -111,9 +126,10 @@ def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
 def to_json(settings: AcpSettings) -> dict[str, Any]:
     """Return the settings for order.json."""
     return {**vars(settings), "argv": list(settings.argv), "allow": list(settings.allow), "deny": list(settings.deny),
-            "set": dict(settings.set)}
+            "takeover": list(settings.takeover), "set": dict(settings.set)}
 
 
 def from_json(values: Mapping[str, Any]) -> AcpSettings:
     """Invert `to_json`."""
-    return AcpSettings(**{**values, **{name: tuple(values[name]) for name in ("argv", "allow", "deny")}})
+    return AcpSettings(**{**values, **{name: tuple(values.get(name, ())) for name in (
+        "argv", "allow", "deny", "takeover")}})

@@ -16,16 +16,19 @@ from garrison.web.server import Endpoint, open_socket
 from top_support import home_builder
 from web_support import READ, Site, site
 
-RULES = access.Rules(access.hosts(["127.0.0.1", "localhost", "::1"], 8642), {"write": "w" * 40, "read": "r" * 40},
-                     "garrison-8642")
-HONEST = {"host": "127.0.0.1:8642", "cookie": f"a=b; garrison-8642={'w' * 40}"}
+TOKENS = {"write": "w" * 40, "read": "r" * 40}
+RULES = access.Rules(access.origins(["127.0.0.1", "localhost", "::1"], 8642, "http"), TOKENS)
+NOW = 1_800_000_000
+HONEST = {"host": "127.0.0.1:8642", "authorization": f"Bearer {'w' * 40}"}
 CHANGE = {**HONEST, "origin": "http://127.0.0.1:8642", "content-type": "application/json; charset=utf-8",
           "x-garrison": "1", "content-length": "10"}
 
 
-def judged(method: str, given: dict[str, str], **more: str | None) -> int | str:
+def judged(method: str, given: dict[str, str], path: str = "/api/runs", now: float = NOW, **more: str | None,
+           ) -> int | str:
     headers = {**given, **{name.replace("_", "-"): value for name, value in more.items()}}
-    found = access.judge(RULES, method, {name: value for name, value in headers.items() if value is not None})
+    sent = {name: value for name, value in headers.items() if value is not None}
+    found = access.judge(RULES, method, path, sent, now)
     return found.status if isinstance(found, access.Refusal) else found
 
 
@@ -33,6 +36,7 @@ def judged(method: str, given: dict[str, str], **more: str | None) -> int | str:
                                   "127.0.0.1:8642.evil.example", "127.0.0.1:8642, evil.example", "[::1]:8643"])
 def test_a_foreign_host_name_is_refused(host: str | None) -> None:
     assert judged("GET", HONEST, host=host) == 421 and judged("POST", CHANGE, host=host) == 421
+    assert judged("GET", HONEST, "/", host=host) == 421
     assert judged("GET", HONEST, host="[::1]:8642") == judged("GET", HONEST, host="localhost:8642") == "write"
 
 
@@ -40,17 +44,90 @@ def test_a_foreign_host_name_is_refused(host: str | None) -> None:
                                     "http://127.0.0.1", "http://127.0.0.1:8642.evil.example", "file://"])
 def test_a_foreign_origin_is_refused(origin: str) -> None:
     assert judged("GET", HONEST, origin=origin) == 403 and judged("POST", CHANGE, origin=origin) == 403
-    assert judged("GET", HONEST, sec_fetch_site="cross-site") == 403
+    assert judged("GET", HONEST, "/static/app.css", origin=origin) == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_other_sites_and_ports_may_link_to_the_page_and_no_more(site: str) -> None:
+    """A page on another port of this machine is of the same site."""
+    assert judged("GET", HONEST, sec_fetch_site=site) == 403 == judged("POST", CHANGE, sec_fetch_site=site)
+    assert judged("GET", HONEST, "/static/app.css", sec_fetch_site=site, sec_fetch_mode="no-cors") == 403
+    link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate"}
+    assert judged("GET", HONEST, "/", **link, sec_fetch_dest="document") == ""
+    assert judged("GET", HONEST, "/", **link, sec_fetch_dest="iframe") == 403
+    assert judged("GET", HONEST, "/api/runs", **link, sec_fetch_dest="document") == 403
+    assert judged("POST", CHANGE, "/", **link, sec_fetch_dest="document") == 403
     assert judged("POST", CHANGE, sec_fetch_site="same-origin") == "write" == judged("POST", CHANGE, origin=None)
 
 
-@pytest.mark.parametrize("cookie", [
-    None, "", "garrison-8642=", f"garrison-8642={'w' * 39}", f"garrison-8642={'w' * 41}", f"garrison-8643={'w' * 40}",
-    f"xgarrison-8642={'w' * 40}", "garrison-8642=é"])
-def test_an_invalid_token_is_refused(cookie: str | None) -> None:
-    assert judged("GET", HONEST, cookie=cookie) == 401 and judged("POST", CHANGE, cookie=cookie) == 401
-    assert judged("GET", HONEST, cookie=None, authorization=f"Bearer {'r' * 40}") == "read"
-    assert judged("GET", HONEST, cookie=None, authorization=f"Basic {'r' * 40}") == 401
+@pytest.mark.parametrize("bearer", [None, "", "Bearer", "Bearer ", f"Bearer {'w' * 39}", f"Bearer {'w' * 41}",
+                                    f"Basic {'r' * 40}", "Bearer é", "Bearer s.write.1.2.3", "Bearer ...."])
+def test_an_invalid_token_is_refused(bearer: str | None) -> None:
+    assert judged("GET", HONEST, authorization=bearer) == 401 and judged("POST", CHANGE, authorization=bearer) == 401
+    assert judged("GET", HONEST, authorization=f"Bearer {'r' * 40}") == "read"
+
+
+def test_a_cookie_gives_no_access() -> None:
+    for name in ("garrison-8642", "token"):
+        assert judged("GET", HONEST, authorization=None, cookie=f"{name}={'w' * 40}") == 401
+
+
+def test_files_of_the_page_itself_need_no_token() -> None:
+    for path in ("/", "/chat", "/static/app.css", "/nothing"):
+        assert judged("GET", HONEST, path, authorization=None) == ""
+        assert judged("POST", CHANGE, path, authorization=None) == 401
+
+
+def test_a_ticket_becomes_a_session_that_ends() -> None:
+    """Neither lives long, and neither becomes more than the token allowed."""
+    for scope in ("write", "read"):
+        ticket = RULES.issue_ticket(scope, NOW)
+        assert judged("GET", HONEST, authorization=f"Bearer {ticket}") == 401, "good for nothing but a session"
+        asked = {**CHANGE, "authorization": f"Bearer {ticket}"}
+        assert judged("POST", asked, access.EXCHANGE) == scope
+        assert judged("POST", asked, access.EXCHANGE, NOW + access.TICKET_SECONDS) == 401
+        assert judged("POST", asked, access.EXCHANGE, origin="http://127.0.0.1:3000") == 403
+        given = RULES.read_pass(ticket, NOW)
+        assert given is not None
+        session, seconds = RULES.issue_session(given, NOW) or ("", 0)
+        held = {"authorization": f"Bearer {session}"}
+        assert judged("GET", HONEST, **held) == scope and seconds == access.SESSION_SECONDS
+        assert judged("POST", CHANGE, **held) == ("write" if scope == "write" else 403)
+        assert judged("GET", HONEST, now=NOW + access.SESSION_SECONDS - 1, **held) == scope
+        assert judged("GET", HONEST, now=NOW + access.SESSION_SECONDS, **held) == 401
+
+
+def test_a_session_is_renewed_for_a_week_at_most() -> None:
+    given, now = access.Pass(access.PassKind.SESSION, "write", NOW, NOW + access.SESSION_SECONDS), NOW
+    while (made := RULES.issue_session(given, now)) is not None:
+        read = RULES.read_pass(made[0], now)
+        assert read is not None and read.login == NOW
+        given, now = read, now + 3600
+    assert now - NOW == access.LOGIN_SECONDS
+
+
+def test_a_pass_is_neither_forged_nor_valid_with_other_tokens() -> None:
+    session = access.Pass(access.PassKind.SESSION, "read", NOW, NOW + 99).encode(TOKENS["read"])
+    raised = access.Pass(access.PassKind.SESSION, "write", NOW, NOW + 99).encode(TOKENS["read"])
+    longer = session.replace(str(NOW + 99), str(NOW + 999))
+    assert judged("GET", HONEST, authorization=f"Bearer {session}") == "read"
+    for forged in (raised, longer, session[:-1], session + "A", session.replace("s.", "x.", 1), session + ".x"):
+        assert judged("GET", HONEST, authorization=f"Bearer {forged}") == 401
+    assert access.Rules(RULES.origins, {"write": "v" * 40, "read": "q" * 40}).scope(session, NOW) == ""
+
+
+def test_the_address_of_a_reverse_proxy_is_one_of_ours() -> None:
+    place = Endpoint(names=("https://garrison.example", "box")).check()
+    found = access.origins(place.host_names, 8642, place.scheme)
+    assert place.origin(8642) == "https://garrison.example"
+    assert {"https://garrison.example", "http://box:8642", "http://127.0.0.1:8642", "http://[::1]:8642"} <= found
+    rules = access.Rules(found, TOKENS)
+    headers = {**CHANGE, "host": "garrison.example", "origin": "https://garrison.example"}
+    assert access.judge(rules, "POST", "/api/runs/r1/actions", headers, NOW) == "write"
+    assert access.origins(["a.example"], 443, "https") == {"https://a.example:443", "https://a.example"}
+    for name in ("https://a.example/path", "a.example:80", "a b", "", "ftp://a.example"):
+        with pytest.raises(UsageError, match="reverse proxy"):
+            Endpoint(names=(name,)).check()
 
 
 def test_a_change_needs_header_content_type_and_write_token() -> None:
@@ -59,7 +136,7 @@ def test_a_change_needs_header_content_type_and_write_token() -> None:
         assert judged("POST", CHANGE, content_type=kind) == 415
     for word in (None, "", "0", "yes"):
         assert judged("POST", CHANGE, x_garrison=word) == 403
-    assert judged("POST", CHANGE, cookie=f"garrison-8642={'r' * 40}") == 403, "it may only look"
+    assert judged("POST", CHANGE, authorization=f"Bearer {'r' * 40}") == 403, "it may only look"
     for length in ("x", "-1", str(access.BODY_BYTES + 1)):
         assert judged("POST", CHANGE, content_length=length) == 413
     for method in ("HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"):
@@ -123,22 +200,43 @@ def test_requests_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str
 async def _doors(here: Site) -> None:
     for headers, status in ((here.headers(host="evil.example"), 421), (here.headers(authorization=None), 401),
                             (here.headers(origin="http://evil.example"), 403)):
-        for path in ("/", "/api/runs", "/static/app.css", "/nothing", "/api/events?run=r1"):
+        for path in ("/api/runs", "/api/nothing", "/api/events?run=r1"):
             found = await here.ask("GET", path, headers)
             assert (found.status, found.json["ok"]) == (status, False) and "\n" not in found.json["message"]
             assert found.headers["content-security-policy"].startswith("default-src 'none'")
+            assert found.headers["connection"] == "close"
     found = await here.ask("GET", f"/?token={here.tokens['write']}&run=r1", {"host": here.host})
-    assert (found.status, found.headers["location"]) == (303, "/?run=r1")
-    cookie = found.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-    found = await here.ask("GET", "/api/runs", {"host": here.host, "cookie": cookie.partition(";")[0]})
+    place, _, ticket = found.headers["location"].partition("#")
+    assert (found.status, place) == (303, "/?run=r1") and here.tokens["write"] not in ticket
+    assert not any(name.lower() == "set-cookie" for name in found.headers), "a cookie is sent to every port of its host"
+    old = {"host": here.host, "cookie": f"garrison-{here.port}=x"}
+    found = await here.ask("GET", f"/?token={here.tokens['write']}", old)
+    assert "Max-Age=0" in found.headers["set-cookie"], "that of garrison 0.1 is deleted"
+    session = await here.ask("POST", access.EXCHANGE, here.posting(authorization=f"Bearer {ticket}"), b"{}")
+    found = await here.ask("GET", "/api/runs", here.headers(authorization=f"Bearer {session.json['session']}"))
     assert found.status == 200 and found.json[0]["run"] == "r1"
     for name in ("nosniff", "DENY", "no-referrer"):
         assert name in found.headers.values()
     assert (await here.ask("GET", "/?token=wrong", {"host": here.host})).status == 401
     assert (await here.ask("GET", f"/?token={here.tokens['write']}", {"host": "evil.example"})).status == 421
-    assert (await here.ask("GET", "//evil.example/?token=" + here.tokens["read"], {"host": here.host})
-            ).headers["location"] == "/"
+    location = (await here.ask("GET", "//evil.example/?token=" + here.tokens["read"], {"host": here.host})
+                ).headers["location"]
+    assert location.startswith("/#t.read.")
+    await _pages_for_people(here)
+
+
+async def _pages_for_people(here: Site) -> None:
+    """A browser's tab gets a page with one line that says what to do."""
+    for path, more, status, word in (
+            ("/?token=old", {}, 401, "<code>garrison serve</code> printed last"), ("/nothing", {}, 404, "start page"),
+            ("/api/runs", {"authorization": None}, 401, "<code>garrison serve</code>"),
+            ("/", {"host": "evil.example"}, 421, "--hostname"),
+            ("/static/%3Cscript%3E", {}, 404, "no such file")):
+        found = await here.ask("GET", path, here.headers(accept="text/html,*/*;q=0.8", **more))
+        body = found.body.decode()
+        assert (found.status, found.headers["content-type"]) == (status, "text/html; charset=utf-8")
+        assert word in body and "<script" not in body
+        assert found.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
 
 
 async def _bodies(here: Site) -> None:

@@ -34,7 +34,7 @@ PORT = 8642
 @click.option("--listen", "address", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="IP address to listen on; one that others can reach needs TLS or --plain-http.")
 @click.option("--hostname", "hostnames", multiple=True, metavar="HOST",
-              help="Name by which clients may reach it (repeatable).")
+              help="Name by which clients may reach it, or the address of a reverse proxy (repeatable).")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key (PEM).")
 @click.option("--plain-http", is_flag=True, help="Serve others without TLS.")
@@ -64,7 +64,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
 
     def print_address(bound_port: int) -> None:
         shown_run = f"&run={run}" if run else ""
-        print(f"http{'s' if tls else ''}://{endpoint.shown}:{bound_port}/?token={token}{shown_run}", flush=True)
+        print(f"{endpoint.origin(bound_port)}/?token={token}{shown_run}", flush=True)
         if sys.stdout.isatty():
             print_message("open it in a browser; Ctrl-C ends the server, not the runs")
 

@@ -1,17 +1,26 @@
-"""Access control of the web server: authorize each request by host, origin, token and headers; store the tokens.
+"""Access control of the web server: authorize each request by host, origin, bearer and headers; store the tokens.
 
-A page on any site can make a browser send requests to the loopback interface. So a request is checked for its host name
-(DNS rebinding), the requesting page (Origin), a token that no other page knows and, for changes, a header and a content
-type that no form can send. The two tokens are in `web/tokens.json`, so that an open page survives its server.
+A page on any site can make a browser send requests to the loopback interface, and a cookie knows no port: one of
+127.0.0.1:8642 is sent to a development server on 127.0.0.1:3000 as well. So there is no cookie. A browser turns the
+token of the printed address into a pass, which the page keeps in the session storage of its own origin and sends as a
+bearer; no form, image, link or page of another port can send it. A request is also checked for its host name (DNS
+rebinding), the requesting page (Origin, Sec-Fetch-Site) and, for changes, a header and a content type that no form can
+send.
+
+A pass is `KIND.SCOPE.LOGIN.EXPIRES.SIGNATURE`, signed with the token of its scope, so that it survives a restart of the
+server but not `--new-tokens`. The two tokens are in `web/tokens.json`.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
 import secrets
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from garrison.errors import RecordUnreadable
 from garrison.frozen import frozen
@@ -19,7 +28,17 @@ from garrison.records import atomic
 
 READ, WRITE = "read", "write"
 QUERY = "token"
-"""Parameter of the printed address; its value becomes a cookie."""
+"""Parameter of the printed address; the page gets a ticket instead of its value."""
+PRIVATE = "/api/"
+"""Beginning of every address that tells or does something; all others are files of garrison itself."""
+EXCHANGE = "/api/session"
+"""Address that exchanges a ticket, or a session that ends soon, for a session."""
+TICKET_SECONDS = 60
+"""Life of a ticket: the time in which a browser opens the page that it was redirected to."""
+SESSION_SECONDS = 12 * 3600
+"""Life of a session that no open page renews."""
+LOGIN_SECONDS = 7 * 86400
+"""Time after which the printed address must be opened again."""
 BODY_BYTES = 64 << 10
 """Largest body of a request."""
 HEADERS = {
@@ -36,24 +55,86 @@ HEADERS = {
 """Headers of every response."""
 
 
+class PassKind(StrEnum):
+    """What a pass is for."""
+
+    TICKET = "t"
+    """Exchanged for a session, and good for nothing else."""
+    SESSION = "s"
+
+
+@frozen
+class Pass:
+    """Access of one browser for a limited time; times are in seconds since the epoch."""
+
+    kind: PassKind
+    scope: str
+    login: int
+    expires: int
+
+    def encode(self, token: str) -> str:
+        """Return it as a bearer, signed with the token of its scope."""
+        text = f"{self.kind}.{self.scope}.{self.login}.{self.expires}"
+        return f"{text}.{_signature(text, token)}"
+
+
+def _signature(text: str, token: str) -> str:
+    digest = hmac.digest(token.encode(), f"garrison pass {text}".encode(), "sha256")
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
 @frozen
 class Rules:
-    """Access rules of a server: its host names (with port), tokens by scope, the name of its cookie."""
+    """Access rules of a server: the origins of its page, and its tokens by scope."""
 
-    hosts: frozenset[str]
+    origins: frozenset[str]
     tokens: Mapping[str, str]
-    cookie: str
-    scheme: str = "http"
+    former_cookie: str = ""
+    """Cookie in which garrison 0.1 stored the token in a browser; a login deletes it."""
 
-    def origin(self, value: str) -> bool:
-        """Return whether a page of that origin is one of ours."""
-        scheme, separator, host = value.partition("://")
-        return bool(separator) and scheme == self.scheme and host in self.hosts
+    def is_own_host(self, host: str) -> bool:
+        """Return whether a request names one of our hosts, with its port."""
+        return any(urlsplit(origin).netloc == host for origin in self.origins)
 
-    def scope(self, token: str) -> str:
+    def scope(self, bearer: str, now: float) -> str:
+        """Return the scope of a bearer that allows requests, '' for none."""
+        found = self.scope_of_token(bearer)
+        if not found:
+            given = self.read_pass(bearer, now)
+            found = given.scope if given is not None and given.kind is PassKind.SESSION else ""
+        return found
+
+    def scope_of_token(self, token: str) -> str:
         """Return the scope of a token, '' if invalid; compares in constant time."""
         scopes = [scope for scope, valid in self.tokens.items() if hmac.compare_digest(valid.encode(), token.encode())]
         return scopes[0] if scopes else ""
+
+    def read_pass(self, bearer: str, now: float) -> Pass | None:
+        """Return a pass that is ours and has not expired."""
+        text, _, signature = bearer.rpartition(".")
+        parts = text.split(".")
+        if len(parts) != len(_PASS_PARTS) or parts[1] not in self.tokens:
+            return None
+        if not hmac.compare_digest(_signature(text, self.tokens[parts[1]]).encode(), signature.encode()):
+            return None
+        kind, scope, login, expires = parts  # signed, so we wrote them
+        found = Pass(PassKind(kind), scope, int(login), int(expires))
+        return found if now < found.expires else None
+
+    def issue_ticket(self, scope: str, now: float) -> str:
+        """Return a ticket for the holder of a token."""
+        return Pass(PassKind.TICKET, scope, int(now), int(now) + TICKET_SECONDS).encode(self.tokens[scope])
+
+    def issue_session(self, given: Pass, now: float) -> tuple[str, int] | None:
+        """Return a session for the holder of a pass, with its seconds of validity; None long after its login."""
+        expires = min(int(now) + SESSION_SECONDS, given.login + LOGIN_SECONDS)
+        if expires <= now:
+            return None
+        made = Pass(PassKind.SESSION, given.scope, given.login, expires)
+        return made.encode(self.tokens[given.scope]), expires - int(now)
+
+
+_PASS_PARTS = ("kind", "scope", "login", "expires")
 
 
 @frozen
@@ -64,21 +145,43 @@ class Refusal:
     message: str
 
 
-def judge(rules: Rules, method: str, headers: Mapping[str, str]) -> Refusal | str:
-    """Return the scope of a request, or its refusal; header names in lower case."""
-    if headers.get("host", "") not in rules.hosts:
-        return Refusal(421, "this server has another host name; use the address that `garrison serve` printed")
-    origin = headers.get("origin")
-    if (origin is not None and not rules.origin(origin)) or headers.get("sec-fetch-site") == "cross-site":
+NO_ACCESS = Refusal(401, "this browser has no access (any more): open the address that `garrison serve` printed")
+
+
+def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now: float) -> Refusal | str:
+    """Return the scope of a request ('' for a file of the page itself), or its refusal; header names in lower case."""
+    if not rules.is_own_host(headers.get("host", "")):
+        return Refusal(421, "this server has another host name; open the address that `garrison serve` printed, or "
+                            "name this one with --hostname")
+    public = method == "GET" and not path.startswith(PRIVATE)
+    if _is_foreign(rules, headers) and not (public and _is_navigation(headers)):
         return Refusal(403, "pages of other sites may not use this server; open the printed address itself")
-    scope = rules.scope(token_of(rules, headers))
+    if public:
+        return ""
+    if path == EXCHANGE:
+        given = rules.read_pass(bearer_of(headers), now)
+        return NO_ACCESS if given is None else _refuse_change(headers, WRITE) or given.scope
+    scope = rules.scope(bearer_of(headers), now)
     if not scope:
-        return Refusal(401, "open the address that `garrison serve` printed: it holds the token")
+        return NO_ACCESS
     if method == "GET":
         return scope
     if method != "POST":
         return Refusal(405, "use GET or POST")
     return _refuse_change(headers, scope) or scope
+
+
+def _is_foreign(rules: Rules, headers: Mapping[str, str]) -> bool:
+    """Return whether a page that is not ours, perhaps one on another port of this machine, made the request."""
+    origin = headers.get("origin")
+    return ((origin is not None and origin not in rules.origins)
+            or headers.get("sec-fetch-site") in ("cross-site", "same-site"))
+
+
+def _is_navigation(headers: Mapping[str, str]) -> bool:
+    """Return whether a link opens one of our pages in a tab of its own, which tells the linking page nothing."""
+    return (headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            and "origin" not in headers)
 
 
 def _refuse_change(headers: Mapping[str, str], scope: str) -> Refusal | None:
@@ -94,29 +197,30 @@ def _refuse_change(headers: Mapping[str, str], scope: str) -> Refusal | None:
     return None
 
 
-def token_of(rules: Rules, headers: Mapping[str, str]) -> str:
-    """Return the token of a request: from `Authorization: Bearer` (programs), else from our cookie."""
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """Return the bearer of a request: a token (programs) or a pass (our page); '' for none."""
     kind, _, word = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return word.strip()
-    for part in headers.get("cookie", "").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == rules.cookie:
-            return value
-    return ""
+    return word.strip() if kind.lower() == "bearer" else ""
 
 
-def cookie_of(rules: Rules, token: str) -> str:
-    """Return the header that stores the token in a browser; no script can read it, no other site's page can send it."""
-    secure = "; Secure" if rules.scheme == "https" else ""
-    return f"{rules.cookie}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
+def origins(names: list[str], port: int, scheme: str) -> frozenset[str]:
+    """Return the origins of the page on a server with these names.
+
+    A name that is an origin itself, such as `https://garrison.example`, is the public address of a reverse proxy.
+    """
+    found = set()
+    for name in names:
+        if "://" in name:
+            found.add(name.rstrip("/"))
+            continue
+        base = f"{scheme}://[{name}]" if ":" in name else f"{scheme}://{name}"
+        found.add(f"{base}:{port}")
+        if port == _DEFAULT_PORTS[scheme]:
+            found.add(base)
+    return frozenset(found)
 
 
-def hosts(names: list[str], port: int) -> frozenset[str]:
-    """Return the host names (with port) that a request may name."""
-    bracketed = [f"[{name}]" if ":" in name else name for name in names]
-    default = {80, 443} & {port}
-    return frozenset([f"{name}:{port}" for name in bracketed] + [name for name in bracketed if default])
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def load_tokens(home: Path, *, new: bool = False) -> dict[str, str]:

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.processes.main import describe_fault
 from garrison.system.terminal_text import clean
+from garrison.web.error_page import error_page
 from garrison.web.sse import as_json
 
 FOLDER = Path(__file__).parent / "static"
@@ -84,9 +85,16 @@ def json_answer(body: Any, status: int = 200) -> Response:
     return Response(as_json(body), status, {"cache-control": "no-store"}, "application/json")
 
 
-def refusal(status: int, message: str) -> Response:
-    """Return a refusal: JSON whose `message` is one line for people."""
-    return json_answer({"ok": False, "message": message}, status)
+def refusal(request: Request, status: int, message: str, *, close: bool = False) -> Response:
+    """Return a refusal whose `message` is one line for people: a page for a browser's tab, else JSON.
+
+    With `close`, the connection ends after it.
+    """
+    wants_page = "text/html" in request.headers.get("accept", "")
+    answer = error_page(status, message) if wants_page else json_answer({"ok": False, "message": message}, status)
+    if close:
+        answer.headers["connection"] = "close"
+    return answer
 
 
 def handle_errors(handler: Handler) -> Handler:
@@ -97,16 +105,17 @@ def handle_errors(handler: Handler) -> Handler:
         except ClientDisconnect:
             return Response(status_code=499)
         except GarrisonError as error:
-            return refusal(next((status for kind, status in STATUSES if isinstance(error, kind)), 500), str(error))
+            status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+            return refusal(request, status, str(error))
         except Exception as error:
             log_fault(error)
-            return refusal(500, "internal error; the server's terminal shows where")
+            return refusal(request, 500, "internal error; the server's terminal shows where")
     return wrapped
 
 
 async def unknown_address(request: Request, error: Exception) -> Response:
     """Respond to a request for an address without a route."""
-    return refusal(404, "no page at this address")
+    return refusal(request, 404, "no page at this address; open the start page")
 
 
 def log_fault(error: Exception) -> None:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
 from garrison.views.page_view import REVIEW
-from garrison.web import access, actions, changes, chat, node, responses
+from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
@@ -67,6 +67,7 @@ class Page:
         return [
             get("/", responses.send_index), get("/chat", responses.send_index),
             get("/static/{name:path}", responses.send_file),
+            post(access.EXCHANGE, self.session),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             get("/api/runs/{run}/timeline", self.timeline),
@@ -90,6 +91,16 @@ class Page:
             get("/api/chat/{conversation}/events", self.conversation_events),
             post("/api/chat/{conversation}/cancel", self.cancel_answer),
         ]
+
+    async def session(self, request: Request) -> Response:
+        """Exchange the ticket or session of the request for a new session."""
+        await body_of(request)
+        now = time.time()
+        given = self.rules.read_pass(access.bearer_of(request.headers), now)
+        made = self.rules.issue_session(given, now) if given is not None else None
+        if made is None:
+            return refusal(request, access.NO_ACCESS.status, access.NO_ACCESS.message)
+        return json_answer({"ok": True, "session": made[0], "seconds": made[1]})
 
     # ---- runs
 
@@ -264,28 +275,40 @@ class Guard:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+                own = {name for name, _ in message["headers"]}
+                message = {**message, "headers": [*message["headers"],
+                                                  *((name, value) for name, value in _HEADERS if name not in own)]}
             await send(message)
 
         token = request.query_params.get(access.QUERY)
-        if token is not None and headers.get("host", "") in self.rules.hosts and scope["method"] == "GET":
+        if token is not None and self.rules.is_own_host(headers.get("host", "")) and scope["method"] == "GET":
             await self._log_in(request, token)(scope, receive, guarded)
             return
-        verdict = access.judge(self.rules, scope["method"], headers)
+        verdict = access.judge(self.rules, scope["method"], scope["path"], headers, time.time())
         if isinstance(verdict, access.Refusal):
-            await refusal(verdict.status, verdict.message)(scope, receive, guarded)
+            # The rest of a refused request is not read, however slowly it comes.
+            await refusal(request, verdict.status, verdict.message, close=True)(scope, receive, guarded)
             return
         scope["garrison.scope"] = verdict
+        if verdict:
+            connections.recognize(scope)
         await self.inner(scope, receive, guarded)
 
     def _log_in(self, request: Request, token: str) -> Response:
-        """Turn the token of the printed address into a cookie, so that it leaves the address bar."""
-        if not self.rules.scope(token):
-            return refusal(401, "this address is of another server or has an old token; use the one printed last")
+        """Redirect to the page with a ticket in place of the token, so that neither address bar nor history keep it.
+
+        A browser sends nothing of what follows `#`, and the page removes it at once.
+        """
+        scope = self.rules.scope_of_token(token)
+        if not scope:
+            return refusal(request, 401, "this address is of another server or has an old token: open the one that "
+                                         "`garrison serve` printed last", close=True)
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != access.QUERY])
         path = request.url.path if request.url.path in responses.PAGES else "/"
-        redirect = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        redirect.headers["set-cookie"] = access.cookie_of(self.rules, token)
+        ticket = self.rules.issue_ticket(scope, time.time())
+        redirect = RedirectResponse(f"{path}{'?' if rest else ''}{rest}#{ticket}", 303)
+        if self.rules.former_cookie in request.cookies:
+            redirect.delete_cookie(self.rules.former_cookie, httponly=True, samesite="strict")
         redirect.headers["cache-control"] = "no-store"
         return redirect
 

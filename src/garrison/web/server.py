@@ -22,10 +22,13 @@ from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
+from garrison.web.connections import HEAD_SECONDS, Connection
 from garrison.web.routes import Page
 
-CONNECTIONS = 512
+CONNECTIONS = 1024
 """Most connections; a browser keeps a few open."""
+BACKLOG = 128
+"""Connections that the kernel holds until they are accepted."""
 UNSENT_BYTES = 128 << 10
 """Bytes that the kernel buffers for a client that does not read; by default megabytes."""
 STUCK_MS = 30_000
@@ -37,7 +40,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @frozen
 class Endpoint:
-    """Address to listen on. `names`: further host names of the server; `tls`: certificate and key."""
+    """Address to listen on.
+
+    `names`: further host names of the server, or origins of a reverse proxy; `tls`: certificate and key.
+    """
 
     address: str = "127.0.0.1"
     port: int = 0
@@ -58,19 +64,41 @@ class Endpoint:
                              "and --tls-key, or --plain-http")
         if address.is_unspecified and not self.names:
             raise UsageError(f"--listen {self.address} needs the name of this host as well: --hostname HOST")
+        for name in self.names:
+            if not _is_name(name):
+                raise UsageError(f"--hostname {name!r:.80} should be a name such as build.example, or behind a reverse "
+                                 "proxy its address, such as https://garrison.example")
         return self
 
     @property
-    def shown(self) -> str:
-        """Return the host of the printed address."""
+    def scheme(self) -> str:
+        """Return the scheme of its addresses."""
+        return "https" if self.tls else "http"
+
+    def origin(self, port: int) -> str:
+        """Return the beginning of the printed address."""
         name = self.names[0] if self.names else self.address
-        return f"[{name}]" if ":" in name else name
+        if "://" in name:
+            return name.rstrip("/")
+        return f"{self.scheme}://[{name}]:{port}" if ":" in name else f"{self.scheme}://{name}:{port}"
 
     @property
     def host_names(self) -> list[str]:
         """Return all host names that a request may use."""
         own = ["127.0.0.1", "localhost", "::1"] if ipaddress.ip_address(self.address).is_loopback else [self.address]
         return [*own, *self.names]
+
+
+def _is_name(name: str) -> bool:
+    """Return whether it is the name of a host, or an origin."""
+    scheme, separator, host = name.rpartition("://")
+    host = host.rstrip("/") if separator else host
+    if not host or any(character in "/?#@ \\" for character in host) or scheme not in ("", "http", "https"):
+        return False
+    try:
+        return bool(separator) or ":" not in host or bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
 
 
 def open_socket(endpoint: Endpoint) -> socket.socket:
@@ -83,7 +111,7 @@ def open_socket(endpoint: Endpoint) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES)
     try:
         sock.bind((endpoint.address, endpoint.port))
-        sock.listen(128)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise Refused(f"cannot listen on {endpoint.address} port {endpoint.port}: {error.strerror}; pass another "
@@ -117,6 +145,15 @@ class Server(uvicorn.Server):
         self.should_exit = True
         self._stopping.set()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections; a TLS handshake has the deadline of a request's head."""
+        loop = asyncio.get_running_loop()
+        secure, state = self.config.ssl, dict[str, Any]()
+        self.servers = [await loop.create_server(
+            lambda: Connection(self.config, self.server_state, state), sock=sock, backlog=BACKLOG, ssl=secure,
+            ssl_handshake_timeout=HEAD_SECONDS if secure else None) for sock in sockets or ()]
+        self.started = True
+
     async def main_loop(self) -> None:
         """Run until stopped."""
         await self.on_tick(0)
@@ -137,8 +174,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     """
     sock = open_socket(endpoint)
     port = sock.getsockname()[1]
-    rules = access.Rules(access.hosts(endpoint.host_names, port), tokens, f"garrison-{port}",
-                         "https" if endpoint.tls else "http")
+    rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}")
     page = Page(home, rules, open_butler)
     server = Server(_config(page, endpoint), page.leave)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
@@ -161,7 +197,7 @@ def _config(page: Page, endpoint: Endpoint) -> uvicorn.Config:
     return uvicorn.Config(
         page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
         date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http="h11",
+        timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http=Connection,
         **options)
 
 

@@ -1,18 +1,28 @@
 // Requests to the server. A failed one becomes an Error whose message is one line for people; every change is a POST with
 // the header that another site cannot send.
 
-const ENDED = "The server does not respond. Is `garrison serve` still running?";
-const NO_ENTRY = "This browser has no access: open the address that `garrison serve` printed.";
+import { serverEvents } from "./server_events.js";
+import { bearer, endSession } from "./session.js";
 
-async function answer(request) {
+const ENDED = "The server does not respond. Is `garrison serve` still running?";
+
+/** What to do without a session. */
+export const NO_ACCESS = "This page has no access (any more): open the address that `garrison serve` printed.";
+
+/** Request a path below /api with the session of this page. */
+async function answer(path, { headers, ...options }) {
+  const used = bearer();
   let response;
   try {
-    response = await request;
+    response = await fetch(`/api/${path}`, { ...options, headers: { ...headers, Authorization: `Bearer ${used}` } });
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
     throw broken();
   }
-  if (response.status === 401) throw new Error(NO_ENTRY);
+  if (response.status === 401) {
+    endSession(used);
+    throw new Error(NO_ACCESS);
+  }
   return response;
 }
 
@@ -27,14 +37,14 @@ async function body(response) {
 
 /** GET a path below /api; its JSON. `signal` is an AbortSignal. */
 export async function get(path, { signal } = {}) {
-  return body(await answer(fetch(`/api/${path}`, { signal, headers: { Accept: "application/json" } })));
+  return body(await answer(path, { signal, headers: { Accept: "application/json" } }));
 }
 
 function post(path, data, signal) {
-  return answer(fetch(`/api/${path}`, {
+  return answer(path, {
     method: "POST", signal, body: JSON.stringify(data),
     headers: { "Content-Type": "application/json", "X-Garrison": "1" },
-  }));
+  });
 }
 
 /** POST a change; its JSON. */
@@ -46,42 +56,22 @@ export async function act(path, data) {
 export async function* posted(path, data, signal) {
   const response = await post(path, data, signal);
   if (!response.ok) await body(response);
-  yield* events(response.body);
+  yield* answered(response);
 }
 
 /** Read the server-sent events of a GET from after an id; yields as `posted` does. */
 export async function* replayed(path, last, signal) {
-  const response = await answer(fetch(`/api/${path}`, { signal, headers: { Accept: "text/event-stream", "Last-Event-ID": last } }));
+  const response = await answer(path, { signal, headers: { Accept: "text/event-stream", "Last-Event-ID": last } });
   if (!response.ok) await body(response);
-  yield* events(response.body);
+  yield* answered(response);
 }
 
-/** The events of a text/event-stream body: yields [id, data], data as JSON. */
-async function* events(stream) {
-  const decoder = new TextDecoder();
-  let left = "";
-  for (const reader = stream.getReader(); ;) {
-    const { value, done } = await reader.read().catch(() => { throw broken(); });
-    left += done ? "\n\n" : decoder.decode(value, { stream: true });
-    const blocks = left.split(/\r?\n[ \t]*\r?\n/);
-    left = blocks.pop();
-    for (const block of blocks) {
-      const event = parsed(block);
-      if (event) yield event;
-    }
-    if (done) return;
+async function* answered(response) {
+  try {
+    for await (const { id, data } of serverEvents(response.body)) yield [id, JSON.parse(data)];
+  } catch (problem) {
+    throw problem instanceof TypeError ? broken() : problem;
   }
-}
-
-function parsed(block) {
-  let id = "";
-  const data = [];
-  for (const line of block.split(/\r?\n/)) {
-    const [, name, value] = /^\s*(\w+): ?(.*)$/.exec(line) ?? [];
-    if (name === "id") id = value;
-    else if (name === "data") data.push(value);
-  }
-  return data.length ? [id, JSON.parse(data.join("\n"))] : null;
 }
 
 /** A path part: names come from graphs. */

@@ -1,55 +1,68 @@
 // Connection to the server: one, for all runs that this browser follows. It reconnects by itself, sends its position, and
 // continues in each run after the last event it saw.
 
+import { serverEvents } from "./server_events.js";
+
 const FIRST_WAIT = 500; // milliseconds, doubled with each failure
 const LONGEST_WAIT = 8000;
 const SILENCE = 45000; // the server sends a keepalive far more often
-const EVENTS = ["snapshot", "change", "beat", "gone", "runs", "alive"];
+const ENDED = 1000; // milliseconds until it connects again to a server that ended the stream
 
 /**
  * A connection that follows no run yet.
- * @param {function(string, Object|string)} handle called with the name and data of each event, and ("link", "live" or "lost")
- * @returns {{follow: function(string|null), leave: function(string|null), close: function()}} `follow`: begin with a
- *     snapshot, even if the run is followed already; with no run, only the list of runs is sent
+ * @param {function(): string} bearer the session
+ * @param {function(string, Object|string)} handle called with the name and data of each event, and ("link", "live", "lost"
+ *     or "denied"); a denied connection waits for `follow` or `renewed`
+ * @returns {{follow: function(string|null), leave: function(string|null), renewed: function(), close: function()}} `follow`:
+ *     begin with a snapshot, even if the run is followed already; with no run, only the list of runs is sent
  */
-export function connect(handle) {
+export function connect(bearer, handle) {
   const places = new Map(); // run → the id of the last event of it
-  let source = null, failures = 0, timer, watch;
+  let asking = null, denied = false, failures = 0, timer, watch;
 
   function received() {
     clearTimeout(watch);
-    watch = setTimeout(reconnect, SILENCE);
+    watch = setTimeout(() => lost(), SILENCE);
   }
 
-  function open() {
+  async function open() {
     const runs = [...places.keys()];
     const query = new URLSearchParams([["runs", "1"], ...runs.map(run => ["run", run])]);
-    if (runs.some(run => places.get(run))) query.set("after", [...places.values()].join(","));
-    source?.close();
-    source = new EventSource(`/api/events?${query}`);
-    source.addEventListener("open", () => { handle("link", "live"); received(); });
-    source.addEventListener("error", lost);
-    for (const name of EVENTS) {
-      source.addEventListener(name, event => {
-        event.lastEventId.split(",").forEach((id, at) => id && places.has(runs[at]) && places.set(runs[at], id));
+    const last = runs.some(run => places.get(run)) ? { "Last-Event-ID": [...places.values()].join(",") } : {};
+    asking?.abort();
+    const mine = asking = new AbortController();
+    denied = false;
+    try {
+      const response = await fetch(`/api/events?${query}`, {
+        signal: mine.signal, headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
+      });
+      if (response.status === 401) return refused();
+      if (!response.ok) return lost();
+      handle("link", "live");
+      received();
+      for await (const { id, name, data } of serverEvents(response.body)) {
+        if (mine.signal.aborted) return;
+        id.split(",").forEach((one, at) => one && places.has(runs[at]) && places.set(runs[at], one));
         failures = 0;
         received();
-        if (name !== "alive") handle(name, JSON.parse(event.data));
-      });
+        if (name !== "alive") handle(name, JSON.parse(data));
+      }
+      lost(ENDED);
+    } catch {
+      if (!mine.signal.aborted) lost();
     }
   }
 
-  // After a broken connection the browser reconnects by itself, with Last-Event-ID. An answer such as 503 is final for it:
-  // then a new connection is made here, with the last id in its address.
-  function lost() {
-    handle("link", "lost");
+  function refused() {
+    denied = true;
     clearTimeout(watch);
-    if (source.readyState === EventSource.CLOSED) reconnect();
+    handle("link", "denied");
   }
 
-  function reconnect() {
-    soon(Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures));
+  function lost(wait = Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures)) {
+    handle("link", "lost");
     failures += 1;
+    soon(wait);
   }
 
   /** Open a new connection; the current one stays open until then. */
@@ -67,11 +80,14 @@ export function connect(handle) {
     leave(run) {
       if (places.delete(run)) soon();
     },
+    renewed() {
+      if (denied) soon();
+    },
     close() {
       places.clear();
       clearTimeout(timer);
       clearTimeout(watch);
-      source?.close();
+      asking?.abort();
     },
   };
 }

@@ -1,17 +1,22 @@
-// Entry point: open one of the two pages, and what both have. Nothing of a run or of a conversation is known here.
+// Entry point: begin the session, open one of the two pages, and what both have. Nothing of a run or of a conversation is
+// known here.
 
 import { keys } from "./keys.js";
 import { say } from "./dom.js";
+import { noAccess } from "./no_access.js";
+import { beginSession } from "./session.js";
 
 const page = location.pathname === "/chat" ? "chat" : "run";
+const main = document.getElementById("main");
 for (const link of document.querySelectorAll("[data-page]")) {
   if (link.dataset.page === page) link.setAttribute("aria-current", "page");
 }
-const opened = page === "chat" ? await import("./chat_page.js") : await import("./run_page.js");
-try {
-  const shortcuts = await opened.begin(document.getElementById("main"));
-  keys(shortcuts);
-} catch (problem) {
-  say(document.getElementById("main"), problem.message);
-  document.getElementById("main").classList.add("trouble");
-}
+if (await beginSession()) {
+  const opened = page === "chat" ? await import("./chat_page.js") : await import("./run_page.js");
+  try {
+    keys(await opened.begin(main));
+  } catch (problem) {
+    say(main, problem.message);
+    main.classList.add("trouble");
+  }
+} else noAccess(main);

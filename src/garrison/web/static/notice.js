@@ -1,5 +1,6 @@
 // Notices without a place of their own on the page: to a screen reader, as a line for a moment, in the tab's title.
 
+import { NO_ACCESS } from "./api.js";
 import { el, say, set } from "./dom.js";
 
 const SHOWN = 6000; // milliseconds
@@ -48,13 +49,14 @@ export function tab(name, waits) {
   set(document.getElementById("favicon"), "href", `data:image/svg+xml,${encodeURIComponent(picture)}`);
 }
 
-const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected" };
+const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected", denied: "No access" };
 
 /** Show the state of the connection. */
 export function link(state) {
   const place = document.getElementById("link");
   set(place, "data-state", state);
   say(place.querySelector(".word"), LINK[state]);
+  if (state === "denied") toast(NO_ACCESS, true);
 }
 
 /** Ask for confirmation: a promise of true or false. */

@@ -2,23 +2,25 @@
 // the others; in a browser without such workers a page has its own.
 
 import { connect } from "./connection.js";
+import { bearer, watchSession } from "./session.js";
 
 const WORKER = "/static/stream_worker.js";
-const VERSION = "garrison-1"; // changes with the messages between page and worker
+const VERSION = "garrison-2"; // changes with the messages between page and worker
 
 /**
  * Follow a run's events until `close()`.
  * @param {string|null} run null: only the list of runs
  * @param {Object<string, function>} handlers `snapshot`, `change`, `beat`, `gone` and `runs` get their data; `link`
- *     gets "live", "lost" or "off"
+ *     gets "live", "lost", "denied" or "off"
  * @returns {{close: function()}}
  */
 export function follow(run, handlers) {
   let open = null;
   const handle = (kind, data) => { if (open) handlers[kind]?.(data); };
   const alone = () => {
-    const own = connect(handle);
-    open = own;
+    const own = connect(bearer, handle);
+    const stop = watchSession(() => own.renewed());
+    open = { close() { stop(); own.close(); } };
     own.follow(run);
   };
   const begin = () => {
@@ -52,11 +54,13 @@ function shared(run, handle, ended, failed) {
     else locks.request(data, () => { handle("link", "lost"); ended(); });
   });
   port.start();
+  port.postMessage(["session", bearer()]);
   port.postMessage(["follow", run]);
+  const stop = watchSession(one => port.postMessage(["session", one]));
   let leave;
   locks?.request(mine, () => {
     port.postMessage(["lock", mine]);
     return new Promise(resolve => { leave = resolve; });
   });
-  return { close() { port.postMessage(["leave"]); leave?.(); } };
+  return { close() { stop(); port.postMessage(["leave"]); leave?.(); } };
 }

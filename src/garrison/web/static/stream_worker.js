@@ -6,9 +6,9 @@ import { connect } from "./connection.js";
 const pages = new Map(); // port → the run that the page shows, or null
 const name = `garrison-stream-${Math.random()}`;
 const { locks } = navigator; // missing on a page that came without TLS from another machine
-let held = false;
+let held = false, bearer = ""; // the session that a page sent last
 
-const connection = connect((kind, data) => {
+const connection = connect(() => bearer, (kind, data) => {
   for (const [port, run] of pages) if (data.run === undefined || data.run === run) port.postMessage([kind, data]);
 });
 
@@ -30,6 +30,10 @@ self.addEventListener("connect", ({ ports: [port] }) => {
   port.addEventListener("message", ({ data: [kind, word] }) => {
     if (kind === "lock") locks?.request(word, () => gone(port));
     else if (kind === "leave") gone(port);
+    else if (kind === "session") {
+      bearer = word;
+      connection.renewed();
+    }
     else if (kind === "follow") {
       pages.set(port, word);
       connection.follow(word);

@@ -1,0 +1,101 @@
+// Session of this page: the bearer of its requests. It is in the tab's session storage, which belongs to this host and
+// this port alone; a cookie would be sent to every other port of the host. The tabs of a browser hand it to each other.
+
+const KEY = "garrison-session";
+const CHANNEL = "garrison-session";
+const PATIENCE = 1500; // milliseconds until no other tab has a session
+const EARLY = 1 / 3; // of its life: then a session is renewed
+const TICKET = "t.";
+const RETRY = 30000; // milliseconds until the next try to renew it
+
+const listeners = new Set();
+const channel = new BroadcastChannel(CHANNEL);
+let held = null; // { bearer, renew }: `renew` in milliseconds since the epoch
+
+channel.addEventListener("message", ({ data: [kind, session] }) => {
+  if (kind === "ask" && held && !isTicket(held)) channel.postMessage(["session", held]);
+  else if (kind === "session" && session.renew > (held?.renew ?? 0)) keep(session);
+});
+
+const isTicket = session => session.bearer.startsWith(TICKET);
+
+/** The bearer of this page's requests; an empty string without a session. */
+export const bearer = () => held?.bearer ?? "";
+
+/** Call `listener` with the bearer, whenever that is another one. */
+export function watchSession(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** Begin the session of this page: from the address, this tab, or another tab; false if there is none. */
+export async function beginSession() {
+  const ticket = location.hash.slice(1);
+  if (ticket.startsWith(TICKET)) {
+    history.replaceState(null, "", location.pathname + location.search);
+    keep({ bearer: ticket, renew: 0 });
+  } else {
+    held = kept();
+    if (!held) await askTabs();
+  }
+  if (held && Date.now() >= held.renew) await renew();
+  if (held) plan();
+  return held !== null;
+}
+
+/** Forget a session that the server refuses. */
+export function endSession(refused) {
+  if (held?.bearer !== refused) return;
+  held = null;
+  sessionStorage.removeItem(KEY);
+}
+
+function kept() {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(KEY));
+    return typeof found?.bearer === "string" && typeof found.renew === "number" ? found : null;
+  } catch {
+    return null;
+  }
+}
+
+function keep(session) {
+  held = session;
+  sessionStorage.setItem(KEY, JSON.stringify(session));
+  listeners.forEach(listener => listener(session.bearer));
+}
+
+function askTabs() {
+  channel.postMessage(["ask"]);
+  return new Promise(resolve => {
+    const stop = watchSession(resolve);
+    setTimeout(() => { stop(); resolve(); }, PATIENCE);
+  });
+}
+
+let planned;
+
+function plan() {
+  clearTimeout(planned);
+  planned = setTimeout(() => renew().then(plan), Math.max(RETRY, held.renew - Date.now()));
+}
+
+/** Exchange what is held for a new session. A server that does not respond is asked again later. */
+async function renew() {
+  if (!held || Date.now() < held.renew) return; // another tab has renewed it
+  const { bearer } = held;
+  let response;
+  try {
+    response = await fetch("/api/session", {
+      method: "POST", body: "{}",
+      headers: { Authorization: `Bearer ${bearer}`, "Content-Type": "application/json", "X-Garrison": "1" },
+    });
+  } catch {
+    return;
+  }
+  if (response.status === 401) return endSession(bearer);
+  if (!response.ok) return;
+  const { session, seconds } = await response.json();
+  keep({ bearer: session, renew: Date.now() + 1000 * seconds * EARLY });
+  channel.postMessage(["session", held]);
+}

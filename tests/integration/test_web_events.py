@@ -54,7 +54,7 @@ async def changes(stream: Stream, number: int) -> list[ServerEvent]:
 
 def journaled(shown: dict[str, Any]) -> dict[str, Any]:
     """Of a snapshot what the journals tell."""
-    observed = ("state", "phase", "doing", "cost", "cannot")
+    observed = ("state", "phase", "doing", "cost", "cannot", "work")
     nodes = {name: {key: value for key, value in node.items() if key not in observed}
              for name, node in shown["nodes"].items()}
     return {**{part: shown[part] for part in ("status", "reason", "gates", "queue", "timeline", "signals")},

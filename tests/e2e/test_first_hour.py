@@ -83,5 +83,16 @@ def test_init_tries_what_it_proposes_and_tells_what_fails(place: Place) -> None:
     assert (said["gate"], said["trial"]["passed"], said["ecosystems"]) == ("python3 -m unittest -q", True, ["Python"])
     table = tomllib.loads((place.repo / "garrison.toml").read_text())["launch"]
     assert table == {"gate": "python3 -m unittest -q", "agent": "double"}
+    assert "review_and_fix" in (place.repo / "first.dot").read_text(), "what init wrote, init writes anew"
+
+    launched = garrison(place, "launch", "first.dot", "--dry-run")
+    assert "passed " in launched.stderr and "ago; not repeated" in launched.stderr, launched.stderr
+    garrison(place, "init", "--force", "--no-try", "--gate", "make check")
+    assert "run: make check\\n" in (place.repo / "first.dot").read_text()
+    edited = (place.repo / "first.dot").read_text() + "// mine\n"
+    (place.repo / "first.dot").write_text(edited)
+    again = garrison(place, "init", "--force", "--no-try", "--gate", "make test")
+    assert "first.dot is kept as you changed it and still runs the former gate (make check)" in again.stderr
+    assert (place.repo / "first.dot").read_text() == edited
     place.start = git(place.repo, "rev-parse", "main")
     place.edits = "?? first.dot\n?? garrison.toml"

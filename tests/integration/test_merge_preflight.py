@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,25 @@ def test_a_gate_that_changes_its_worktree_does_no_harm(world):
         run(world, spoil)
     assert git(world.repo, "status", "--porcelain") == ""
     assert git(world.repo, "rev-parse", "main") == world.start
+
+
+def test_a_recent_green_preflight_is_not_repeated(world, tmp_path):
+    """It needs the same tree, gate, set-up and environment, and to have allowed nothing that this one does not."""
+    runs = tmp_path / "runs"
+    gate = f"echo run >> {runs}"
+
+    def count(*, recent=3600.0, gate=gate, environ=None, **options):
+        _, lines = run(world, gate, recent=recent, environ=environ, **options)
+        return len(runs.read_text().splitlines()), lines[-1]
+
+    assert count() == (1, f"pre-flight: gate on main ({world.start[:10]})")
+    assert count() == (1, f"pre-flight: gate on main ({world.start[:10]}) passed 0s ago; not repeated")
+    assert count(recent=0.0)[0] == 2, "only a launch relies on it"
+    assert count(gate=f"{gate}; true")[0] == 3
+    assert count(setup="true")[0] == 4
+    assert count(environ={**os.environ, "LC_TIME": "C.UTF-8"})[0] == 5
+    before = count(recent=0.0, allow_foreign_imports=True)[0]
+    assert count()[0] == before + 1, "the last one allowed what this one may not"
+    assert count()[0] == before + 1
+    world.queue.clock.time = lambda: time.time() + 3700
+    assert count()[0] == before + 2

@@ -19,14 +19,14 @@ from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import dumps, print_message
 from garrison.config import PROJECT_FILE, find_home, trees_root
-from garrison.errors import Refused
+from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.launch_request import read_project
 from garrison.processes.runtime import Runtime
 from garrison.project.ecosystems import ProjectFiles, Row, detect, patterns_read, setup_key
-from garrison.project.templates import TEMPLATES, fill
+from garrison.project.templates import TEMPLATES, fill, quoted
 from garrison.project.trial import GATE, SETUP, TrialResult, try_gate
 from garrison.records.run import Launch
 from garrison.sandbox.summary import summarize_sandbox
@@ -38,6 +38,8 @@ MAX_PATHS, MAX_TEXTS = 50_000, 60
 TEXT_LIMIT = 1 << 18
 FIRST = "first.dot"
 """The pipeline that `init` writes."""
+UNTIL_GREEN, REVIEW = "fix-until-green", "review-and-fix"
+"""Templates of it: for a gate that fails, and for one that passes."""
 
 
 @frozen
@@ -62,15 +64,16 @@ class Choice:
 @click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS",
               help="Time that set-up and gate may take in the trial, each.")
 @click.option("--no-try", is_flag=True, help="Do not try gate and set-up.")
-@click.option("--force", is_flag=True, help=f"Write {PROJECT_FILE} anew; without it, one that is there is only tried.")
+@click.option("--force", is_flag=True, help=f"Replace {PROJECT_FILE}, and {FIRST} unless you "
+              "changed it; without it, init tries the configured gate and changes neither.")
 @json_option
 @home_option
 def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: str | None, timeout: float,
          home: str | None, *, no_try: bool, force: bool, as_json: bool) -> None:
     """Prepare the repository you are in: find out how it is built and tested, and try that once.
 
-    Writes garrison.toml and a first pipeline into its top directory, and commits nothing. A garrison.toml that is there
-    is tried and kept.
+    Writes garrison.toml and a first pipeline into its top directory, and commits nothing. If garrison.toml exists
+    already, init tries what it says and leaves it as it is.
     """
     runtime = Runtime.real(find_home(home))
     repo = validate_repository(target_dir or Path.cwd())
@@ -92,8 +95,11 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
                       "may commit it")
     result = None if no_try or choice.gate is None else _try(runtime, repo, git, choice, timeout)
     written = [PROJECT_FILE] if kept is None else []
+    former = _former_gate(repo) if force else None
     if kept is None:
         write_project(repo, choice)
+    if former is not None:
+        _replace_first(repo, former, choice)
     pipeline = _write_first(repo, choice, result)
     written += [pipeline] if pipeline else []
     if as_json:
@@ -211,11 +217,29 @@ def write_new(path: Path, text: str) -> None:
         file.write(text)
 
 
+def _former_gate(repo: Path) -> str | None:
+    """Return the gate of the garrison.toml that is about to be replaced; None if there is none that can be read."""
+    try:
+        return read_project(repo).gate if (repo / PROJECT_FILE).exists() else None
+    except UsageError:
+        return None
+
+
+def _replace_first(repo: Path, former: str, choice: Choice) -> None:
+    """Remove the first pipeline if it is as `init` wrote it; if a person changed it, say that it has the old gate."""
+    text = untrusted.read_text(repo, FIRST, TEXT_LIMIT)
+    if text in {fill(template, gate=former) for template in TEMPLATES if template.name in (UNTIL_GREEN, REVIEW)}:
+        (repo / FIRST).unlink()
+    elif former != choice.gate and quoted(former) in text:
+        print_message(f"note: {FIRST} is kept as you changed it and still runs the former gate ({former}); change that "
+                      "there")
+
+
 def _write_first(repo: Path, choice: Choice, result: TrialResult | None) -> str | None:
     """Write the first pipeline, unless there is one or no gate; return its name."""
     if choice.gate is None or (repo / FIRST).exists():
         return None
-    name = "fix-until-green" if result is not None and result.failed == GATE else "review-and-fix"
+    name = UNTIL_GREEN if result is not None and result.failed == GATE else REVIEW
     template = next(template for template in TEMPLATES if template.name == name)
     write_new(repo / FIRST, fill(template, gate=choice.gate))
     return FIRST

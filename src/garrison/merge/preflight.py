@@ -29,6 +29,7 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
+from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
 from garrison.system.git import GitError
 from garrison.system.worktree_files import count_lfs_pointers
@@ -36,6 +37,8 @@ from garrison.system.worktree_files import count_lfs_pointers
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+FOREIGN = "imports from another checkout were allowed"
+"""Note of a green pre-flight that another launch must not rely on."""
 _PREFIXES = ("env", "exec", "time", "!", "command")
 """Words that may precede a command."""
 
@@ -52,7 +55,7 @@ class PreflightResult:
 
 def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environment: Mapping[str, str], run: str = "",
               held_back: Sequence[str] = (), base: str | None = None, allow_foreign_imports: bool = False,
-              progress: Callable[[str], None] | None = None) -> PreflightResult:
+              recent: float = 0.0, progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
 
     The green tree is recorded in the queue; a queue that had paused itself resumes.
@@ -60,6 +63,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     Args:
         trees: folder of the gate slots.
         environment: environment of the gate, without the variables named in `held_back`.
+        recent: seconds for which a green pre-flight of the same tree, gate, set-up and environment counts.
         progress: called with a line for each stage.
     """
     report = progress or (lambda line: None)
@@ -72,6 +76,13 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     started = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
     has_gate = bool(config.gate) and not config.no_gate
+    tree = queue.git.tree_of(commit)
+    files = "" if config.no_gate else list_targets_files(queue.git, commit, config.gate_from_target)
+    age = queue.seconds_since_preflight(tree, config.verdict_key(environment, files)) if has_gate and recent else None
+    if age is not None and 0 <= age <= recent:
+        report(f"pre-flight: gate on {queue.target} ({commit[:10]}) passed {format_age(age)} ago; not repeated")
+        queue.resume_own_pause("pre-flight passed")
+        return PreflightResult(commit, tree, 0.0, log)
     slot = acquire_slot(queue.git, trees / queue.git.key)
     run_gate = partial(_run, queue, slot, run=run, commit=commit, log=log, environment=environment,
                        held_back=held_back, report=report)
@@ -88,10 +99,8 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
             _require_green(run_gate(config), "gate")
     finally:
         slot.release()
-    tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        files = list_targets_files(queue.git, commit, config.gate_from_target)
-        queue.record_green(tree, config.verdict_key(environment, files))
+        queue.record_green(tree, config.verdict_key(environment, files), FOREIGN if allow_foreign_imports else "")
     queue.resume_own_pause("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - started, log)
 

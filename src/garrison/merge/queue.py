@@ -39,7 +39,7 @@ from garrison.merge.target import Target, check_target_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life_lock import is_held
 from garrison.system import failpoint
-from garrison.system.clock import Clock, SystemClock
+from garrison.system.clock import Clock, SystemClock, from_iso
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
@@ -310,11 +310,22 @@ class MergeQueue:
             if state.pause and not state.pause.is_manual:
                 self.append(QueueResumed(reason), sync=True)
 
-    def record_green(self, tree: str, key: str) -> None:
+    def record_green(self, tree: str, key: str, note: str = "") -> None:
         """Record that a tree passed a pre-flight, so that it is not tested again (`key`: `QueueConfig.verdict_key`)."""
-        with self.locked() as state:
-            if (tree, key) not in state.green:
-                self.append(VerdictGiven((), "preflight", tree, key, "green", "", ""), sync=True)
+        with self.locked():
+            self.append(VerdictGiven((), "preflight", tree, key, "green", note, ""), sync=True)
+
+    def seconds_since_preflight(self, tree: str, key: str) -> float | None:
+        """Return how long ago a tree passed a pre-flight; None if its last verdict is another one, or has a note."""
+        if (tree, key) not in self.state.green:
+            return None
+        of_tree = (entry for entry in reversed(journal.read_all(self.path)) if entry.kind == VerdictGiven.kind
+                   and (entry.data.get("tree"), entry.data.get("command")) == (tree, key))
+        last = next(of_tree, None)
+        if last is None or last.data.get("reason"):
+            return None
+        is_preflight = (last.data.get("of"), last.data.get("result")) == ("preflight", "green")
+        return self.clock.time() - from_iso(last.at) if is_preflight else None
 
     def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""

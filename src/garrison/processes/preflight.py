@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
     from garrison.processes.runtime import Runtime
 
+RECENT_PREFLIGHT = 3600.0
+"""Seconds for which a launch relies on a green pre-flight of the same tree, as of `garrison init`."""
 REPORTED_RULES = frozenset({"attribute_unknown"})
 """Rules of lint whose warnings a launch prints: what has no effect may be what the run depends on."""
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
@@ -347,7 +349,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=runtime.environment(launch, {}),
                   run=launch.run_id, held_back=launch.held_back, base=f"refs/heads/{launch.base}",
-                  allow_foreign_imports=request.allow_foreign_imports, progress=report)
+                  allow_foreign_imports=request.allow_foreign_imports, recent=RECENT_PREFLIGHT, progress=report)
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
         raise

@@ -50,10 +50,10 @@ def fill(template: Template, *, goal: str = "", gate: str = "", modules: Sequenc
     names = _unique_names(modules)
     lines: list[str] = []
     for line in template.text.splitlines():
-        repeated = [line.replace("@module@", _quoted(module)).replace("@name@", name)
+        repeated = [line.replace("@module@", quoted(module)).replace("@name@", name)
                     for module, name in zip(modules, names, strict=True)] if "@name@" in line else [line]
         lines += repeated
-    return ("\n".join(lines) + "\n").replace("@goal@", _quoted(goal or template.goal)).replace("@gate@", _quoted(gate))
+    return ("\n".join(lines) + "\n").replace("@goal@", quoted(goal or template.goal)).replace("@gate@", quoted(gate))
 
 
 def _unique_names(modules: Sequence[str]) -> list[str]:
@@ -70,6 +70,6 @@ def _unique_names(modules: Sequence[str]) -> list[str]:
     return names
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text for the inside of a DOT string."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -47,7 +47,8 @@ def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> No
     profile = find_profile("x", home)
     assert isinstance(profile, AcpProfile)
     assert profile.settings == AcpSettings(("prog", "--acp"), allow=("read", "edit"), set={"A": "b"})
-    assert profile.env == ("K",) and limits_of("x", "n", {}, home).node == 2.0 and variables_of("x", home) == {"A": "b"}
+    assert profile.env == ("K",) and limits_of("x", "n", {}, home).node == 2.0
+    assert variables_of("x", home, {}) == {"A": "b"}
     made = agent("x", home, attributes={})
     assert isinstance(made, AcpAgent)
     check_node("x", "n", {"model": "large"}, home)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from garrison.agents.registry import check_program, check_variables, variables_of
 from garrison.agents.variables import expand
-from garrison.errors import UsageError
+from garrison.errors import GarrisonError, UsageError
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -25,3 +28,47 @@ def test_what_a_value_contains_is_not_read_again() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(UsageError, match=r"^\[agents.x\]: set.Y names \$\{NONE\}, which is not set; name it in env"):
         expand("a ${NONE}", {}, "[agents.x]: set.Y")
+
+
+def write(home: Path, lines: str) -> Path:
+    (home / "config.toml").write_text(f"[agents.x]\n{lines}\n")
+    return home
+
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize(("lines", "where", "name"), [
+    ('kind = "acp"\nargv = ["sh", "${URL}"]', "argv", r"\$\{URL\}"),
+    ('kind = "acp"\nargv = ["sh"]\nset = {A = "x ${URL}"}', "set.A", r"\$\{URL\}"),
+    ('kind = "acp"\nargv = ["sh"]\ntakeover = ["${URL}", "{session}"]', "argv", r"\$\{URL\}"),
+    ('argv = ["sh"]\nset = {A = "${URL}"}', "set.A", r"\$\{URL\}"),
+    ('argv = ["sh", "{env:URL}"]', "argv", r"\{env:URL\}")])
+def test_a_profile_that_names_a_variable_that_is_not_set_is_refused_before_a_run(
+        tmp_path: Path, lines: str, where: str, name: str) -> None:
+    home = write(tmp_path, lines)
+    with pytest.raises(GarrisonError, match=rf"^agent x: {where} names {name}, which is not set; name it in env"):
+        check_program("x", home, PATH)
+    check_program("x", home, {**PATH, "URL": "http://x"})
+    with pytest.raises(GarrisonError, match="which is not set; name it in env"):  # it is, but the agent does not get it
+        check_program("x", home, {**PATH, "URL": "http://x"}, passed=())
+    check_program("x", home, {**PATH, "URL": "http://x"}, passed=("URL",))
+    write(tmp_path, f'{lines}\nenv = ["URL"]')
+    check_program("x", home, {**PATH, "URL": "http://x"}, passed=())
+
+
+def test_what_garrison_sets_itself_and_defaults_need_not_be_set(tmp_path: Path) -> None:
+    home = write(tmp_path, 'kind = "acp"\nargv = ["sh", "${GARRISON_NODE}", "${HTTPS_PROXY}"]\n'
+                 'env = ["OPENAI_API_KEY"]\nset = {A = "${URL:-none}", B = "${OPENAI_BASE_URL}"}')
+    check_variables("x", home, {**PATH, "OPENAI_API_KEY": "sk-1"}, passed=())
+    with pytest.raises(UsageError, match=r"set\.B names"):  # without a key, no proxy has it
+        check_variables("x", home, PATH, passed=())
+
+
+def test_the_network_is_decided_by_what_a_base_url_stands_for(tmp_path: Path) -> None:
+    home = write(tmp_path, 'kind = "acp"\nargv = ["sh"]\n'
+                 'set = {OPENAI_BASE_URL = "${GATEWAY}/v1", C = "${HTTP_PROXY}"}')
+    assert variables_of("x", home, {"GATEWAY": "http://gate"}) == {
+        "OPENAI_BASE_URL": "http://gate/v1", "C": "${HTTP_PROXY}"}
+    with pytest.raises(UsageError, match=r"^agent x: set.OPENAI_BASE_URL names \$\{GATEWAY\}"):
+        variables_of("x", home, {})

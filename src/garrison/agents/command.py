@@ -129,7 +129,7 @@ class CommandAgent:
     def _words(self, assignment: Assignment, session: str) -> list[str]:
         """Return the command line, that which resumes a session if there is one."""
         words, environment = self.profile.resume_argv if session else self.profile.argv, self._environment(assignment)
-        known = [_fill_variables(word, environment, self.name) for word in words]
+        known = [fill_variables(word, environment, self.name) for word in words]
         return [fill_placeholders(word, assignment, assignment.result_file, session) for word in known]
 
     def _launch(self, assignment: Assignment, argv: Sequence[str], now: float, terminal: PseudoTerminal | None = None,
@@ -167,7 +167,7 @@ class CommandAgent:
         return environment
 
 
-def _fill_variables(word: str, environment: Mapping[str, str], name: str) -> str:
+def fill_variables(word: str, environment: Mapping[str, str], name: str) -> str:
     """Fill the {env:NAME} and {env:NAME:-default} in one word of an argv; Refused for one that is not set."""
     def value(found: re.Match[str]) -> str:
         text = environment.get(found[1]) or found[2]

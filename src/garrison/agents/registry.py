@@ -36,19 +36,23 @@ from garrison.agents.briefing import Reporting
 from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
 from garrison.agents.claude.settings import BUDGETS, ENVIRONMENT, ClaudeSettings, for_node, from_profile, read_amount
-from garrison.agents.command import CommandAgent
+from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
 from garrison.agents.failover import parse_failover
 from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
 from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
+from garrison.agents.variables import OWN, expand, references
 from garrison.config import config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
 from garrison.frozen import frozen
 from garrison.records.costs import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
+from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Role
+from garrison.sandbox.proxy.apis import APIS
 from garrison.sandbox.rights import read_rights
+from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,12 +261,47 @@ def follower_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if name not in MODEL_CHOICE}
 
 
-def variables_of(name: str, home: Path) -> Mapping[str, str]:
-    """Return the variables that an agent's profile sets for its program."""
+def variables_of(name: str, home: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an agent's profile sets for its program; UsageError for one that cannot be filled in.
+
+    Of a key or base URL of a model API, by which its network is decided, the variables are filled in from `env`. Other
+    values may name what the network decides, so they are filled in where the agent starts.
+    """
     model = _model_profile(find_profile(name, home), home)
     if isinstance(model, PluginProfile):
         return {}
-    return model.set if isinstance(model, CommandProfile) else model.settings.set
+    if isinstance(model, ClaudeProfile):  # its values are taken as they are
+        return dict(model.settings.set)
+    values = model.set if isinstance(model, CommandProfile) else model.settings.set
+    decides = {name for api in APIS.values() for name in (*(key.name for key in api.keys), *api.url_variables)}
+    return {key: expand(value, env, f"agent {name}: set.{key}") if key in decides else value
+            for key, value in values.items()}
+
+
+def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
+    """Refuse an agent whose profile names a variable that is not set where the agent will run.
+
+    Args:
+        environ: environment of the launch.
+        passed: variables that the agent gets besides those of its profile; None if any may be passed.
+    """
+    model = _model_profile(find_profile(name, home), home)
+    if not isinstance(model, (AcpProfile, CommandProfile)):
+        return
+    env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
+    own = model.set if isinstance(model, CommandProfile) else model.settings.set
+    apis = [api for api, _, _ in find_keys({**env, **own})]  # the network of the agent has their variables
+    env |= dict.fromkeys((name for api in apis for name in api.url_variables), "set")
+    env |= dict.fromkeys((name for text in (*own.values(), *model.argv) for name in references(text)
+                          if name.startswith(OWN) or name.lower().endswith("_proxy")), "set")
+    for key, text in own.items():
+        expand(text, env, f"agent {name}: set.{key}")
+    if isinstance(model, AcpProfile):
+        for word in (*model.argv, *model.settings.takeover):
+            expand(word, env, f"agent {name}: argv")
+        return
+    for word in (*model.argv, *model.resume_argv):
+        fill_variables(word, {**env, **own}, name)
 
 
 def reporter_of(name: str, home: Path) -> str:
@@ -314,11 +353,14 @@ def check_library(profile: Profile, where: str) -> None:
                       "scripts/test or scripts/demo once, or `pip install agent-client-protocol`")
 
 
-def check_program(name: str, home: Path, environ: Mapping[str, str]) -> None:
-    """Refuse an agent whose program does not exist, or is not shown in its sandbox; `environ` has its PATH and HOME.
+def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
+    """Refuse an agent whose program does not exist, or is not shown in its sandbox, or whose profile names a variable
+    that is not set; `environ` has its PATH and HOME.
 
     A relative path with a slash is not checked: it is in the node's worktree, perhaps only after the set-up.
+    `passed` is as for `check_variables`.
     """
+    check_variables(name, home, environ, passed)
     profile = _model_profile(find_profile(name, home), home)
     if isinstance(profile, PluginProfile):
         program: str | None = PluginAgent(profile).program

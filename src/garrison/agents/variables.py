@@ -13,6 +13,16 @@ from garrison.errors import UsageError
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 
 
+_NAMED = re.compile(r"(?:\$\{|\{env:)([A-Za-z_][A-Za-z0-9_]*)")
+OWN = "GARRISON_"
+"""Beginning of the names of variables that garrison itself sets where an agent runs."""
+
+
+def references(text: str) -> list[str]:
+    """Return the names of the variables in a text, also in the form `{env:NAME}` of command agents."""
+    return _NAMED.findall(text)
+
+
 def expand(text: str, env: Mapping[str, str], where: str) -> str:
     """Return a text with its variables replaced; UsageError, beginning with `where`, for one that is not set."""
     def value(found: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from garrison.agents.claude.extra import INSTALL
-from garrison.agents.registry import find_profile, installed_agents
+from garrison.agents.registry import check_variables, find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.interrupt import interruptible
 from garrison.cli.options import home_option, json_option
@@ -86,6 +86,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     agents = installed_agents(runtime.home, runtime.environ.get("PATH", os.defpath))
     if agent is not None:
         find_profile(agent, runtime.home)
+        check_variables(agent, runtime.home, runtime.environ)
     choice = choose(rows, files, gate, setup, agent or next(iter(agents), None)) if kept is None else Choice(
         kept.gate, kept.setup, list(kept.setup_key), kept.agent)
     for line in describe(rows if kept is None else None, choice, agents):

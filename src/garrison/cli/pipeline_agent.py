@@ -90,8 +90,8 @@ class HomeAgent:
             # The proxy's counts are the only ones: nobody adds up a session's own, in the run's directory.
             user = replace(checkout_user(self.home, task.run_id, task.node, task.attempt, call.run.directory or folder),
                            limits=registry.limits_of(name, task.node, task.attributes, self.home))
-            network = checkout_network(Role.AGENT, place, user, {**environ, **registry.variables_of(name, self.home)},
-                                       name)
+            network = checkout_network(Role.AGENT, place, user,
+                                       {**environ, **registry.variables_of(name, self.home, environ)}, name)
         except GarrisonError as error:
             return failed(str(error))
         with contextlib.closing(network):

@@ -69,7 +69,7 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
         for name in registry.profiles(scope.runtime.home):
             try:
                 registry.check_program(name, scope.runtime.home, scope.runtime.environ)
-            except Refused as error:
+            except (Refused, UsageError) as error:
                 yield Finding("agents", Severity.NOTE, str(error))
 
 

@@ -36,7 +36,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
     if agent:
-        env = {**env, **registry.variables_of(agent, runtime.home)}
+        env = {**env, **registry.variables_of(agent, runtime.home, env)}
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))

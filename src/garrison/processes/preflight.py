@@ -240,13 +240,14 @@ def _validators(plan: RunPlan) -> set[str]:
 
 
 def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mapping[str, str],
-                 failover: str | None = None) -> list[str]:
+                 failover: str | None = None, passed: Iterable[str] | None = None) -> list[str]:
     """Return the environment variables that the agents of a plan need; refuse an agent that cannot do its node.
 
     Args:
         default: agent of nodes that name none; None if it is not known yet, so that these nodes are not checked.
         environ: environment with the PATH of the agents.
         failover: as --failover states it.
+        passed: variables that all agents get; None if that is not known yet.
     """
     agents = _agents_by_node(plan, default)
     validators = _validators(plan)
@@ -270,7 +271,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
 
             require_working_tier(session.tier, read_tiers())
     for agent in sorted(used):
-        registry.check_program(agent, home, environ)
+        registry.check_program(agent, home, environ, None if passed is None else [*passed, *required])
     for kind in sorted({task.kind for task in plan.tasks.values()} - set(TASK_HANDLERS)):
         from garrison.pipeline.handlers.registry import load_offered  # only a package's is loaded, and is to be found
 
@@ -281,7 +282,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
 def _environment_names(runtime: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
     """Return the variables that agents get: those of --env and of the agents' profiles. Refused for an agent that
     cannot be used."""
-    required = check_agents(plan, runtime.home, request.agent, runtime.environ, request.failover)
+    required = check_agents(plan, runtime.home, request.agent, runtime.environ, request.failover, request.env)
     if unset := unset_variables(runtime, request.env):
         raise Refused(f"--env {unset[0]}: the variable is not set here, so no agent and no gate would see it; "
                       "export it, or leave that --env out")

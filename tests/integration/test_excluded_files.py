@@ -29,3 +29,24 @@ def test_excluded_files_are_not_committed(places, mode: str) -> None:
     assert not [ref for ref in kept if ".note" in git(place.repo, "ls-tree", "-r", "--name-only", ref, check=False)]
     exclude = place.repo / ".git" / "info" / "exclude"
     assert ".note" not in (exclude.read_text() if exclude.exists() else ""), "the repository's own list is untouched"
+
+
+@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+def test_excluded_files_are_not_committed_in_a_checkout(places, mode: str) -> None:
+    """`garrison pipeline run` works in the person's own checkout, whose lists stay as they are."""
+    if mode == "bubblewrap" and (why := missing()):
+        pytest.skip(why)
+    place: Place = places(env={"GARRISON_SANDBOX": mode})
+    place.home.mkdir(exist_ok=True, mode=0o700)
+    (place.home / "config.toml").write_text(
+        f'[agents.noter]\nargv = ["/bin/sh", "-c", "{SCRIPT}"]\nexclude = [".note*"]\n')
+    graph = place.root / "g.dot"
+    graph.write_text('digraph G { start [shape=Mdiamond]; exit [shape=Msquare]; a [prompt="x"]; start -> a -> exit }')
+    ended = place.command("pipeline", "run", str(graph), "--agent", "noter", "--workdir", str(place.repo))
+    assert ended.returncode == 0, ended
+    assert (place.repo / ".note.history").exists()
+    assert set(git(place.repo, "show", "--name-only", "--format=", "HEAD").split()) == {"one.txt", "seen"}
+    assert "note" not in (place.repo / "seen").read_text()
+    exclude = place.repo / ".git" / "info" / "exclude"
+    assert ".note" not in (exclude.read_text() if exclude.exists() else "")
+    assert not git(place.repo, "config", "core.excludesFile", check=False)

@@ -30,11 +30,13 @@ from garrison.records.names import to_run_stem
 from garrison.records.run import Task
 from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.place import Role
+from garrison.system.git import Git
+from garrison.system.git.excludes import exclude_in_checkout
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from garrison.agents.base import Work
     from garrison.sandbox.network import NetworkPlace
@@ -85,6 +87,7 @@ class HomeAgent:
                     words=sorted(call.asked), ways=list(next_steps(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         try:
+            environ |= _exclusions(registry.excluded_by(name, self.home), call.run.tree, folder, environ)
             place = checkout_place(Role.AGENT, call.run.tree, folder, call.run.directory, environ, home=self.home,
                                    agent=name)
             # The proxy's counts are the only ones: nobody adds up a session's own, in the run's directory.
@@ -116,6 +119,17 @@ class HomeAgent:
         report = {"notes": read_tail(assignment.output, 40), **ended.report}
         return to_pipeline_outcome(report, succeeded=ended.status == "success", reason=ended.reason or "it failed",
                                    failure_class="agent")
+
+
+def _exclusions(patterns: Sequence[str], tree: Path, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that keep an agent's own files out of its commits; none outside of a repository."""
+    if not patterns:
+        return {}
+    try:
+        git = Git(tree)
+    except GarrisonError:
+        return {}
+    return exclude_in_checkout(git, tree, folder, patterns, environ)
 
 
 class _NoAnswererError(Exception):

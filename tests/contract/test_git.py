@@ -420,3 +420,48 @@ def test_a_broken_repository_is_refused_by_git_itself(repo, missing):
     (repo / missing).rename(repo / ".git" / missing)
     (repo / "below").mkdir()
     assert common_dir(repo / "below") == common_dir(repo) == (repo / ".git").resolve()
+
+
+@pytest.fixture
+def two_pointers(repo, tmp_path):
+    """The repository has a submodule, which branches `first` and `second` move: forward, and further forward."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "-b", "main")
+    points = [commit(inner, f"{number}.txt", "x\n") for number in range(3)]
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
+    git(repo / "sub", "checkout", "-q", points[0])
+    git(repo, "commit", "-qam", "a submodule")
+    for name, point in (("first", points[1]), ("second", points[2])):
+        git(repo, "checkout", "-q", "-b", name, "main")
+        git(repo, "update-index", "--cacheinfo", f"160000,{point},sub")
+        git(repo, "commit", "-qm", name)
+    git(repo, "checkout", "-q", "main")
+    return points
+
+
+@pytest.mark.parametrize("merge", ["one", "many"])
+def test_a_submodule_is_moved_forward_in_a_merge(ours, repo, two_pointers, merge):
+    first, second = git(repo, "rev-parse", "first"), git(repo, "rev-parse", "second")
+    result = ours.merge_tree(first, second) if merge == "one" else ours.merge_trees(first, [second])[0]
+    assert (bool(result.tree), result.conflicts) == (True, [])
+    if merge == "one":
+        assert git(repo, "ls-tree", result.tree, "sub").split()[2] == two_pointers[2]
+
+
+@pytest.mark.parametrize("merge", ["one", "many"])
+@pytest.mark.parametrize("content", [
+    '[submodule "sub"]\n\tpath = sub\n\turl = ./x\n\tupdate = !touch x\n', "[submodule"])
+def test_a_merge_does_not_depend_on_a_gitmodules_that_git_refuses(ours, repo, two_pointers, content, merge):
+    (repo / ".gitmodules").write_text(content)
+    shutil.rmtree(repo / "sub")  # else git need not look for it
+    first, second = git(repo, "rev-parse", "first"), git(repo, "rev-parse", "second")
+    result = ours.merge_tree(first, second) if merge == "one" else ours.merge_trees(first, [second])[0]
+    assert (result.tree, result.conflicts) == (None, ["sub"])
+    assert [change.name for change in ours.changes(first, second)] == ["sub"]
+
+
+def test_changes_of_a_submodule_are_seen_whatever_gitmodules_says(ours, repo, two_pointers):
+    with (repo / ".gitmodules").open("a") as file:
+        file.write("\tignore = all\n")
+    assert [change.name for change in ours.changes("first", "second")] == ["sub"]

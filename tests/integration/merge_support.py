@@ -100,8 +100,8 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
             continue
         if done.kind == until:
             return done
-        assert done.kind in ("gate", "ref_locked"), done
-        wait(done.fd, 0.05 if done.fd < 0 else 1.0)
+        assert done.kind in ("gate", "ref_locked", "hindered"), done
+        wait(done.fd, min(done.seconds, 0.05) if done.fd < 0 else 1.0)
     raise AssertionError("the queue did not come to rest")
 
 

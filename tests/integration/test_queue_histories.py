@@ -313,7 +313,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
 
     def trouble(slot: Slot, commit: str, *more: object) -> None:
         tries.append(commit)
-        if len(tries) < 6:
+        if len(tries) < 5:
             raise GitError(("read-tree",), 128, "fatal: not now")
         prepare(slot, commit, *more)
 

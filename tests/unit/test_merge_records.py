@@ -20,6 +20,7 @@ from garrison.merge.records import (
     LandingBlocked,
     LandingStarted,
     LeaseTaken,
+    QueueHindered,
     QueuePaused,
     QueueResumed,
     SnapshotTaken,
@@ -69,6 +70,8 @@ STORED = [
     (QueuePaused(("a",), "base_red", "why", "t", "l"), "pause",
      {"entry": "a", "entries": ["a"], "reason": "base_red", "detail": "why", "tip": "t", "log": "l"}),
     (QueueResumed("why"), "resume", {"reason": "why"}),
+    (QueueHindered("why"), "hindered", {"reason": "why"}),
+    (QueueHindered(), "hindered", {}),
     (EntryCancelled("a", "why"), "cancel", {"entry": "a", "reason": "why"}),
     (SnapshotTaken({"count": 1}), "snapshot", {"count": 1}),
 ]

@@ -59,6 +59,8 @@ WORDS = [
     (LANDING, "next in the merge queue"),
     (replace(LANDING, pause=Pause("base_red", "on the bare main: red\nlog", "tip")),
      "the queue is paused (base_red): on the bare main: red"),
+    (replace(LANDING, hindrance="git fails at b-1: no\nmore"),
+     "the queue is held up: git fails at b-1: no; it tries again"),
     (replace(LANDING, entry=replace(ENTRY, status="testing")), "the gate is testing its merge candidate"),
     (replace(LANDING, entry=replace(ENTRY, status="landing_blocked", reason="commit or stash a.py in /r",
                                     files=("a.py", "b.py"))), "cannot land: commit or stash a.py in /r (b.py)"),

@@ -78,7 +78,7 @@ def _queue_to_data(queue: QueueReader) -> dict[str, Any]:
     config, pause = queue.state.config, queue.state.pause
     return {"repository": queue.folder.parent.name, "target": target_of_folder(queue.folder),
             "pause": {"reason": pause.reason, "detail": pause.detail, "log": pause.log} if pause else None,
-            "config": config.to_data() if config else None}
+            "hindrance": queue.state.hindrance, "config": config.to_data() if config else None}
 
 
 def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
@@ -90,6 +90,8 @@ def _queue_lines(queues: list[QueueReader]) -> Iterator[str]:
         yield f"{queue.folder.parent.name} → {target_of_folder(queue.folder)} ({gate})"
         if state.pause:
             yield f"  {state.pause.describe().splitlines()[0]}"
+        if state.hindrance:
+            yield f"  held up: {state.hindrance.splitlines()[0]}; it tries again"
         rows = [[f"  {entry.status}", entry.id, entry.branch, describe_entry(state, entry)]
                 for entry in state.entries.values()]
         yield from align_columns(["  STATUS", "ENTRY", "BRANCH", "REASON"], rows) if rows else ()

@@ -31,6 +31,7 @@ from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
 from garrison.system.git.commits import MergeResult
+from garrison.system.git.landable import explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +102,12 @@ class CandidateBuilder:
                 break
             parent = str(built[-1].commit) if built else tip
             before = built[-1].tree if built else self.git.tree_of(tip)
-            candidate = self._build(entry, parent, names, len(chosen) + 1)
+            try:
+                candidate = self._build(entry, parent, names, len(chosen) + 1)
+            except GitError:
+                if not chosen:
+                    raise
+                continue  # behind others it waits: once it is the first, the failure is its own
             if isinstance(candidate, Progress):
                 return candidate
             if (candidate.commit is None or candidate.tree == before) and self.git.is_ancestor(entry.oid, tip):
@@ -136,12 +142,34 @@ class CandidateBuilder:
 
     def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate | Progress:
         try:
-            return build_undamaged(self.git, entry, parent, self._trailers(entry, names, position))
+            return self._build_landable(entry, parent, names, position)
         except GitError:
             if self.git.rev(entry.oid) is not None:
                 raise
             self.writer.append(EntryCancelled(entry.id, f"commit {entry.oid} is gone"), sync=True)
             return Progress("cancelled", entry.id)
+
+    def _build_landable(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int) -> Candidate:
+        """Build an entry's candidate, or say why its tree could not be checked out or merged by anybody.
+
+        Damaged objects of an earlier try that git stumbles over are set aside, and written again.
+        """
+        while True:
+            try:
+                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position))
+                why = self._explain_refusal(parent, candidate)
+                return Candidate("", None, (), why) if why else candidate
+            except GitError as error:
+                if not self.git.drop_damaged_named(error.stderr):  # each time there are fewer of them
+                    raise
+
+    def _explain_refusal(self, parent: str, candidate: Candidate) -> str:
+        """Return why git itself refuses a candidate's tree, '' if it does not."""
+        if candidate.commit is None or candidate.commit == parent:
+            return ""
+        config = self.queue.state.config
+        return explain_refusal(self.git, self.git.tree_of(parent), candidate.tree,
+                               missing=config is None or config.no_gate)
 
     def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> Progress:
         """Settle an entry that has no candidate on the tip: already landed, or in conflict."""
@@ -197,7 +225,7 @@ class CandidateBuilder:
         names = tuple(entry.id for entry in batch)
         trees, commits = [self.git.tree_of(tip)], [tip]
         for position, entry in enumerate(batch, 1):
-            candidate = build_undamaged(self.git, entry, commits[-1], self._trailers(entry, names, position))
+            candidate = self._build_landable(entry, commits[-1], names, position)
             if candidate.commit is None or candidate.commit == commits[-1]:
                 return None
             trees.append(candidate.tree)
@@ -334,16 +362,6 @@ def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Ca
     if made.commit is not None and not (git.is_ancestor(base, made.commit) and git.tree_of(made.commit) == made.tree):
         return Candidate("", None, (), f"the merge strategy {name} made a commit that does not continue the target")
     return made
-
-
-def build_undamaged(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Candidate:
-    """Build the commit as `build_candidate`, without the damaged objects of an earlier try that git stumbles over."""
-    while True:
-        try:
-            return build_candidate(git, entry, base, trailers)
-        except GitError as error:
-            if not git.drop_damaged_named(error.stderr):  # each time there are fewer of them
-                raise
 
 
 def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Candidate:

@@ -469,6 +469,13 @@ class GateRuns:
         failpoint.here("test_started")
         return Progress("testing", first.id)
 
+    def check_preparing(self, commit: str) -> None:
+        """Prepare a slot for that commit as for a gate run; GitError if git cannot."""
+        config = require_config(self.queue.state)
+        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
+        self._idle.append(slot)
+        slot.prepare(commit, config.clean, config.keep)
+
     def _full_disk(self) -> Path | None:
         """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
         return next((path for path in (self.folder, self.queue.folder) if disk_space.is_full(path)), None)

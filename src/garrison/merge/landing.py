@@ -6,6 +6,7 @@ second.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from garrison.merge.records import (
     TargetMoved,
 )
 from garrison.system import failpoint
+from garrison.system.git import GitError
 
 if TYPE_CHECKING:
     from garrison.merge.candidates import CandidateChain, LandingCommits
@@ -80,6 +82,14 @@ class Lander:
                 return Wait("ref_locked", refused, seconds=self.writer.branch.retry_seconds)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
+
+    def give_up(self, landing: LandingStarted, why: str) -> Progress:
+        """Settle a recorded landing that git keeps failing at: if it was done, only the checkouts stay as they are."""
+        tip = self.writer.tip()
+        if tip is not None and self.git.is_ancestor(landing.new, tip):
+            return self._record_landed(landing, checkouts.find_checkouts(self.git, self.queue.target)[0])
+        self.writer.append(TargetMoved(landing.entries, landing.old, why, landing.old, tip or ""), sync=True)
+        return Progress("requeued", landing.first)
 
     def _is_candidate_damaged(self, landing: LandingStarted) -> bool:
         """Return whether a power cut damaged the commit that a dead processor was about to land; git's swap would not
@@ -156,7 +166,8 @@ class Lander:
             return None
         progress = None
         for stale in state.stale_checkouts:
-            progress = self._update(stale) or progress
+            with suppress(GitError):  # the next time
+                progress = self._update(stale) or progress
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._can_land(entry):
                 self.writer.append(StatusChanged((entry.id,), "queued", "no longer blocked"))
@@ -171,9 +182,13 @@ class Lander:
         return Progress("moved")
 
     def _can_land(self, entry: MergeEntry) -> bool:
-        tip = self.writer.tip()
-        if tip is None:
+        try:
+            tip = self.writer.tip()
+            return tip is not None and self._could_land_on(tip, entry)
+        except GitError:  # it stays blocked, and holds up nothing
             return False
+
+    def _could_land_on(self, tip: str, entry: MergeEntry) -> bool:
         if self._find_stale_blocker(self.queue.state, checkouts.find_checkouts(self.git, self.queue.target)[0]):
             return False
         tree = entry.tree if tip == entry.base else build_candidate(self.git, entry, tip, lambda _: ()).tree

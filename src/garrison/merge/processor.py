@@ -11,7 +11,8 @@ thing and returns it (`Progress`), or returns what it waits for (`Wait`). In ord
 6. does what `batch.decide_next` decides about the batch: run gates, land, reject an entry, or pause the queue.
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
-another processor has taken over, and GitError when git fails (the next step retries).
+another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
+lastingly (`setback`), and not at the target alone, is set aside, so that it holds up no other.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import ForbiddenTransition
+from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.merge import batch, checkouts
 from garrison.merge.candidates import CandidateBuilder
 from garrison.merge.conflicts import ConflictCheck
 from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
-from garrison.merge.queue import PINS, Progress, QueueWriter, Wait
-from garrison.merge.records import LeaseTaken, QueuePaused, QueueResumed, StatusChanged, VerdictGiven
+from garrison.merge.queue import PINS, RETRY_SECONDS, Progress, QueueWriter, Wait
+from garrison.merge.records import LeaseTaken, QueueHindered, QueuePaused, QueueResumed, StatusChanged, VerdictGiven
+from garrison.merge.setback import Setback
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.system import failpoint
-from garrison.system.git.repository import is_gc_running
+from garrison.system import disk_space, failpoint, shortage
+from garrison.system.git.repository import GitError, is_gc_running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +74,9 @@ class MergeProcessor:
         self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back)
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
+        self._setback = Setback()
+        self._one_by_one = False
+        """Set while entries are judged alone, to find the one at which git fails."""
         self._worked = False
         """Set if a step has changed something since the queue was last idle."""
         self._unpinned: set[str] = set()
@@ -149,14 +154,80 @@ class MergeProcessor:
         if before - state.snapshot_seq >= SNAPSHOT_EVERY:
             with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
+        if pause := self._setback.tries and self._setback.pause(_first_at_work(state), self.queue.clock.monotonic()):
+            return Wait("hindered", seconds=pause)
         try:
             result = self._step()
         except ForbiddenTransition:
             if self.queue.state.seq == before:
                 raise
             result = Progress("overtaken")
+        except GitError as error:
+            result = self._handle_failure(error)
+        else:
+            if result.what not in _PREPARING if isinstance(result, Progress) else result.kind == "empty":
+                self._forget_setback()
         self._worked |= isinstance(result, Progress)
         return result
+
+    # --- failures of git --------------------------------------------------------------------------------------------
+
+    def _handle_failure(self, error: GitError) -> Progress | Wait:
+        """Try again what git failed at; if that lasts, and is not the target's fault, set the entry at work aside."""
+        state = self.writer.state()
+        names = _at_work(state)
+        if not names or disk_space.reports_no_space(error.stderr) or shortage.reports_shortage(error.stderr):
+            raise error
+        self._setback = self._setback.after(names[0], error.code, self.clock.monotonic(), RETRY_SECONDS)
+        why = f"git fails at {names[0]}: {error}"
+        if self._setback.is_lasting:
+            trouble = self._find_trouble_of_target()
+            if not trouble:
+                return self._set_aside(names, state, f"git fails at it, and not at {self.queue.target}: {error}")
+            why = f"git fails at {self.queue.target} itself, so nothing can land there: {trouble}"
+            self._setback = Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
+        if self._setback.is_told and state.hindrance != why:
+            self.writer.append(QueueHindered(why))
+        return Wait("hindered", f"{why}; trying again")
+
+    def _find_trouble_of_target(self) -> str:
+        """Return what git says if it fails at the bare target, too; '' if it does there what an entry needs."""
+        state, tip = self.writer.state(), self.writer.tip()
+        if tip is None:
+            return f"{self.queue.target} does not exist"
+        try:
+            self.git.merge_tree(tip, tip)
+            self.git.commit_tree(self.git.tree_of(tip), [tip], "a trial\n", date=int(self.clock.time()))
+            config = require_config(state)
+            self.gates.verdict_key(config)
+            if state.batch() and not config.no_gate:
+                self.gates.keep((), state)
+                self.gates.check_preparing(tip)
+        except GarrisonError as error:
+            return str(error)
+        return ""
+
+    def _set_aside(self, names: Sequence[str], state: QueueState, why: str) -> Progress:
+        """End the entry at work; of several, judge each alone first."""
+        self._forget_setback()
+        self._one_by_one = len(names) > 1
+        self.gates.keep((), state)
+        if state.landing:
+            result = self.lander.give_up(state.landing, why)
+            if result.what == "landed":
+                return result
+        elif state.batch():
+            self.writer.append(StatusChanged(tuple(names), "queued", why))
+        if self._one_by_one:
+            return Progress("requeued", names[0])
+        return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
+
+    def _forget_setback(self) -> None:
+        if self._setback.tries and self.queue.state.hindrance:
+            self.writer.append(QueueHindered())
+        self._setback = Setback()
+
+    # --- the steps --------------------------------------------------------------------------------------------------
 
     def _step(self) -> Progress | Wait:
         state = self.writer.state()
@@ -201,7 +272,7 @@ class MergeProcessor:
         return (self.conflict_check.check(tip, waiting) if isinstance(result, Wait) else None) or result
 
     def _batch_size(self, state: QueueState, backlog: int) -> int:
-        if require_config(state).no_gate:
+        if require_config(state).no_gate or self._one_by_one:
             return 1
         return batch.choose_batch_size(state.verdicts.rejections, backlog, state.verdicts.durations,
                                        width=self._gate_width(state), max_batch=self._max_batch(state))
@@ -216,7 +287,7 @@ class MergeProcessor:
         """Return the wait of a queue in which no entry can be judged."""
         if self._worked and not self._unpinned.issuperset(_withdrawn(state)):
             self._drop_pins(state)
-        self._worked = False
+        self._worked = self._one_by_one = False
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)
@@ -282,6 +353,21 @@ class MergeProcessor:
             names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", chain.base,
             base.log if base else ""), sync=True)
         return Progress("paused", names[0])
+
+
+_PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved"})
+"""Progress after which the same failure may follow again."""
+
+
+def _at_work(state: QueueState) -> tuple[str, ...]:
+    """Return the entries that the next step works at: those of a landing, of the batch, or the first that waits."""
+    if state.landing:
+        return state.landing.entries
+    return tuple(entry.id for entry in state.batch() or state.waiting()[:1])
+
+
+def _first_at_work(state: QueueState) -> str:
+    return next(iter(_at_work(state)), "")
 
 
 def _withdrawn(state: QueueState) -> set[str]:

@@ -408,8 +408,8 @@ class Progress:
 class Wait:
     """Result of a processor's step that could do nothing.
 
-    `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked. Step again when `fd` (-1: none) is
-    readable, when the journal grew, or after `seconds`.
+    `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked, hindered. Step again when `fd` (-1:
+    none) is readable, when the journal grew, or after `seconds`.
     """
 
     kind: str

@@ -155,6 +155,14 @@ class QueueResumed(QueueRecord):
 
 
 @frozen
+class QueueHindered(QueueRecord):
+    """Failure that keeps the queue from going on, and is tried again; an empty reason: it goes on."""
+
+    kind = "hindered"
+    reason: str = ""
+
+
+@frozen
 class SnapshotTaken(QueueRecord):
     """Whole state of the queue, with which its journal starts again (see `state.snapshot`)."""
 
@@ -347,7 +355,7 @@ class CheckoutUpdated(QueueRecord):
 
 
 RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
-    Configured, LeaseTaken, QueuePaused, QueueResumed, SnapshotTaken,
+    Configured, LeaseTaken, QueuePaused, QueueResumed, QueueHindered, SnapshotTaken,
     EntryEnqueued, EntryAmended, EntryCancelled, StatusChanged,
     GateStarted, VerdictGiven,
     LandingStarted, EntryLanded, LandingBlocked, TargetMoved, CheckoutUpdated)}

@@ -95,7 +95,8 @@ class Slot:
         except GitError:
             # Damaged by a gate or a crash, or of a repository that was created anew: it holds no work.
             self.git.remove_worktree(self.path)
-            shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError, RecursionError):
+                untrusted.remove_tree(self.path)
             self.memory = SlotMemory(job=self.memory.job, clean=clean)
             self._check_out(commit, keep)
 

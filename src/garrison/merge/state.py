@@ -27,6 +27,7 @@ from garrison.merge.records import (
     LandingBlocked,
     LandingStarted,
     LeaseTaken,
+    QueueHindered,
     QueuePaused,
     QueueRecord,
     QueueResumed,
@@ -128,6 +129,8 @@ class QueueState:
     moves: dict[str, str] = field(default_factory=dict)
     """New commit of the target → the old one, of each landing that was begun."""
     pause: Pause | None = None
+    hindrance: str = ""
+    """Failure that keeps the queue from going on, and is tried again; '' for none."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -323,7 +326,7 @@ def _apply_amended(state: QueueState, record: EntryAmended, stored: Stored) -> N
 
 
 def _apply_lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) -> None:
-    state.holder = stored.token
+    state.holder, state.hindrance = stored.token, ""
     state.verdicts.forget_lost()
 
 
@@ -418,6 +421,10 @@ def _apply_resumed(state: QueueState, record: QueueResumed, stored: Stored) -> N
     state.pause = None
 
 
+def _apply_hindered(state: QueueState, record: QueueHindered, stored: Stored) -> None:
+    state.hindrance = record.reason
+
+
 def _apply_snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
     restore(state, record.state)
     state.snapshot_seq = stored.seq
@@ -438,6 +445,7 @@ _APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = 
     CheckoutUpdated: _apply_checkout_updated,
     QueuePaused: _apply_paused,
     QueueResumed: _apply_resumed,
+    QueueHindered: _apply_hindered,
     SnapshotTaken: _apply_snapshot_taken,
 }
 """Record → its effect on the queue as a whole."""
@@ -456,7 +464,7 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "base": state.base and asdict(state.base),
         "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
                                 "new": landing.new},
-        "pause": state.pause and asdict(state.pause),
+        "pause": state.pause and asdict(state.pause), "hindrance": state.hindrance,
         "config": state.config and state.config.to_data(),
         "entries": [to_data(entry) for entry in entries],
         "places": [state.positions[entry.id] for entry in entries],
@@ -474,6 +482,7 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.base = from_data(BaseVerdict, data["base"]) if data["base"] else None
     state.landing = LandingStarted.from_data(data["landing"]) if data["landing"] else None
     state.pause = from_data(Pause, data["pause"]) if data["pause"] else None
+    state.hindrance = data.get("hindrance", "")
     state.config = Configured.from_data(data["config"]).config if data["config"] else None
     state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
     state.positions = dict(zip(state.entries, data["places"], strict=True))

@@ -187,7 +187,7 @@ class NodeReader:
         queue = self.model.queue
         return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.landing, age(entry.enqueued_at),
                                describe_activity(NodeFacts("impl_complete", entry=entry, entries_ahead=ahead,
-                                                           pause=queue.pause)))
+                                                           pause=queue.pause, hindrance=queue.hindrance)))
                 for ahead, entry in enumerate(queue.unfinished()) if entry.run == self.model.run] if queue else []
 
     def used(self) -> Used:
@@ -239,7 +239,8 @@ class NodeReader:
             job=self.model.job(name, node.attempt) if runner_alive else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
             waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
-            entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None)
+            entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None,
+            hindrance=queue.hindrance if queue else "")
 
     def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
         """Return, for each node that waits, the ones it waits for, and the failed ones that block it."""
@@ -405,6 +406,8 @@ class NodeFacts:
     """Merge entries before it."""
     pause: Pause | None = None
     """Of the merge queue."""
+    hindrance: str = ""
+    """Of the merge queue."""
 
 
 def place_of(state: RunState, name: str) -> str:
@@ -508,6 +511,8 @@ def _landing(facts: NodeFacts) -> str:
     entry, pause = facts.entry, facts.pause
     if pause is not None and (entry is None or not entry.is_final):
         return f"the queue is paused ({pause.reason}): {first_line(pause.detail)}"
+    if facts.hindrance and (entry is None or not entry.is_final):
+        return f"the queue is held up: {first_line(facts.hindrance)}; it tries again"
     return _QUEUE[entry.status](entry, facts.entries_ahead) if entry is not None else "entering the merge queue"
 
 

@@ -20,6 +20,7 @@ from garrison.system.git.repository import (
     CONTENTION,
     EMAIL,
     NAME,
+    Answer,
     GitError,
     Repository,
     attempts,
@@ -248,13 +249,27 @@ class Commits(Repository):
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
-        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
+        answer = self._run_merge(ours, theirs, durable=True)
         if answer.code > 1 and _UNRELATED in answer.err:
             return _NO_COMMON_COMMIT
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
         return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)
+
+    def _run_merge(self, *arguments: str, text: str | None = None, extra: Mapping[str, str] | None = None,
+                   durable: bool = False) -> Answer:
+        """Run git's merge; again without a worktree where it fails.
+
+        For a submodule in conflict git reads the `.gitmodules` of the checkout at `root`, and dies of a bad one.
+        Without a worktree it reads none: then it finds no submodule's own commits, and moves no pointer forward.
+        """
+        answer = self.run(*_MERGE, *arguments, check=False, durable=durable, text=text, extra=extra)
+        if answer.code <= 1 or _UNRELATED in answer.err:
+            return answer
+        alone = {"GIT_DIR": str(self.common), "GIT_IMPLICIT_WORK_TREE": "0", **(extra or {})}
+        again = self.run(*_MERGE, *arguments, cwd=self.common, check=False, durable=durable, text=text, extra=alone)
+        return again if again.code <= 1 else answer
 
     def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
         """Merge `ours` with each of `theirs`, in one call of git that keeps no object; a `tree` is only a name.
@@ -265,7 +280,7 @@ class Commits(Repository):
         with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
             text = "".join(f"{ours} {commit}\n" for commit in theirs)
-            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+            answer = self._run_merge("--stdin", text=text, extra=extra)
         results = [_parse_merge(part) for part in answer.out.split("\0\0")[:-1]]
         if len(results) == len(theirs):
             return results

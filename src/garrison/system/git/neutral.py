@@ -132,9 +132,11 @@ WATCHED = (
 )
 """Keys of a repository whose change during a run is told: they act on the user's own git, if not on garrison's."""
 
-NO_DRIVERS: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("diff", "show", "log", "diff-tree", "diff-index", "diff-files"), ("--no-ext-diff", "--no-textconv"))
-"""Options after the name of a command."""
+NO_DRIVERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("diff", "diff-index", "diff-files"), ("--no-ext-diff", "--no-textconv")),
+    **dict.fromkeys(("show", "log", "diff-tree"), ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"))}
+"""Options after the name of a command. Those that compare commits read no `.gitmodules` of a checkout either: it could
+hide changes of submodules, and git dies of a bad one."""
 VARIABLES: Mapping[str, str] = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat", "GIT_EDITOR": "true",
     "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull,

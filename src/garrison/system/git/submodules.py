@@ -131,7 +131,7 @@ class Submodules(Worktrees):
         stores = {inner.store, self.store or self.common}
         (git_dir / "objects" / "info" / "alternates").write_text(
             "".join(f"{store}/objects\n" for store in stores if store))
-        inner.run("remote", "add", "origin", self.resolve_url(module.url))
+        inner.run("remote", "add", "--", "origin", self.resolve_url(module.url))
 
     def _fetch(self, module: Submodule, inner: Submodules) -> None:
         if inner.rev(module.oid):

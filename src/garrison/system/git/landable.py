@@ -1,0 +1,136 @@
+"""Landable trees: refuse what git itself refuses in a tree that is to land, before other work meets it.
+
+A commit can hold what no checkout can: git makes it from any tree, and stops at it later, in every worktree and merge
+of the branch that has it. Names are judged by rules that let all usual ones pass; git judges the few others, and a
+`.gitmodules`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.system.git.repository import Repository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from garrison.system.git.commits import Change, Commits
+
+MAX_NAME = 255
+"""Bytes of a name that a file system holds."""
+MAX_PATH = 3584
+"""Bytes of a path in a worktree; the system's limit is 4096 with the folder of the worktree."""
+MAX_DEPTH = 500
+"""Folders in each other."""
+MAX_MODULES = 16 << 20
+"""Bytes of a `.gitmodules`."""
+_MODULES = ".gitmodules"
+_USUAL = frozenset({_MODULES, ".gitignore", ".gitattributes", ".gitkeep", ".github", ".gitlab", ".gitlab-ci.yml",
+                    ".gitea", ".gitleaks.toml"})
+"""Names that begin as git's own and are allowed."""
+_SHOWN = 120
+"""Letters of a name or message that are quoted."""
+_REGULAR = frozenset({"100644", "100755"})
+_LINK = "160000"
+_EVERYWHERE = ("-c", "core.protectNTFS=true", "-c", "core.protectHFS=true")
+"""Settings with which git refuses names that another file system takes for `.git`, too."""
+
+
+def explain_refusal(git: Commits, before: str, tree: str, *, missing: bool = False) -> str:
+    """Return why the tree cannot land on the tree `before`, '' if it can.
+
+    GitError if git cannot even read it.
+
+    Args:
+        missing: look for missing files, too, since nothing checks the tree out before it lands.
+    """
+    added = [change for change in git.changes(before, tree) if change.status != "D"]
+    if why := next(filter(None, (explain_name(change.name) for change in added)), ""):
+        return why
+    if any(needs_judgement(change) for change in added) and (why := _explain_paths(git, tree)):
+        return why
+    modules = next((change for change in added if change.name == _MODULES and change.mode in _REGULAR), None)
+    if modules is not None and (why := _explain_modules(git, modules.blob)):
+        return why
+    return _explain_missing(git, {change.blob for change in added if change.mode != _LINK}) if missing else ""
+
+
+def explain_name(name: str) -> str:
+    """Return why no checkout can hold a path, as far as the file system is concerned. Pure."""
+    parts = name.split("/")
+    if len(parts) > MAX_DEPTH:
+        return f"a file in it lies {len(parts) - 1} folders deep, more than {MAX_DEPTH}: {_shorten(name)}"
+    if any(len(part.encode()) > MAX_NAME for part in parts) or len(name.encode()) > MAX_PATH:
+        return f"a file in it has a name that is too long for a file system: {_shorten(name)}"
+    return ""
+
+
+def needs_judgement(change: Change) -> bool:
+    """Return whether git has to judge a path: a part of it might be taken for one of git's own names. Pure."""
+    return any(_is_odd(part, change.mode) for part in change.name.split("/"))
+
+
+def _is_odd(part: str, mode: str) -> bool:
+    if part in _USUAL:
+        return part == _MODULES and mode not in _REGULAR
+    return part in ("", ".", "..") or not part.isascii() or any(letter in part for letter in "\\~:") or \
+        part.lower().startswith(".git")
+
+
+def _explain_paths(git: Commits, tree: str) -> str:
+    """Return what git says against the tree when it reads it into an index."""
+    with _scratch(git) as folder:
+        answer = git.run(*_EVERYWHERE, "read-tree", tree, check=False, extra={"GIT_INDEX_FILE": f"{folder}/index"})
+    return f"git refuses its tree: {_message(answer.err)}" if answer.code else ""
+
+
+def _explain_modules(git: Commits, blob: str) -> str:
+    """Return what git says against a `.gitmodules`: its check of objects, and a command that follows the file."""
+    size = int(git.run("cat-file", "-s", blob).out)
+    if size > MAX_MODULES:
+        return f"its {_MODULES} has {size} bytes, more than {MAX_MODULES}"
+    with _scratch(git) as folder:
+        path = Path(folder)
+        kind = "sha256" if len(blob) == 64 else "sha1"
+        trial = Repository(path, git.environment)
+        trial.pinned = {"GIT_DIR": str(path / ".git"), "GIT_WORK_TREE": str(path)}  # it lies in another repository
+        trial.run("init", "--quiet", f"--object-format={kind}", ".")
+        content = git.run("cat-file", "blob", blob, exact=True).out.encode(errors="surrogateescape")
+        (path / _MODULES).write_bytes(content)
+        trial.run("add", "--force", _MODULES)
+        trial.run("update-index", "--add", "--cacheinfo", f"{_LINK},{blob},submodule")
+        trial.run("write-tree")
+        for check in (("fsck", "--no-progress"), ("diff-files",)):
+            answer = trial.run(*check, check=False)
+            if answer.code:
+                return f"git refuses its {_MODULES}: {_message(answer.err, path)}"
+    return ""
+
+
+def _explain_missing(git: Commits, blobs: Iterable[str]) -> str:
+    """Return which of these files the repository lacks."""
+    text = "".join(f"{blob}\n" for blob in sorted(blobs))
+    for line in git.run("cat-file", "--batch-check=%(objectname) %(objecttype)", text=text).out.splitlines():
+        name, _, kind = line.partition(" ")
+        if kind != "blob":
+            return f"the repository lacks a file of its tree: object {name[:10]} is {kind}"
+    return ""
+
+
+def _scratch(git: Commits) -> tempfile.TemporaryDirectory[str]:
+    git.scratch.mkdir(exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=git.scratch)
+
+
+def _message(stderr: str, folder: Path | None = None) -> str:
+    """Return git's own reason, without the folder in which it was tried."""
+    lines = [line.strip() for line in stderr.splitlines() if line.startswith(("error", "fatal"))]
+    text = lines[0].partition(": ")[2] if lines else stderr.strip() or "it said nothing"
+    return _shorten(text.replace(f"{folder}/", "") if folder else text)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

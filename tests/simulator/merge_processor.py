@@ -30,6 +30,7 @@ from garrison.merge.records import (
     QueueRecord,
     TargetMoved,
 )
+from garrison.merge.setback import Setback
 from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
 from garrison.system.git.commits import MergeResult
@@ -339,7 +340,7 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)
-        self._worked = False
+        self._setback, self._one_by_one, self._worked = Setback(), False, False
         self._unpinned: set[str] = set()
 
     def _gate_width(self, state: QueueState) -> int:

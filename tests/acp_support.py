@@ -104,6 +104,10 @@ class Stage:
         """Return the prompts of the double's only session."""
         return list(self.session()["prompts"])
 
+    def prompts_of(self, session: str) -> list[str]:
+        """Return the prompts of one of the double's sessions."""
+        return list(json.loads((self.home / "acp-double" / f"{session}.json").read_text())["prompts"])
+
     def session(self) -> Mapping[str, Any]:
         """Return what the double keeps of its only session."""
         kept = sorted((self.home / "acp-double").glob("*.json"))

@@ -16,8 +16,10 @@ from acp_support import BLOCK, Stage
 from garrison.agents.base import NO_REPORT, Outcome
 from garrison.agents.claude import messages
 from garrison.agents.failover import gives_up
-from garrison.records.json_io import read_json
+from garrison.records.json_io import read_json, read_lines
 from garrison.system import processes
+
+HANDED_OVER = "Another session worked on this task and could not be continued"
 
 
 @pytest.fixture
@@ -106,7 +108,35 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
     if count == 1:
         assert "This session was interrupted because its process died" in stage.prompts()[1]
     else:
-        assert "unknown_session" in stage.endings()
+        assert stage.endings() == ["crash", "reported"], "the program that lacks the session begins another one"
+        told = stage.prompts_of(str(second.session))[0]
+        assert "Do the task." in told and HANDED_OVER in told
+        shown = (stage.attempt / "output.log").read_text()
+        assert "continue" in shown and "; it begins another one" in shown
+        assert [line["kind"] for line in read_lines(stage.files.prompts)] == ["task", "continue", "hand_over"]
+
+
+def test_a_session_in_place_of_a_lost_one_keeps_the_hand_over_if_it_dies_before_it_answers(stage: Stage) -> None:
+    stage.play([{"run": "true"}, {"die": 9}])
+    assert stage.finish(stage.acp()).killed
+    stage.play([{"die": 9}], [{"say": BLOCK}], resume_error="no such thing")
+    second = stage.acp()
+    assert stage.finish(second).killed
+    stage.play([{"die": 9}], [{"say": BLOCK}])
+    third = stage.acp()
+    assert stage.finish(third).status == "success" and third.session == second.session
+    for told in stage.prompts_of(str(third.session)):
+        assert "Do the task." in told and HANDED_OVER in told
+
+
+def test_a_program_that_begins_no_other_session_either_is_started_anew(stage: Stage) -> None:
+    stage.play([{"run": "true"}, {"die": 9}])
+    assert stage.finish(stage.acp()).killed
+    stage.play([{"say": BLOCK}], resume_error="no such thing", sulks=True)
+    third = stage.acp()
+    assert stage.finish(third).status == "success"
+    assert stage.endings() == ["crash", "unknown_session", "reported"]
+    assert HANDED_OVER in stage.prompts_of(str(third.session))[0]
 
 
 def agent_pid(stage: Stage) -> int:

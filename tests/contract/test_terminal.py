@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.processes.spawn import close_sessions
+from garrison.records.identity import Identity
 from garrison.system import kill_tree, processes
 from garrison.system.terminal import ProcessTerminal, Session, Terminal
 from garrison.system.terminal_choice import choose_terminal
@@ -374,6 +376,28 @@ def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert bool(supported_version()) is served
+
+
+def test_a_tmux_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "tmux"
+    fake.write_text(f"#!/bin/sh\ntest -e '{tmp_path}/asked' || {{ : > '{tmp_path}/asked'; kill -USR1 $$; }}\n"
+                    "echo tmux 3.4\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert supported_version() == "3.4"
+
+
+@needs_tmux
+def test_a_session_is_closed_in_the_terminal_that_holds_it(tmp_path: Path) -> None:
+    """The incarnation that opened it may have had another terminal than the one that closes it."""
+    home = tmp_path / "home"
+    opener = ProcessTerminal(home)
+    session = opener.open(NAME, ["/bin/sleep", "60"], env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
+                          log=tmp_path / "log")
+    identity = Identity("0", "orchestrator", "a", "r1", "2026-01-01T00:00:00.000000Z", tmux=asdict(session))
+    close_sessions(TmuxTerminal(home), identity, home)
+    assert gone(session.pid) and opener.sessions() == []
 
 
 def test_libtmux_is_loaded_only_for_a_tmux_command(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def call(server: ModelServer, given: dict[str, Any], path: str = "/v1/messages?b
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)
     try:
         connection.request(method, path, json.dumps(given), {"content-type": "application/json", "x-api-key": "secret",
+                                                             "X-Goog-Api-Key": "secret",
                                                              "Authorization": "Bearer secret", "x-app": "test"})
         response = connection.getresponse()
         return response, response.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import io
 import json
 import subprocess
@@ -14,10 +16,12 @@ import pytest
 from garrison.agents import mcp_server
 from garrison.agents.acp import failures, permissions
 from garrison.agents.acp.attempt import AcpAgent
+from garrison.agents.acp.connection import Connection
 from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
+from garrison.agents.claude import cli_process
 from garrison.agents.program_takeover import fill_session, opener_of
 from garrison.agents.registry import (
     AcpProfile,
@@ -120,8 +124,37 @@ def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, w
 
 
 def test_a_job_survives_the_file() -> None:
-    job = AcpJob("h", 2, "t", "f", "s", 1, "p", ("sh", "x"), (), {"A": "b"}, ("ship",), AcpSettings(("p",), mode="m"))
+    job = AcpJob("h", 2, "t", "f", "s", 1, "p", "q", 2, ("sh", "x"), (), {"A": "b"}, ("ship",),
+                 AcpSettings(("p",), mode="m"))
     assert AcpJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+def connection_to(program: str, folder: Path) -> Connection:
+    """Return a connection to a program."""
+    place = str(folder)
+    connection = Connection(AcpJob(place, 1, place, place, "", 1, "p", "", 0, (program,), (), {}, None))
+    connection.files.make()
+    return connection
+
+
+def test_a_program_that_does_not_exist_is_invalid(tmp_path: Path) -> None:
+    ending = asyncio.run(connection_to("/no/such/program", tmp_path).run())
+    assert (ending.kind, ending.reason) == ("invalid", "/no/such/program cannot be started: No such file or directory")
+
+
+def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_program(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    script = tmp_path / "script.json"
+    script.write_text('{"turns": [[]]}')
+    agent = tmp_path / "agent"
+    agent.write_text(f"#!/bin/sh\nexec {sys.executable} -P -m garrison.testing.acp_agent {script}\n")
+    agent.chmod(0o755)
+    monkeypatch.setattr(cli_process, "record_process", full)
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(connection_to(str(agent), tmp_path).run())
 
 
 @pytest.mark.parametrize(("settings", "kind", "title", "ruling"), [

@@ -120,7 +120,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     previous = spawn.replace_dead(runtime, key)
     if previous is not None:
         _check_respawns(previous, launch)
-        close_sessions(terminal, previous)
+        close_sessions(terminal, previous, runtime.home)
         git.clear_locks(worktree, branch)
     leased = spawn.spawn_orchestrator(runtime, launch, task, worktree, terminal, parent=_parent(launch))
     identity = _wait_active(runtime, leased)

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.errors import Fenced
+from garrison.errors import Fenced, GarrisonError
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -27,6 +27,7 @@ from garrison.supervise.incarnation import (
 from garrison.system import disk_space, shortage
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Session, Terminal
+from garrison.system.terminal_choice import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -154,10 +155,26 @@ def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree:
         "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt)})
 
 
-def close_sessions(terminal: Terminal, identity: Identity) -> None:
+def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
     """Close the recorded session of an incarnation that is over, and any other session of its full name."""
     if identity.tmux:
-        terminal.close(Session(**identity.tmux))
-    session = terminal.find(identity.key.full)
-    if session is not None:
-        terminal.close(session)
+        session = Session(**identity.tmux)
+        holder = _holder_of(session, terminal, home)
+        if holder is not None:
+            holder.close(session)
+    found = terminal.find(identity.key.full)
+    if found is not None:
+        terminal.close(found)
+
+
+def _holder_of(session: Session, terminal: Terminal, home: Path) -> Terminal | None:
+    """Return the terminal that a session was opened in, None if this machine no longer has it.
+
+    An earlier incarnation's choice may have been another one: tmux was not there, or could not be asked.
+    """
+    if session.kind == terminal.kind:
+        return terminal
+    try:
+        return choose_terminal(session.kind, home)[0]
+    except GarrisonError:
+        return None

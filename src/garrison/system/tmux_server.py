@@ -48,6 +48,8 @@ set -wg allow-rename off
 """
 SOCKET_BYTES = 100
 """Longest socket path: Linux allows 107 bytes, of which tmux's own lock file needs a few."""
+_ASKED = 3
+"""Times that tmux is asked for its version while it is killed before it answers."""
 _REPAIR_TIMEOUT = 2.0
 """Seconds for a server to create its socket again, or to be gone after SIGKILL."""
 
@@ -57,10 +59,15 @@ def supported_version() -> str | None:
     program = shutil.which("tmux")
     if program is None:
         return None
-    try:
-        output = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    output = ""
+    for _ in range(_ASKED):
+        try:
+            done = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        output = done.stdout
+        if done.returncode >= 0:  # one that was killed says nothing about what there is
+            break
     version = output.removeprefix("tmux").strip()
     match = re.search(r"(\d+)\.(\d+)", version)
     return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None

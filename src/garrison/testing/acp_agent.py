@@ -23,8 +23,8 @@ Each prompt of a session plays the next turn, the last one again and again. What
 | `{"breach": "garbage"}` | breaks the protocol: see `BREACHES` |
 
 Other keys of the script: `auth` (it wants a log-in), `models`, `modes` (their ids), `resume_error` (it refuses to
-resume), `version` (of the protocol), `silent` (a method that it never answers), `breach` (before anything else),
-`answers` (method → what it answers instead).
+resume), `sulks` (it begins no session either once it has refused to resume one), `version` (of the protocol), `silent`
+(a method that it never answers), `breach` (before anything else), `answers` (method → what it answers instead).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class AcpDouble:
         self._servers: list[Json] = []
         self._cancelled = False
         self._late = ""
+        self._has_refused = False
 
     # ---- messages
 
@@ -120,6 +121,8 @@ class AcpDouble:
         """Begin a session."""
         if self.script.get("auth"):
             raise Refusal(-32000, "Authentication required")
+        if self._has_refused and self.script.get("sulks"):
+            raise Refusal(-32603, "no more sessions here")
         session = f"double-{os.getpid()}-{time.time_ns()}"
         self._servers = list(params.get("mcpServers") or [])
         self.keep(session, {"cwd": params["cwd"], "prompts": []})
@@ -128,6 +131,7 @@ class AcpDouble:
     def resume_session(self, params: Json) -> Json:
         """Continue a session of an earlier process; with `session/load` its past is told again."""
         if self.script.get("resume_error"):
+            self._has_refused = True
             raise Refusal(-32603, str(self.script["resume_error"]))
         session = str(params["sessionId"])
         if not self._file(session).exists():

@@ -35,7 +35,7 @@ from garrison.testing.request import Request
 from garrison.testing.script import Answer, Player, Script, load_script, parse_script
 from garrison.testing.turn import ScriptError, Usage
 
-_SECRET = {"x-api-key", "authorization", "cookie", "proxy-authorization"}
+_SECRET = {"x-api-key", "x-goog-api-key", "authorization", "cookie", "proxy-authorization"}
 _COUNT, _RELEASE = re.compile(r"/v1/messages/count_tokens|/v1beta/models/[^/]+:countTokens"), "/release"
 _MODELS = "/v1/models"
 

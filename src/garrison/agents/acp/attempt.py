@@ -2,8 +2,8 @@
 
 It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
 differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
-it to have tools; and one that refuses to continue its session begins a new one, with the hand-over. A validator without
-a verdict has refused the work.
+it to have tools; and one that refuses to continue its session begins a new one at once, with the hand-over. A validator
+without a verdict has refused the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from garrison.agents.acp import prompts
-from garrison.agents.acp.job import AcpJob
+from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
+from garrison.agents.acp.session_record import SessionRecord
 from garrison.agents.acp.settings import AcpSettings, for_node, read_only
 from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question, Work
 from garrison.agents.channel_client import VARIABLE
@@ -32,8 +33,6 @@ CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.acp.connection")
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
 LAUNCHER = "program.sh"
 """File in the folder of the session that starts the agent's program in its place."""
-MAX_LOST_SESSIONS = 5
-"""Sessions that an attempt may lose because its agent does not continue them."""
 
 
 class AcpAgent:
@@ -87,31 +86,36 @@ class AcpAttempt(ConnectedAttempt):
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
-        lost = sum(1 for ending in self.endings if ending.kind == failures.UNKNOWN_SESSION)
-        if last.kind == failures.UNKNOWN_SESSION and lost > MAX_LOST_SESSIONS:
-            return Decision(Step.FINISH, reason=f"its session was lost {lost} times: {last.reason}")
+        if last.kind == failures.UNKNOWN_SESSION and self._lost() > MAX_LOST_SESSIONS:
+            return Decision(Step.FINISH, reason=f"its session was lost {self._lost()} times: {last.reason}")
         return decision
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start a connection; an orphaned program on the same session is ended first."""
         cli_process.end_orphan(self.files)
         task, environment = self.assignment.task, self.assignment.environment
-        session = "" if decision.fresh else self.session or ""
+        record = SessionRecord.read(self.files.session)
+        session = "" if decision.fresh or record is None else record.id
         program, mcp_environment = self._prepare_program()
         words = task.words
         job = AcpJob(
             environment["GARRISON_HOME"], self.assignment.incarnation, str(self.assignment.worktree),
             str(self.assignment.folder), session, len(self.endings) + 1,
             prompts.first_message(decision.prompt, self.assignment, self.files,
-                                  knows_task=bool(session) and self._has_answered(),
-                                  has_past=self.session is not None and not session, role=self.role),
-            program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
+                                  knows_task=bool(session) and record is not None and record.answered,
+                                  has_past=record is not None and (not session or record.earlier > 0),
+                                  role=self.role),
+            prompts.first_message(decision.prompt, self.assignment, self.files, knows_task=False, has_past=True,
+                                  role=self.role) if session else "",
+            self._lost(), program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
             tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role)
         return self._connect(decision, job, now)
 
-    def _has_answered(self) -> bool:
-        """Return whether the session has said or done anything: one that died before may not have got its prompt."""
-        return bool((read_json(self.files.session) or {}).get("answered"))
+    def _lost(self) -> int:
+        """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""
+        record = SessionRecord.read(self.files.session)
+        ended = sum(1 for ending in self.endings if ending.kind == failures.UNKNOWN_SESSION)
+        return ended + (record.lost if record is not None else 0)
 
     def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the words that start the agent's program in its place, and the variables of garrison's MCP server."""

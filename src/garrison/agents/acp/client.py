@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
@@ -36,7 +37,8 @@ from garrison.system.processes import die_with_parent
 if TYPE_CHECKING:
     from garrison.agents.claude.stream import Event
 
-__all__ = ["AcpClient", "AgentEnded", "Breach", "Listener", "McpServer", "NoAnswer", "RequestError", "Silence"]
+__all__ = ["AcpClient", "AgentEnded", "Breach", "CannotStart", "Listener", "McpServer", "NoAnswer", "RequestError",
+           "Silence"]
 
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit."""
@@ -54,6 +56,8 @@ _MAX_LEAVE = 500
 """Requests for leave in a row in which no tool call ended."""
 
 
+_NO_PROGRAM = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.E2BIG})
+"""Errors that are the program's, or its words'; others, such as a full disk or too many processes, pass."""
 _NEEDED = frozenset({"initialize", "session/new", "session/prompt"})
 """Requests whose answers say something."""
 _MAX_SHAPE = 160
@@ -66,6 +70,10 @@ class AgentEnded(Exception):
     def __init__(self, code: int | None, stderr: str) -> None:
         super().__init__(f"exit code {code}: {stderr}" if stderr else f"exit code {code}")
         self.code, self.stderr = code, stderr
+
+
+class CannotStart(Exception):
+    """Raised when the system cannot run the program, which a later attempt could not either."""
 
 
 class NoAnswer(Exception):
@@ -154,10 +162,15 @@ class AcpClient:
 
     async def start(self) -> None:
         """Start the program and greet it."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, env=dict(self._env), cwd=self._cwd, limit=MAX_LINE,
-            preexec_fn=die_with_parent)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, env=dict(self._env), cwd=self._cwd, limit=MAX_LINE,
+                preexec_fn=die_with_parent)
+        except OSError as error:
+            if error.errno in _NO_PROGRAM:
+                raise CannotStart(f"{self._argv[0]} cannot be started: {error.strerror}") from error
+            raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._transport = AgentTransport(self._process.stdout, self._process.stdin)
         self._tasks.append(asyncio.ensure_future(self._keep_stderr()))

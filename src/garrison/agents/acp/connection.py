@@ -12,16 +12,28 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.acp import failures as acp_failures
 from garrison.agents.acp import permissions, prompts
-from garrison.agents.acp.client import AcpClient, AgentEnded, Breach, McpServer, NoAnswer, RequestError, Silence
-from garrison.agents.acp.job import AcpJob
+from garrison.agents.acp.client import (
+    AcpClient,
+    AgentEnded,
+    Breach,
+    CannotStart,
+    McpServer,
+    NoAnswer,
+    RequestError,
+    Silence,
+)
+from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
 from garrison.agents.acp.permissions import Option, Ruling
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
+from garrison.agents.acp.session_record import SessionRecord
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import cli_process, failures, messages, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -58,6 +70,7 @@ class Connection(SessionConnection):
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False
+        self._prompt = job.prompt
         self._told: Told | None = None
         """What a person said that is part of the present prompt, until the agent has answered."""
 
@@ -82,8 +95,8 @@ class Connection(SessionConnection):
             return await self._agent_ended(error)
         except RequestError as error:
             return self._ending(*acp_failures.classify(error.code, str(error), error.data))
-        except OSError as error:
-            return self._ending(failures.INVALID, f"{self.job.program[0]} cannot be started: {error.strerror}")
+        except CannotStart as error:
+            return self._ending(failures.INVALID, str(error))
 
     async def _connect(self) -> Ending:
         async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
@@ -104,19 +117,10 @@ class Connection(SessionConnection):
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
         servers = self._servers()
-        if self.job.session:
-            if not self._client.can_resume:
-                return self._ending(failures.UNKNOWN_SESSION, "the agent cannot continue a session")
-            try:
-                await self._client.resume_session(self.job.session, servers)
-            except RequestError as error:
-                kind, reason = acp_failures.classify(error.code, str(error), error.data)
-                if kind in policy.NEEDS_PERSON:
-                    return self._ending(kind, reason)
-                return self._ending(failures.UNKNOWN_SESSION, f"the agent does not continue its session: {reason}")
-        else:
-            session = await self._client.new_session(servers)
-            write_json(self.files.session, {"id": session, "begun": self.job.begun, "past": ""})
+        if not self.job.session:
+            await self._begin(servers)
+        elif ending := await self._continue(servers):
+            return ending
         try:
             if self.settings.mode:
                 await self._client.choose_mode(self.settings.mode)
@@ -124,9 +128,42 @@ class Connection(SessionConnection):
                 await self._client.choose_model(self.settings.model)
         except ValueError as error:
             return self._ending(failures.INVALID, str(error))
-        self._write({"kind": "begin", "session": self._client.session, "resumed": bool(self.job.session),
+        session = self._client.session
+        self._write({"kind": "begin", "session": session, "resumed": session == self.job.session,
                      "model": self.settings.model or self._client.agent, "version": self._client.agent})
         return None
+
+    async def _continue(self, servers: Sequence[McpServer]) -> Ending | None:
+        """Continue the session, or begin another one in the same program: its next start would cost as much again."""
+        refusal = "the agent cannot continue a session"
+        if self._client.can_resume:
+            try:
+                await self._client.resume_session(self.job.session, servers)
+            except RequestError as error:
+                kind, reason = acp_failures.classify(error.code, str(error), error.data)
+                if kind in policy.NEEDS_PERSON:
+                    return self._ending(kind, reason)
+                refusal = f"the agent does not continue its session: {reason}"
+            else:
+                return None
+        if self.job.lost >= MAX_LOST_SESSIONS:
+            return self._ending(failures.UNKNOWN_SESSION, refusal)
+        self._note(f"{refusal}; it begins another one")
+        try:
+            await self._begin(servers, lost=1)
+        except RequestError as error:  # a new program may do what one that has just refused a session does not
+            return self._ending(failures.UNKNOWN_SESSION, f"{refusal}; nor does it begin another one: {error}")
+        self._prompt = self.job.prompt_anew
+        self.files.add_prompt(policy.Prompt.HAND_OVER.value, self._prompt, "", incarnation=self.job.incarnation,
+                              at=time.time())
+        return None
+
+    async def _begin(self, servers: Sequence[McpServer], *, lost: int = 0) -> None:
+        """Begin a session; `lost` counts the one in whose place it is."""
+        before = SessionRecord.read(self.files.session)
+        session = await self._client.new_session(servers)
+        SessionRecord(session, self.job.begun, earlier=before.earlier + 1 if before else 0,
+                      lost=(before.lost if before else 0) + lost).write(self.files.session)
 
     def _servers(self) -> list[McpServer]:
         if not self.settings.mcp or not self.job.mcp:
@@ -136,7 +173,7 @@ class Connection(SessionConnection):
     async def _turn(self) -> Ending:
         """Send the prompt, and another one for what a person has said meanwhile; return how the last turn ended."""
         told = messages.pending(self.files)
-        ending = await self._send(f"{self.job.prompt}\n\n{told.text}" if told else self.job.prompt, told)
+        ending = await self._send(f"{self._prompt}\n\n{told.text}" if told else self._prompt, told)
         while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
             text = prompts.told(told.text, had_reported=bool(self._reported_to_socket()))
             ending = await self._send(text, told)
@@ -222,8 +259,8 @@ class Connection(SessionConnection):
         """Write an event of the turn; the first one proves that the session knows its task."""
         if not self._has_answered:
             self._has_answered = True
-            if (session := read_json(self.files.session)) and not session.get("answered"):
-                write_json(self.files.session, {**session, "answered": True})
+            if (record := SessionRecord.read(self.files.session)) and not record.answered:
+                replace(record, answered=True).write(self.files.session)
         self._confirm()
         self._write(event)
 

@@ -12,6 +12,9 @@ from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import WORKER
 from garrison.frozen import frozen
 
+MAX_LOST_SESSIONS = 5
+"""Sessions that an attempt may lose because its agent does not continue them."""
+
 
 @frozen
 class AcpJob:
@@ -27,6 +30,10 @@ class AcpJob:
     begun: int
     """Which connection of the attempt begins the session."""
     prompt: str
+    prompt_anew: str
+    """Prompt of the session that is begun if the agent does not continue its own; '' if there is none to continue."""
+    lost: int
+    """Sessions of the attempt that were not continued."""
     program: tuple[str, ...]
     """Words that start the agent's program, in its sandbox if it has one."""
     mcp: tuple[str, ...]

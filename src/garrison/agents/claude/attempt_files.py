@@ -2,7 +2,8 @@
 
 | file | content | written by |
 |---|---|---|
-| `session.json` | the session's id, how many were begun, and which other one it continues | orchestrator |
+| `session.json` | the session's id, how many were begun, and which other one it continues; of an ACP agent also those
+  before it (`acp.session_record`) | orchestrator; an ACP agent's connection |
 | `order.json` | the job of the present connection | orchestrator |
 | `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
 | `process.json` | pid and start ticks of the CLI | connection |

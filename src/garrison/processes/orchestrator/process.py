@@ -556,7 +556,7 @@ class Orchestrator:
         """Close the session, and with the last one the terminal's server, for an orchestrator that was started by hand
         and has no runner to do it."""
         terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
-        close_sessions(terminal, self.runtime.store.get(Identity, self.incarnation.key))
+        close_sessions(terminal, self.runtime.store.get(Identity, self.incarnation.key), self.runtime.home)
         terminal.shutdown()
 
 

@@ -366,7 +366,7 @@ class Runner:
         if previous is not None:
             if previous.status == "crashed":
                 self.supervisor.sweep(previous)
-            close_sessions(self.terminal, previous)
+            close_sessions(self.terminal, previous, self.runtime.home)
             self.worktree.clear_locks()
         try:
             started = spawn_orchestrator(self.runtime, self.launch, self.task, self.worktree.path, self.terminal,
@@ -438,7 +438,7 @@ class Runner:
 
     def _close_session(self, orchestrator: ChildState) -> None:
         if orchestrator.identity is not None:
-            close_sessions(self.terminal, orchestrator.identity)
+            close_sessions(self.terminal, orchestrator.identity, self.runtime.home)
 
     def _remove_worktree(self, orchestrator: ChildState) -> None:
         self._close_session(orchestrator)

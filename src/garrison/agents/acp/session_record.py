@@ -1,0 +1,36 @@
+"""Record of an attempt's ACP session, `session.json`: written by the connection that begins it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from garrison.frozen import frozen
+from garrison.records.json_io import read_json, write_json
+
+
+@frozen
+class SessionRecord:
+    """The present session, and what became of those before it."""
+
+    id: str
+    begun: int
+    """Which connection of the attempt began it."""
+    answered: bool = False
+    """Set once it has said or done anything: one that died before may not have got its prompt."""
+    earlier: int = 0
+    """Sessions of the attempt before it."""
+    lost: int = 0
+    """How many of them the agent did not continue, although it should have."""
+
+    @classmethod
+    def read(cls, path: Path) -> SessionRecord | None:
+        """Return the record; None if no session has begun."""
+        body = read_json(path)
+        if not body:
+            return None
+        return cls(str(body["id"]), int(body["begun"]), bool(body.get("answered")), int(body.get("earlier", 0)),
+                   int(body.get("lost", 0)))
+
+    def write(self, path: Path) -> None:
+        """Write the record, as other agents' sessions have it."""
+        write_json(path, {**vars(self), "past": ""})

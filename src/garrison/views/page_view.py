@@ -173,6 +173,8 @@ class PageModel:
     timeline: list[dict[str, Any]] = field(default_factory=list)
     signals: list[dict[str, Any]] = field(default_factory=list)
     observation: Observation | None = None
+    keeps_all: bool = False
+    """True to keep all entries of both lists, not only the latest."""
     _is_observed: bool = False
     """True if the guardian has written nothing since the observation: a process that writes is alive."""
     _sent: dict[str, Any] = field(default_factory=dict)
@@ -362,13 +364,18 @@ class PageModel:
         if kind:
             words = text or str(data.get("why") or data.get("text") or "")
             added["timeline_add"] = [{**entry, "kind": kind, "node": node, "text": words[:TEXT]}]
-            _append(self.timeline, added["timeline_add"], TIMELINE)
+            self._append(self.timeline, added["timeline_add"], TIMELINE)
         if record.entry.kind == "signal" and record.journal != QUEUE:
             added["signals_add"] = [{**entry, "type": data.get("type", ""), "source": data.get("from", ""),
                                      "target": record.entry.token.partition("#")[0], "node": node,
                                      "text": text[:TEXT]}]
-            _append(self.signals, added["signals_add"], SIGNALS)
+            self._append(self.signals, added["signals_add"], SIGNALS)
         return added
+
+    def _append(self, entries: list[dict[str, Any]], added: list[dict[str, Any]], most: int) -> None:
+        entries += added
+        if len(entries) > 2 * most and not self.keeps_all:
+            entries[:] = latest_entries(entries, most)
 
     def _timeline_kind(self, record: Record) -> str:
         """Return what a record that reports no death, respawn or parking is in the timeline; '' for most."""
@@ -406,12 +413,6 @@ def _agent_of(record: Record) -> Key | None:
 def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """Return the youngest `most` entries of a list, sorted by time."""
     return sorted(entries, key=lambda entry: (str(entry["at"]), str(entry["id"])))[-most:]
-
-
-def _append(entries: list[dict[str, Any]], added: list[dict[str, Any]], most: int) -> None:
-    entries += added
-    if len(entries) > 2 * most:
-        entries[:] = latest_entries(entries, most)
 
 
 def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

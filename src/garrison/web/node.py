@@ -30,6 +30,9 @@ from garrison.views.review import choose_shown, find_entries
 
 LOG_BYTES = 256 << 10
 """Bytes of a log in one response."""
+LOG = "output.log"
+LONGEST_LINE = 16 << 20
+"""Longest line of a transcript that is read, in bytes."""
 MAY_BE_TORN = 3
 """Bytes at the end of a log that may be an incomplete character."""
 LINES = 200
@@ -134,46 +137,74 @@ def _hook(store: Store, key: Key) -> dict[str, Any] | None:
 # ---- log and transcript
 
 
-def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """Return a piece of an agent's output; `begin` is in bytes, negative from the end."""
+def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1) -> dict[str, Any]:
+    """Return a piece of an agent's output; `begin` is in bytes, negative from the end, `stop` where it ends (-1: none).
+
+    A piece that begins in the middle of the file begins with a line.
+    """
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
-    path = folder / "output.log"
-    size = _size(path)
-    start = max(0, size + begin) if begin < 0 else begin
-    if start > size:  # the file was replaced
-        start = 0
-    text, end = "", start
-    if size > start:
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(LOG_BYTES)
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(data)
-        torn = len(decoder.getstate()[0])  # an incomplete character, read again with the next piece
-        end = start + len(data) - torn
-    return {"attempt": number, "text": text, "next": end, "size": size, "more": end < size - MAY_BE_TORN,
-            "ended": end >= size and _ended(folder)}
+    start, data, size = _read_piece(folder / LOG, begin, stop)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    end = start + len(data) - len(decoder.getstate()[0])  # an incomplete character is read again with the next piece
+    return {"attempt": number, "text": text, "from": start, "next": end, "size": size,
+            "more": end < size - MAY_BE_TORN, "ended": end >= size and _ended(folder)}
 
 
-def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """Return a piece of an attempt's Claude session as blocks; `begin` is the number of bytes already read.
+def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1,
+                    ) -> dict[str, Any]:
+    """Return a piece of an attempt's Claude session as blocks; `begin` and `stop` are in bytes, as of a log.
 
     A last line that is still being written is left for the next call.
     """
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
-    path = AttemptFiles(folder).stream
-    blocks: list[dict[str, Any]] = []
-    end = begin if begin <= _size(path) else 0
-    if path.exists():
-        with path.open("rb") as file:
-            file.seek(end)
-            for line in file:
-                if len(blocks) >= BLOCKS or not line.endswith(b"\n"):
-                    break
-                end += len(line)
-                blocks += blocks_of(_parse(line))
-    more = len(blocks) >= BLOCKS
-    return {"attempt": number, "blocks": blocks, "next": end, "more": more, "ended": not more and _ended(folder)}
+    start, data, size = _read_piece(AttemptFiles(folder).stream, begin, stop, whole_lines=True)
+    lines = data.splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    found = every = [(len(line), blocks_of(_parse(line))) for line in lines]
+    if stop < 0:
+        found = _bounded(every)
+    else:  # a piece further back: its end joins what is known
+        kept = _bounded(found[::-1])[::-1]
+        start += sum(length for length, _ in found[:len(found) - len(kept)])
+        found = kept
+    end = start + sum(length for length, _ in found)
+    more = end < size and (len(found) < len(every) or len(data) >= LOG_BYTES)
+    return {"attempt": number, "blocks": [block for _, blocks in found for block in blocks], "from": start,
+            "next": end, "more": more, "ended": not more and _ended(folder)}
+
+
+def _bounded(lines: list[tuple[int, list[dict[str, Any]]]]) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Return the first lines of a transcript, up to `BLOCKS` blocks."""
+    count, kept = 0, []
+    for line in lines:
+        if count >= BLOCKS:
+            break
+        count += len(line[1])
+        kept.append(line)
+    return kept
+
+
+def _read_piece(path: Path, begin: int, stop: int, *, whole_lines: bool = False) -> tuple[int, bytes, int]:
+    """Return (start, data, size of the file) of a piece of at most `LOG_BYTES`, if possible of `whole_lines`."""
+    size = _size(path)
+    start = max(0, size + begin) if begin < 0 else begin
+    if start > size:  # the file was replaced
+        start = 0
+    end = size if stop < 0 else min(stop, size)
+    if end <= start:
+        return start, b"", size
+    with path.open("rb") as file:
+        if start and (begin < 0 or stop >= 0):
+            file.seek(start - 1)
+            aligned = start + len(file.readline(LOG_BYTES)) - 1
+            start = aligned if aligned < end else start
+        file.seek(start)
+        data = file.read(max(0, min(LOG_BYTES, end - start)))
+        if whole_lines and data and b"\n" not in data:
+            data += file.readline(LONGEST_LINE)
+    return start, data, size
 
 
 def attempt_folder(home: Path, run: str, node: str, attempt: int | None) -> Path:

@@ -23,12 +23,16 @@ from garrison.records.names import check_node, check_run
 from garrison.views.page_view import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
+from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
+from garrison.web.text_search import find_text
 from garrison.web.timelines import Timelines
 
 RUNS = 100
 """Most runs that one event stream follows."""
+QUERY = 200
+"""Characters of a search."""
 WAIT_SECONDS = 25
 """Longest wait of a request for more of a log."""
 
@@ -39,7 +43,7 @@ class Page:
     def __init__(self, home: Path, rules: access.Rules, open_butler: chat.OpenButler = chat.claude_butler) -> None:
         self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home)
         self.conversations = chat.Conversations(home, open_butler)
-        self.timelines = Timelines(home)
+        self.timelines, self.histories = Timelines(home), Histories(home)
         self.changes = changes.ChangeReader(home)
 
     def leave(self) -> None:
@@ -71,6 +75,7 @@ class Page:
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             get("/api/runs/{run}/timeline", self.timeline),
+            get("/api/runs/{run}/history/{list}", self.history),
             get("/api/events", self.events),
             get("/api/runs/{run}/nodes/{node}", self.node),
             get("/api/runs/{run}/nodes/{node}/log", self.log),
@@ -79,6 +84,7 @@ class Page:
             get("/api/runs/{run}/nodes/{node}/diff", self.read_diff),
             get("/api/runs/{run}/nodes/{node}/artefact", self.read_artefact),
             get("/api/runs/{run}/gates/{gate:path}", self.read_decision),
+            get("/api/runs/{run}/nodes/{node}/{file}/search", self.search),
             post("/api/runs/{run}/actions", self.act_on_run),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
@@ -122,6 +128,23 @@ class Page:
         with_list = "runs" in request.query_params
         client = await self.broadcaster.join(cursors_of(request), write=may_write(request), with_list=with_list)
         return as_response(EventStream(client.events(), lambda: self.broadcaster.part(client)))
+
+    async def history(self, request: Request) -> Response:
+        """Return a page of a run's timeline, signals or merge queue."""
+        query = request.query_params
+        wanted = Wanted(query.get("before"), query.get("after"), query_number(request, "limit", PAGE),
+                        query.get("q", "")[:QUERY])
+        return json_answer(await asyncio.to_thread(self.histories.page, run_of(request), request.path_params["list"],
+                                                   wanted))
+
+    async def search(self, request: Request) -> Response:
+        """Find the next line of a node's log or transcript that contains a text."""
+        run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
+        begin, text = query_number(request, "from", 0), request.query_params.get("q", "")[:QUERY]
+        backwards = request.query_params.get("back", "") == "1"
+        return json_answer(await asyncio.to_thread(
+            find_text, self.home, run, name, attempt, request.path_params["file"], text, begin,
+            backwards=backwards))
 
     async def node(self, request: Request) -> Response:
         """Return one node in detail."""
@@ -168,13 +191,13 @@ class Page:
 
     async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
         run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
-        begin = query_number(request, "from", 0)
+        begin, stop = query_number(request, "from", 0), query_number(request, "until", -1)
         until = time.monotonic() + min(query_number(request, "wait", 0), WAIT_SECONDS)
         folder = node.attempt_folder(self.home, run, name, attempt)
         with self.broadcaster.watching(folder, folder / "claude") as written:
             while True:
                 written.clear()  # before reading: a write in between must wake the wait below
-                piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin)
+                piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin, stop)
                 left = until - time.monotonic()
                 if piece["next"] != begin or piece["ended"] or left <= 0 or self.broadcaster.stopping:
                     return json_answer(piece)

@@ -50,6 +50,12 @@ class FollowedRun:
         """Replay records; return as `read` does."""
         return [event for record in records if (event := self._event(record)) is not None]
 
+    def replay_one(self, record: Record) -> str:
+        """Replay one record for its lists only; return it in words."""
+        words = self._describe(record)
+        self.page.apply(record, words)
+        return words
+
     def _event(self, record: Record) -> dict[str, Any] | None:
         words = self._describe(record)
         patch = self.page.apply(record, words)

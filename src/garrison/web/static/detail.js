@@ -4,16 +4,13 @@
 import { get, part } from "./api.js";
 import { changesView } from "./changes.js";
 import { el, empty, keyed, say, set } from "./dom.js";
-import { legible, legibleName, unfinished } from "./legible.js";
+import { legible, legibleName } from "./legible.js";
 import { actionButton, answerForm, possible } from "./node_actions.js";
+import { logView, transcriptView } from "./node_files.js";
 import { shown } from "./state.js";
-import { follower } from "./follower.js";
-import { blockOf } from "./transcript.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["changes", "Changes"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
-const LOG_KEPT = 400000; // characters of a log on the page
-const BLOCKS_KEPT = 1000;
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
@@ -110,45 +107,14 @@ export function detailPanel(place, run, act, close) {
     following = null;
     place.classList.toggle("wide", name === "changes");
     if (known && name === "changes") changes.load(node, Number(attempts.value || 1), write);
-    if (known && name === "log") followLog();
-    if (known && name === "transcript") followTranscript();
+    if (known && name === "log") following = logView(bodies.log, at, `${run}-${node}-${attempts.value || 1}`, live);
+    if (known && name === "transcript") following = transcriptView(bodies.transcript, at, `${run}-${node}-${attempts.value || 1}`, live);
   }
 
   const at = kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempts.value || 1}`;
 
   /** Whether more may come: a working agent may print. */
   const live = () => known?.attempts.at(-1)?.attempt === Number(attempts.value) && ["working", "asking"].includes(now);
-
-  function followLog() {
-    const text = el("pre", {});
-    const nothing = empty("Nothing has been printed yet.");
-    bodies.log.replaceChildren(nothing, text);
-    let rest = "";
-    following = follower(`${at("log")}`, -LOG_KEPT, found => {
-      if (!found.text) return;
-      nothing.remove();
-      const piece = rest + found.text;
-      rest = unfinished(piece);
-      keepEnd(bodies.log, () => {
-        text.append(legible(piece.slice(0, piece.length - rest.length)));
-        if (text.textContent.length > LOG_KEPT) text.textContent = text.textContent.slice(-LOG_KEPT / 2);
-      });
-    }, problem => say(nothing, problem.message), live);
-  }
-
-  function followTranscript() {
-    const list = el("ol", { class: "blocks" });
-    const nothing = empty("There is no transcript of this attempt: its agent keeps none, or has not started.");
-    bodies.transcript.replaceChildren(nothing, list);
-    following = follower(at("transcript"), 0, found => {
-      if (!found.blocks.length) return;
-      nothing.remove();
-      keepEnd(bodies.transcript, () => {
-        list.append(...found.blocks.map(blockOf));
-        while (list.childElementCount > BLOCKS_KEPT) list.firstElementChild.remove();
-      });
-    }, problem => say(nothing, problem.message), live);
-  }
 
   function fillTabs() {
     bodies.story.replaceChildren(
@@ -229,10 +195,3 @@ function facts(record) {
 }
 
 const worded = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
-
-/** Change the content of a scrolled element; one at its end stays there. */
-function keepEnd(place, change) {
-  const end = place.scrollHeight - place.scrollTop - place.clientHeight < 40 || place.scrollTop === 0;
-  change();
-  if (end) place.scrollTop = place.scrollHeight;
-}

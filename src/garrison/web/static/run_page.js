@@ -69,7 +69,7 @@ class Run {
     this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
     this.parts = {
       waits: waitsPanel(choose, this.act), rail: railPanel(choose), queue: queuePanel(choose, this.act),
-      timeline: timelinePanel(choose), costs: costsPanel(choose),
+      timeline: timelinePanel(choose, (list, wanted) => get(`${at}/history/${list}?${new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== undefined))}`), run), costs: costsPanel(choose),
     };
     const { waits, rail, queue, timeline, costs } = this.parts;
     main.className = "run-page";
@@ -148,7 +148,7 @@ class Run {
     if (touched("nodes", "dot", "gates", "followed")) this.graph.show(state, dirty.has("gates") ? null : nodes, followed);
     if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
     if (touched("queue", "timeline")) this.parts.queue.show(state);
-    if (touched("timeline", "signals")) this.parts.timeline.show(state);
+    if (touched("timeline", "signals", "queue")) this.parts.timeline.show(state);
     if (touched("costs")) this.parts.costs.show(state);
     if (touched("status", "timeline", "queue", "costs")) this.gantt.show();
     this.detail.show(state);

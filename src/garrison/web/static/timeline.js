@@ -1,37 +1,42 @@
-// Panel of what happened: deaths and restarts, landings, failures; and the signals between the layers.
+// Panel of what happened: deaths and restarts, landings, failures; the signals between the layers; the merge queue. The
+// latest is live, all that was before comes in pages.
 
-import { el, empty, keyed, panel, set } from "./dom.js";
-import { clock } from "./words.js";
+import { el, empty, keyed, panel, say, set } from "./dom.js";
+import { historyPager } from "./history_pager.js";
+import { clock, zone } from "./words.js";
 
 const KINDS = {
   run: ["▸", "run"], landed: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], unchanged: ["=", "no change"], attempt: ["↻", "retry"],
   death: ["✕", "died"], respawn: ["↻", "restarted"], parked: ["‖", "parked"], unparked: ["▸", "unparked"], healed: ["↻", "healed"],
   asks: ["?", "asks"], enqueued: ["◕", "queued"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
+  enq: ["◕", "queued"], test: ["▸", "gate runs"], verdict: ["·", "gate ended"], landing: ["▸", "landing"], state: ["·", "changed"], cancel: ["–", "cancelled"],
   rejected: ["✕", "gate red"], held: ["‖", "held"], rescued: ["✓", "snapshot saved"], paused: ["‖", "queue paused"], resumed: ["▸", "queue resumed"],
 };
 const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "landed", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped", "=": "unchanged" };
 
-/** The panel; `choose` opens a node. */
-export function timelinePanel(choose) {
+const TABS = [["timeline", "Timeline"], ["signals", "Signals"], ["queue", "Queue"]];
+
+/** The panel; `choose` opens a node, `read(list, query)` requests a page of a list. */
+export function timelinePanel(choose, read, run) {
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "What to list" });
-  const { section, body } = panel("story", "What happened", tabs);
-  const lists = {
-    timeline: el("ol", { class: "story", id: "list-timeline", role: "tabpanel", "aria-labelledby": "tab-timeline" }),
-    signals: el("ol", { class: "story", id: "list-signals", role: "tabpanel", "aria-labelledby": "tab-signals", hidden: true }),
-  };
+  const pager = historyPager(query => read(chosen, query), page => { paged = page; draw(); }, () => `${run}-${chosen}.txt`, lineText);
+  const { section, body } = panel("story", "What happened", el("span", { class: "zone" }, `Times: ${zone()}`), tabs);
+  section.insertBefore(pager.element, body);
+  const lists = Object.fromEntries(TABS.map(([name]) => [name,
+    el("ol", { class: "story", id: `list-${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}`, hidden: true })]));
   const nothing = empty("Nothing has happened yet.");
-  const tab = (name, label) => el("button", {
+  tabs.append(...TABS.map(([name, label], at) => el("button", {
     type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `list-${name}`, class: "quiet",
     onclick: () => showTab(name), onkeydown: event => {
-      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-      const other = name === "timeline" ? "signals" : "timeline";
+      const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!way) return;
+      const [other] = TABS[(at + way + TABS.length) % TABS.length];
       showTab(other);
       document.getElementById(`tab-${other}`).focus();
     },
-  }, label);
-  tabs.append(tab("timeline", "Timeline"), tab("signals", "Signals"));
-  body.append(nothing, lists.timeline, lists.signals);
-  let chosen = "timeline", latest = null, stop = null;
+  }, label)));
+  body.append(nothing, ...Object.values(lists));
+  let chosen = "timeline", latest = null, stop = null, paged = null;
 
   function showTab(name) {
     chosen = name;
@@ -39,16 +44,24 @@ export function timelinePanel(choose) {
       set(one, "aria-selected", String(one.id === `tab-${name}`));
       set(one, "tabindex", one.id === `tab-${name}` ? "0" : "-1");
     }
-    if (latest) show(latest);
+    paged = null;
+    pager.reset(name === "queue"); // the event stream has the queue as it is, not what it was
+    draw();
   }
 
+  /** Show a state: its latest entries, unless a page of the history is shown. */
   function show(state) {
     latest = state;
-    const lines = state[chosen];
-    nothing.hidden = lines.length > 0;
-    lists.timeline.hidden = chosen !== "timeline" || !lines.length;
-    lists.signals.hidden = chosen !== "signals" || !lines.length;
-    keyed(lists[chosen], [...lines].reverse(), line => line.id, chosen === "timeline" ? event : signal);
+    if (!paged) draw();
+    else pager.grown();
+  }
+
+  function draw() {
+    const shown = paged?.entries ?? (chosen === "queue" ? [] : latest?.[chosen] ?? []);
+    say(nothing, pager.searches() ? "Nothing matches." : chosen === "queue" ? "Nothing was queued yet." : "Nothing has happened yet.");
+    nothing.hidden = shown.length > 0;
+    for (const [name] of TABS) lists[name].hidden = chosen !== name || !shown.length;
+    keyed(lists[chosen], [...shown].reverse(), line => line.id, chosen === "signals" ? signal : event);
     if (stop !== document.activeElement || !stop?.isConnected) roving(lists[chosen].querySelector("button"));
   }
 
@@ -91,6 +104,11 @@ export function timelinePanel(choose) {
     roving(event.currentTarget);
     choose(line.node);
   } }, line.node) : el("span", {});
+
+  /** A line as text, for copies. */
+  function lineText(line) {
+    return [line.at, line.kind ?? line.type, line.node, [line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join("\t");
+  }
 
   showTab("timeline");
   return { section, show };

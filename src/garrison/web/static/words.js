@@ -69,6 +69,14 @@ export function clock(time, now = Date.now()) {
   return day + date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
+/** The zone of all times on the page: "Europe/Berlin (UTC+02:00)". */
+export function zone(date = new Date()) {
+  const minutes = -date.getTimezoneOffset(), whole = Math.abs(minutes);
+  const offset = `UTC${minutes < 0 ? "−" : "+"}${String(Math.floor(whole / 60)).padStart(2, "0")}:${String(whole % 60).padStart(2, "0")}`;
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return name && name !== "UTC" ? `${name} (${offset})` : minutes ? offset : "UTC";
+}
+
 /** Dollars; an empty string for none. */
 export function dollars(usd) {
   if (!usd) return "";

@@ -1,0 +1,132 @@
+"""History of a run, without an end: timeline, signals and merge queue in pages, with a search.
+
+The event stream sends the latest entries only. Here the journals are replayed once with everything kept, and read on
+by each request. A cursor is an entry's time and id, so that it stays valid whatever is added, and for the next server.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import NotFound, UsageError
+from garrison.frozen import frozen
+from garrison.records import run as run_records
+from garrison.records.run import Launch, RunFiles
+from garrison.views.event_log import QUEUE
+from garrison.web.run_stream import FollowedRun
+
+PAGE, MOST = 100, 500
+"""Entries of a page, unless the request names another number, and at most."""
+KEPT_RUNS = 3
+"""Runs whose whole history is kept in memory."""
+SEPARATOR = " "
+"""Between time and id in a cursor: neither contains it first."""
+
+
+class Kind(StrEnum):
+    """A list that has pages."""
+
+    TIMELINE = "timeline"
+    SIGNALS = "signals"
+    QUEUE = "queue"
+
+
+@frozen
+class Wanted:
+    """One page: `limit` entries before or after a cursor; without either the latest. `query`: words they contain."""
+
+    before: str | None = None
+    after: str | None = None
+    limit: int = PAGE
+    query: str = ""
+
+    def check(self) -> Wanted:
+        """Return itself; UsageError for a page that there cannot be."""
+        if self.before is not None and self.after is not None:
+            raise UsageError("pass before=CURSOR or after=CURSOR, not both")
+        if not 0 < self.limit <= MOST:
+            raise UsageError(f"limit should be between 1 and {MOST}")
+        return self
+
+
+def cursor_of(entry: Mapping[str, Any]) -> str:
+    """Return the cursor of an entry. Pure."""
+    return f"{entry['at']}{SEPARATOR}{entry['id']}"
+
+
+def cut_page(entries: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, Any]:
+    """Return a page of entries, oldest first, with the cursors of the pages around it (None: there is none). Pure."""
+    words = wanted.query.casefold().split()
+    found = sorted((entry for entry in entries if _contains(entry, words)), key=cursor_of)
+    keys = [cursor_of(entry) for entry in found]
+    if wanted.after is not None:
+        begin = bisect_right(keys, wanted.after)
+        end = min(len(found), begin + wanted.limit)
+    else:
+        end = len(found) if wanted.before is None else bisect_left(keys, wanted.before)
+        begin = max(0, end - wanted.limit)
+    page = found[begin:end]
+    return {"entries": page, "total": len(found), "position": begin,
+            "older": keys[begin] if page and begin > 0 else None,
+            "newer": keys[end - 1] if page and end < len(found) else None}
+
+
+def _contains(entry: Mapping[str, Any], words: Sequence[str]) -> bool:
+    if not words:
+        return True
+    text = " ".join(str(value) for name, value in entry.items() if name not in ("id", "at")).casefold()
+    return all(word in text for word in words)
+
+
+class RunHistory:
+    """Everything that happened in one run, read on by each call."""
+
+    def __init__(self, home: Path, launch: Launch) -> None:
+        self._followed = FollowedRun(home, launch, {})
+        self._followed.page.keeps_all = True
+        self._queue: list[dict[str, Any]] = []
+
+    def page(self, kind: Kind, wanted: Wanted) -> dict[str, Any]:
+        """Return a page of one of its lists."""
+        for record in self._followed.log.records():
+            words = self._followed.replay_one(record)
+            entry = self._followed.page.model.merge_entry(record) if record.journal == QUEUE else None
+            if entry is not None:
+                self._queue.append({
+                    "id": f"{record.queue}:{record.entry.seq}", "at": record.entry.at, "kind": record.entry.kind,
+                    "node": entry.node, "text": words or str(record.entry.data.get("status", ""))})
+        page = self._followed.page
+        lists = {Kind.TIMELINE: page.timeline, Kind.SIGNALS: page.signals, Kind.QUEUE: self._queue}
+        return cut_page(lists[kind], wanted)
+
+
+class Histories:
+    """Histories of the runs that were asked for last. Called from several threads."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._kept: OrderedDict[tuple[str, str], RunHistory] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def page(self, run: str, kind: str, wanted: Wanted) -> dict[str, Any]:
+        """Return a page; NotFound for a run or a list that does not exist."""
+        try:
+            which = Kind(kind)
+        except ValueError:
+            raise NotFound(f"there is no list {kind!r:.40}; there are {', '.join(Kind)}") from None
+        launch = run_records.load(Launch, RunFiles(self.home, run).launch)
+        if launch is None:
+            raise NotFound(f"no run {run} in {self.home}; `garrison status` lists the runs")
+        name = (run, launch.created_at)  # another run may have a removed one's name
+        with self._lock:
+            history = self._kept.pop(name, None) or RunHistory(self.home, launch)
+            self._kept[name] = history
+            if len(self._kept) > KEPT_RUNS:
+                self._kept.popitem(last=False)
+            return history.page(which, wanted.check())

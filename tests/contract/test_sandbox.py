@@ -15,6 +15,7 @@ from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
+from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.jobs import Job, JobResult
 from support import git
@@ -294,3 +295,50 @@ def test_git_knows_who_commits_in_any_repository_inside_and_no_credentials(
     assert run(with_mode(place, mode), change, HOME=str(home)) == (0, "Bob\n")
     assert run(with_mode(place, mode), "git config user.name", HOME=str(home)) == (0, "Bob\n")
     assert "Ada" in (home / ".gitconfig").read_text()
+
+
+# ---- log-ins of agents' own programs
+
+
+LOG_INS = {"codex": ".codex/auth.json", "gemini": ".gemini/oauth_creds.json",
+           "opencode": ".local/share/opencode/auth.json", "claude-acp": ".claude/.credentials.json"}
+"""Agent → file of its log-in in the user's home."""
+
+
+def with_log_ins(place: Place, user: Path, agent: str, lines: str) -> Place:
+    """Return the place of an agent whose profile has these lines, where the user has logged in to all agents."""
+    for file in LOG_INS.values():
+        (user / file).parent.mkdir(parents=True, exist_ok=True)
+        (user / file).write_text(f"made up for {file}\n")
+    home = user.parent / "home"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(f'[agents.{agent}]\nkind = "acp"\nargv = ["sh"]\n{lines}\n')
+    rights = read_rights(home, Role.AGENT, agent, {"HOME": str(user)})
+    return replace(place, rights=replace(rights, mode=place.rights.mode))
+
+
+@pytest.mark.parametrize("agent", LOG_INS)
+@needs_bubblewrap
+def test_a_profile_shows_its_agents_log_in_and_no_other(agent: str, place: Place, tmp_path: Path) -> None:
+    user, own = tmp_path / "user", LOG_INS[agent]
+    script = " ".join(["cat", *(f'"$HOME/{file}"' for file in LOG_INS.values()), "2>/dev/null"])
+    every = sorted(f"made up for {file}" for file in LOG_INS.values())
+    outside = with_log_ins(place, user, agent, "")
+    assert sorted(run(outside, script, HOME=str(user))[1].splitlines()) == every, "without a sandbox it reads them all"
+    held = with_mode(place, Mode.BUBBLEWRAP)
+    assert run(with_log_ins(held, user, agent, ""), script, HOME=str(user))[1] == ""
+    shown = with_log_ins(held, user, agent, f'read = ["~/{own}"]')
+    assert run(shown, script, HOME=str(user))[1].splitlines() == [f"made up for {own}"]
+
+
+@needs_bubblewrap
+def test_a_log_in_that_is_shown_cannot_be_refreshed_and_one_to_write_only_in_place(
+        place: Place, tmp_path: Path) -> None:
+    user, held, own = tmp_path / "user", with_mode(place, Mode.BUBBLEWRAP), LOG_INS["codex"]
+    in_place, renamed = f'echo new > "$HOME/{own}"', f'echo new > "$HOME/{own}.1" && mv "$HOME/{own}.1" "$HOME/{own}"'
+    for rights, writes in ((f'read = ["~/{own}"]', False), (f'write = ["~/{own}"]', True)):
+        codes = [run(with_log_ins(held, user, "codex", rights), script, HOME=str(user))[0]
+                 for script in (renamed, in_place)]
+        assert codes[0] != 0 and (codes[1] == 0) is writes
+        assert (user / own).read_text() == ("new\n" if writes else f"made up for {own}\n")
+        assert not (user / f"{own}.1").exists(), "what it leaves beside it stays in its own home"

@@ -25,8 +25,9 @@ from garrison.records.run import Launch, RunFiles
 CONTROL = {
     "launch", "run", "init", "install-service", "up", "stop", "serve", "answer", "tell", "takeover", "login",
     "rescue restore", "clean", "import",
-    "ask", "chat", "agents park", "agents unpark", "agents cancel", "agents respawn", "merge-queue process",
-    "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry", "merge-queue pause",
+    "ask", "chat", "agents park", "agents unpark", "agents cancel", "agents retry", "agents respawn",
+    "merge-queue process", "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry",
+    "merge-queue pause",
     "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
     "pipeline answer", "pipeline signal", "spawn-runner",
     "spawn-orchestrator"}

@@ -344,6 +344,54 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     assert retried.flow is None
 
 
+TWO_FAIL = "flow=dag; start -> a -> c -> exit; start -> b -> exit; start -> d -> exit"
+
+
+def test_a_failed_node_is_tried_again_while_the_rest_of_its_run_goes_on() -> None:
+    story = Story(plan_run(parse(f"digraph {{ {ENDS} {TWO_FAIL} }}")))
+    story.begin()
+    story.fail("a", "red").fail("b", "red")
+    assert flow_policy.retry_node(story.state, RUN, "d")[1] == "it has not failed: it is active"
+    flow, objection = flow_policy.retry_node(story.state, RUN, "a")
+    assert (flow, objection) == (FlowAdvanced({"event": "resumed", "again": True, "nodes": ["a"]}), "")
+    story.record(replace(GUIDANCE, flow=flow)).settle()
+    again = flow_policy.retry_node(story.state, RUN, "a")
+    assert again == (None, "it has not failed: it is pending"), "a second request changes nothing"
+    node = story.state.nodes["a"]
+    assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
+    assert (story.state.nodes["b"].status, story.state.nodes["d"].status) == ("failed", "active")
+    assert story.begin() == ["a"]
+    assert story.land("a").begin() == ["c"]
+    story.land("c").land("d")
+    assert story.state.flow is not None and story.state.flow.over == "failed", "b is still failed"
+    assert "b" in story.state.flow.why
+
+
+def test_of_a_run_that_failed_only_the_chosen_nodes_are_tried_again() -> None:
+    story = Story(plan_run(parse(f"digraph {{ {ENDS} {TWO_FAIL} }}")))
+    story.begin()
+    story.fail("a", "red").fail("b", "red").land("d").tell("run", {"status": "failed"})
+    assert "garrison resume" in flow_policy.retry_node(story.state, RUN, "a")[1]
+    chosen = ResumeRun(retry_failed=True, nodes=("b",))
+    event = parking.apply_guidance(story.state, story.view(), chosen, GUIDANCE)
+    story.record(replace(GUIDANCE, flow=event.flow)).settle()
+    assert (story.state.nodes["a"].status, story.state.nodes["b"].status) == ("failed", "pending")
+    assert story.begin() == ["b"]
+    story.land("b")
+    assert story.state.flow is not None and story.state.flow.over == "failed"
+    both = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    story.record(replace(GUIDANCE, flow=both.flow)).settle()
+    assert story.begin() == ["a"]
+
+
+def test_a_walk_does_not_try_one_failed_node_again_while_it_goes_on() -> None:
+    story = Story(plan_run(parse(f'digraph {{ {ENDS} start -> a; a -> b [condition="outcome=fail"]; a -> exit; '
+                                 "b -> exit }")))
+    story.begin()
+    story.fail("a", "red")
+    assert "follows one edge after the other" in flow_policy.retry_node(story.state, RUN, "a")[1]
+
+
 def test_a_run_that_lasts_too_long_stops() -> None:
     plan = plan_run(parse(f"digraph {{ max_pipeline_duration=1h {ENDS} start -> a -> exit }}"))
     story = Story(plan)

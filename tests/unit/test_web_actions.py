@@ -16,6 +16,9 @@ ROWS = (Row("r1", "node", "a", "working", NO_USAGE), Row("r1", "layer", "guardia
 COMMANDS = [
     *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
     *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
+    actions.run_command_words("r1", {"action": "again", "nodes": ["a", "b"]}),
+    actions.review_command_words("r1", "a", {"text": ""}, 2, "0123abcd", [("-x.py:3", "--why")]),
+    actions.review_command_words("r1", "a", {"choice": "Approve", "text": "fine"}, 2, "0123abcd"),
     *(actions.entry_command_words("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
     *(actions.queue_command_words("/", ["main", "x"], {"action": action, "target": "x"}) for action in actions.QUEUE),
     actions.gate_command_words("r1", "a", {"choice": "--yes"}),

@@ -15,7 +15,7 @@ from garrison.cli import completion, identities, resolve
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.cli.signals import guardian_of, signal_by_person
+from garrison.cli.signals import guardian_of, signal_by_person, wait_until_applied
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.node_status import Landing
@@ -249,6 +249,46 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
         raise Refused(f"{node} of run {chosen} is parked and has no runner; `garrison agents unpark {node}` first")
     signals.post(store.home, cancel_signal(runner, state.nodes[node].attempt, reason))
     print_message(f"{node} is cancelled{_when_runner_lives(store, runner)}")
+
+
+# ----------------------------------------------------------------------------------------------------------- retry
+
+
+@agents.command(examples=(
+    ("garrison agents retry add_tests", "it gets a new attempt while the rest of its run goes on"),
+    ("garrison resume crew-1 --retry add_tests", "once the run has failed"),
+))
+@click.argument("node", shell_complete=completion.nodes)
+@run_option
+@home_option
+def retry(node: str, run: str | None, home: str | None) -> None:
+    """Try a failed NODE again while its run goes on. It gets a new attempt, which is told why the last one failed.
+
+    What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
+    retried so.
+    """
+    from garrison.processes.guardian.flow_policy import objection_to_retry
+    from garrison.processes.run_plan import read_plan
+    from garrison.processes.runtime import Runtime
+
+    runtime = Runtime.real(find_home(home))
+    chosen = resolve.run_of_node(runtime.store, node, run)
+    files, guardian = runtime.files(chosen), _guardian(runtime.store, chosen)
+    plan = read_plan(files, runtime.launch(chosen))
+    state = replay_run(journal.read_all(files.journal), plan.program, chosen, plan.children)
+    if objection := objection_to_retry(state, chosen, node):
+        raise Refused(f"{node} of run {chosen} cannot be retried: {objection}")
+    attempt = state.nodes[node].attempt
+    posted = signals.post(runtime.home, signal_by_person(
+        guardian, "GUIDANCE", {"action": "retry", "who": node}, node=node, attempt=attempt,
+        id=f"{chosen}-{node}-{attempt}-retried-by-hand"))
+    if not resolve.is_living(runtime.store, guardian):
+        print_message(f"{node} is retried when the run is resumed: `garrison resume {chosen}`")
+        return
+    wait_until_applied(posted)
+    if _replay(runtime.store, chosen).over:
+        raise Refused(f"run {chosen} has ended meanwhile; `garrison resume {chosen} --retry {node}`")
+    print_message(f"{node} is retried")
 
 
 def objection_to_cancel(state: RunState, node: str) -> str:

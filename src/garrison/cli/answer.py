@@ -8,25 +8,19 @@ _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent'
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
-from garrison.cli.signals import guardian_of, signal_by_person
+from garrison.cli.signals import guardian_of, signal_by_person, wait_until_applied
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
-
-APPLIED_WITHIN = 2.0
-"""Seconds to wait for the guardian to apply an answer."""
 
 
 @click.command(cls=Command, examples=(
@@ -61,16 +55,9 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
         guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text}, node=node, attempt=attempt))
     is_living = resolve.is_living(store, guardian)
     if is_living:  # so that `status` right after this one does not show the question as open
-        _wait_until_applied(posted)
+        wait_until_applied(posted)
     print_message("answer recorded" + (
         "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
-
-
-def _wait_until_applied(signal: Path) -> None:
-    """Wait a moment for the guardian to apply a signal; a busy one applies it later."""
-    deadline = time.monotonic() + APPLIED_WITHIN
-    while signal.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def _open_question(state: RunState, node: str, text: str) -> str | None:

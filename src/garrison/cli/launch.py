@@ -86,19 +86,24 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
 
 
 def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_failed: bool, original_graph: bool,
-               accept_rewritten_target: bool, as_json: bool, max_steps: int | None) -> None:
+               accept_rewritten_target: bool, as_json: bool, max_steps: int | None,
+               retry_nodes: tuple[str, ...] = ()) -> None:
     """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
+    if retry_failed and retry_nodes:
+        raise UsageError("pass --retry-failed for all failed nodes, or --retry NODE for some of them")
+    again = retry_failed or bool(retry_nodes)
     runtime = Runtime.real(find_home(home))
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
-                                     retry_failed=retry_failed)
+                                     retry_failed=again, retry_nodes=retry_nodes)
     if resumed.sandbox:
         print_message(resumed.sandbox)
     if not original_graph:
         preflight.check_graph_unchanged(runtime, resumed)
     _print_foreign_entries(runtime, resumed)
-    flags = [*(["--json"] if as_json else []), "--resume", *(["--again"] if retry_failed else [])]
+    flags = [*(["--json"] if as_json else []), "--resume", *(["--again"] if again else []),
+             *(["--only", ",".join(retry_nodes)] if retry_nodes else [])]
     _start(runtime, resumed, flags, detach=detach, serve=serve, steps=max_steps)
 
 

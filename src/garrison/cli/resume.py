@@ -29,7 +29,7 @@ class Kind(Enum):
     WORKFLOW = "a workflow session"
 
 
-_OF_LAUNCHED = ("accept_rewritten_target", "detach", "serve")
+_OF_LAUNCHED = ("retry_nodes", "accept_rewritten_target", "detach", "serve")
 _OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
 _OF_BOTH = ("retry_failed", "original_graph", "max_steps")
 _OPTIONS: dict[Kind, frozenset[str]] = {
@@ -51,6 +51,8 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 ))
 @click.argument("run", shell_complete=completion.runs)
 @click.option("--retry-failed", is_flag=True, help="Try again what failed: the nodes, or the node the run ended at.")
+@click.option("--retry", "retry_nodes", metavar="NODE", multiple=True,
+              help="Try this failed node again; the others stay failed (repeatable).")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
 @click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
@@ -98,7 +100,8 @@ def _check_options(run: str, kind: Kind, given: list[str]) -> None:
     """Raise UsageError for an option that this kind of work does not have."""
     for name in given:
         if name not in _OPTIONS[kind] and name != "as_json":
-            option = {"stay": "--wait", "answers": "--answer"}.get(name, f"--{name.replace('_', '-')}")
+            named = {"stay": "--wait", "answers": "--answer", "retry_nodes": "--retry"}
+            option = named.get(name, f"--{name.replace('_', '-')}")
             others = " or ".join(other.value for other, names in _OPTIONS.items() if name in names)
             raise UsageError(f"{run} is {kind.value}; {option} is for {others}")
 

@@ -37,6 +37,8 @@ from garrison.system.clock import SystemClock
 _INBOX_FOLDERS = {"waiting": "", "taken": "taken", "refused": "refused"}
 """State of a signal → folder of the inbox that holds it."""
 _NODE_ROLES = ("runner", "orchestrator")
+APPLIED_WITHIN = 2.0
+"""Seconds to wait for the guardian to apply a signal."""
 _POLL = 0.05
 """Seconds between two reads of an inbox while waiting."""
 _file_numbers = count()
@@ -204,6 +206,13 @@ def signal_by_person(recipient: Key, type: str, payload: dict[str, Any], *, node
     person = {"role": "launch", "name": "launch", "incarnation": 0}
     return Signal(id or new_id()[:12], person, {"role": recipient.role, "name": recipient.name}, type, recipient.run,
                   now or SystemClock().utc(), node, attempt, payload)
+
+
+def wait_until_applied(signal: Path) -> None:
+    """Wait a moment for the guardian to apply a signal; a busy one applies it later."""
+    deadline = time.monotonic() + APPLIED_WITHIN
+    while signal.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def guardian_of(store: Store, run: str) -> Key | None:

@@ -171,8 +171,10 @@ def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], s
     if steps:
         _request(runtime, launch, f"{launch.run_id}-budget-{identity.incarnation}", SetBudget(steps))
     retry_failed = "--again" in options
+    nodes = tuple(options[options.index("--only") + 1].split(",")) if "--only" in options else None
     if "--resume" in options and (retry_failed or not read_run_state(runtime, launch.run_id).over):
-        _request(runtime, launch, resume_id(launch.run_id, identity.incarnation), ResumeRun(retry_failed or None))
+        _request(runtime, launch, resume_id(launch.run_id, identity.incarnation),
+                 ResumeRun(retry_failed or None, nodes))
     return identity
 
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 FLAGS = frozenset({"resume", "again", "stop", "json", "quiet"})
 """Options without a value."""
 USAGE = ("usage: python -m garrison.processes.main ROLE --home DIR --run RUN --name NAME --incarnation N [--attempt N] "
-         "[--resume] [--again] [--stop] [--json] [--quiet]\n\nOne process of a run; `garrison launch` starts a run.")
+         "[--resume] [--again] [--only NODES] [--stop] [--json] [--quiet]\n\n"
+         "One process of a run; `garrison launch` starts a run.")
 
 
 @frozen
@@ -58,6 +59,8 @@ class Options:
     attempt: int = 1
     resume: bool = False
     again: bool = False
+    only: str = ""
+    """Failed nodes that `again` is for, with commas between them; '': all."""
     stop: bool = False
     json: bool = False
     quiet: bool = False
@@ -105,7 +108,8 @@ def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
 
     return lambda incarnation: Launcher(
         runtime, incarnation, _launch(runtime, options), Progress(as_json=options.json, quiet=options.quiet),
-        resume=options.resume, retry_failed=options.again)
+        resume=options.resume, retry_failed=options.again,
+        retry_nodes=tuple(options.only.split(",")) if options.only else None)
 
 
 def _guardian(runtime: Runtime, options: Options) -> MakeProcess:

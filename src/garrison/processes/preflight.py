@@ -388,7 +388,7 @@ class RunOver(Refused):
 
 
 def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = False,
-                 retry_failed: bool = False) -> Launch:
+                 retry_failed: bool = False, retry_nodes: Sequence[str] = ()) -> Launch:
     """Return the launch of a run that may be resumed; RunOver if it is over, Refused if its target was rewritten.
 
     A run that is over, but whose launcher died before it reported that, may be resumed: the new launcher reports it.
@@ -402,7 +402,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
     check_journal_present(runtime.store, launch, state, runtime.files(run).journal)
     last = runtime.store.read(Identity, launcher_key(run))
     if retry_failed:
-        _check_retry(runtime, launch, state)
+        _check_retry(runtime, launch, state, retry_nodes)
     elif state.over:
         if last is not None and last.status in ALIVE:
             return launch
@@ -457,7 +457,7 @@ def _last_of_branch(runtime: Runtime, launch: Launch) -> str:
     return run_branch.node_queue(runtime, launch, "launch").state.tip or launch.base_oid
 
 
-def _check_retry(runtime: Runtime, launch: Launch, state: RunState) -> None:
+def _check_retry(runtime: Runtime, launch: Launch, state: RunState, nodes: Sequence[str] = ()) -> None:
     """Refuse to retry the failed nodes of a run that did not fail at a node."""
     run, files = launch.run_id, runtime.files(launch.run_id)
     if state.status != "failed":
@@ -470,6 +470,11 @@ def _check_retry(runtime: Runtime, launch: Launch, state: RunState) -> None:
     if flow is not None and flow.over and flow.state.resumable != "again":
         raise Refused(f"run {run} cannot be retried: {flow.why or 'it did not fail at a node'}; start another with "
                       "--new")
+    # a pipeline that follows one edge after the other failed at one place, and returns there
+    failed = flow.retriable() if flow is not None and flow.program.flow == "dag" else {
+        name for name, node in replayed.nodes.items() if node.status == "failed"}
+    if wrong := [name for name in nodes if name not in failed]:
+        raise Refused(f"{', '.join(wrong)} of run {run} cannot be retried; what failed is {', '.join(sorted(failed))}")
 
 
 def check_graph_unchanged(runtime: Runtime, launch: Launch) -> None:

@@ -83,7 +83,8 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     died_at_work = identity is not None and verdict is not None and (identity.status == "crashed" or (
         verdict.needs_replacement and identity.status in ("starting", "active")))
     if died_at_work and identity is not None and (request := _open_request(run, identity.incarnation, state, inbox)):
-        return ["--resume", *(["--again"] if request.retry_failed else [])]
+        return ["--resume", *(["--again"] if request.retry_failed else []),
+                *(["--only", ",".join(request.nodes)] if request.nodes else [])]
     is_parked = guardian is not None and guardian.status == "parked"
     if died_at_work and (state.status in ENDED or is_parked):
         return []

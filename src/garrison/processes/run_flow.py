@@ -22,6 +22,7 @@ from garrison.pipeline.flow import (
     declined_at,
     event_from_data,
     node_to_return_to,
+    retriable_nodes,
     start,
 )
 from garrison.pipeline.node_status import FAILED, VALIDATED
@@ -117,6 +118,10 @@ class RunFlow:
     def node_to_return_to(self) -> str:
         """Return the node that the run returns to if its landing is refused, '' if there is none."""
         return node_to_return_to(self.program, self.state)
+
+    def retriable(self) -> set[str]:
+        """Return the failed nodes that can be retried one by one, those of nested pipelines excluded."""
+        return retriable_nodes(self.program, self.state)
 
     def declined_at(self) -> str:
         """Return the gate that was answered with No and so led to the exit, '' if there is none."""

@@ -423,10 +423,11 @@ class StopRun(Payload):
 
 @frozen
 class ResumeRun(Payload):
-    """Resume the run; with `retry_failed` the flow also returns to the node at which it failed."""
+    """Resume the run; with `retry_failed` the flow also returns to the node at which it failed, or to `nodes` alone."""
 
     action = "resume"
     retry_failed: bool | None = None
+    nodes: tuple[str, ...] | None = None
 
 
 def resume_id(run: str, incarnation: int) -> str:
@@ -450,6 +451,14 @@ class UnparkNode(Payload):
 
     action = "unpark"
     who: str = ""
+
+
+@frozen
+class RetryNode(Payload):
+    """Try a failed node of a running run again."""
+
+    action = "retry"
+    who: str
 
 
 @frozen
@@ -517,7 +526,9 @@ def _guidance(data: Mapping[str, Any]) -> Payload | None:
     if action == "stop":
         return StopRun(bool(data.get("hurry")) or None)
     if action == "resume":
-        return ResumeRun(bool(data.get("again")) or None)
+        return ResumeRun(bool(data.get("again")) or None, _texts(data, "nodes") or None)
+    if action == "retry":
+        return RetryNode(who)
     if action == "park":
         return ParkNode(who, _text(data, "text"))
     if action == "unpark":

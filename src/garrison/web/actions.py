@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
+from garrison.records.names import check_node
 from garrison.system.jobs import run_to_end
 from garrison.system.terminal_text import clean
 
@@ -29,10 +30,11 @@ T = TypeVar("T")
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
     "resume": lambda run: ["resume", run, "--detach", "--json"],
-    "again": lambda run: ["resume", run, "--retry-failed", "--detach", "--json"],
+    "again": lambda run: ["resume", run, "--detach", "--json"],
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
+    "retry": lambda run, node, text: ["agents", "retry", "--run", run, "--", node],
     "park": lambda run, node, text: ["agents", "park", "--run", run, f"--reason={text}", "--", node],
     "unpark": lambda run, node, text: ["agents", "unpark", "--run", run, "--", node],
     "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--reason={text}", "--", node],
@@ -50,8 +52,17 @@ QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume
 
 
 def run_command_words(run: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command of a run's action; UsageError for an unknown one."""
-    return _choose(RUN, body)(run)
+    """Return the command of a run's action; UsageError for an unknown one.
+
+    `again` retries all failed nodes, or those that `nodes` names.
+    """
+    words = _choose(RUN, body)(run)
+    if body.get("action") != "again":
+        return words
+    nodes = body.get("nodes", [])
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        raise UsageError("nodes must be a list of names of nodes")
+    return [*words, *(f"--retry={check_node(node)}" for node in nodes)] if nodes else [*words, "--retry-failed"]
 
 
 def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:

@@ -7,12 +7,17 @@ between them run again; without one it blocks its successors, the rest continues
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from garrison.pipeline.flow.program import CONDITIONAL
 from garrison.pipeline.flow.routing import choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
 from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def enter(turn: Turn, move: Move) -> None:
@@ -60,10 +65,14 @@ def finish(turn: Turn) -> None:
         _redirect(turn, gate)
 
 
-def retry_failed(turn: Turn, last: str) -> None:
-    """Visit the failed nodes again, `last` (which ended the run) included; their successors still wait for them."""
-    failed = dict.fromkeys((*turn.state.failures, last))
-    turn.state.failures.clear()
+def retry_failed(turn: Turn, last: str, only: Collection[str] | None = None) -> None:
+    """Visit the failed nodes again, `last` (which ended the run, if it has) included; their successors still wait.
+
+    With `only`, the others stay failed, and the run fails with them once nothing else is left.
+    """
+    failed = [node for node in dict.fromkeys((*turn.state.failures, *([last] if last else [])))
+              if only is None or _origin_of_failure(turn, node) in only or node in only]
+    turn.state.failures[:] = [node for node in turn.state.failures if node not in failed]
     for node in failed:
         reason, origin = turn.state.outcomes[node].failure_reason, _origin_of_failure(turn, node)
         if origin == node:
@@ -71,6 +80,11 @@ def retry_failed(turn: Turn, last: str) -> None:
         else:
             _rerun(turn, turn.program.reachable(origin) & turn.program.reachable(node, backwards=True), origin,
                    reason)
+
+
+def retriable(turn: Turn) -> set[str]:
+    """Return the failed nodes that `retry_failed` may be asked for by name."""
+    return {_origin_of_failure(turn, node) for node in turn.state.failures}
 
 
 def rerun_from(turn: Turn, node: str, reason: str) -> None:

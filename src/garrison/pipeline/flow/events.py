@@ -6,7 +6,7 @@ An event records what happened outside the machine, never what follows from it; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from garrison.errors import UsageError
@@ -50,11 +50,12 @@ class Resumed:
     """A run that waited, or that a budget or a person stopped, continues.
 
     `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
-    is visited again.
+    is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
     """
 
     max_steps: int | None = None
     again: bool = False
+    nodes: Sequence[str] | None = None
 
 
 @frozen

@@ -7,7 +7,7 @@ all that is left is in flight or the run has ended.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,16 +137,18 @@ def _resume(turn: Turn, event: Resumed) -> None:
         state.max_steps = event.max_steps
     state.reason = state.detail = state.node = state.resumable = ""
     if not failed:
+        if event.again and event.nodes and turn.program.flow == "dag":
+            dag.retry_failed(turn, "", event.nodes)
         return
     # What was in flight when the run was stopped was stopped with it: those attempts are lost, not failed.
     for place in list(state.in_flight.values()):
         turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
     if how == "again":
-        _visit_again(turn, node)
+        _visit_again(turn, node, event.nodes)
 
 
-def _visit_again(turn: Turn, node: str) -> None:
-    """Visit the node that failed the run again.
+def _visit_again(turn: Turn, node: str, only: Sequence[str] | None = None) -> None:
+    """Visit the node that failed the run again; of a dag all failed nodes, or `only` these.
 
     Within a parallel that is the outermost parallel; where a conditional or a fan-in passed a failure on, it is the
     node that failed.
@@ -155,7 +157,7 @@ def _visit_again(turn: Turn, node: str) -> None:
     state.repeated.clear()
     state.redirects = 0
     if turn.program.flow == "dag":
-        dag.retry_failed(turn, node)
+        dag.retry_failed(turn, node, only)
         return
     if turn.program.units[node].handler in (CONDITIONAL, FAN_IN):
         node = next((completed for completed in reversed(state.completed)
@@ -166,6 +168,11 @@ def _visit_again(turn: Turn, node: str) -> None:
     state.fans.clear()
     last = state.outcomes.get(node)
     turn.enqueue(ROOT, node, None, last.failure_reason if last else "")
+
+
+def retriable_nodes(program: Program, state: FlowState) -> set[str]:
+    """Return the failed nodes that can be visited again one by one: those of a dag that block what follows them."""
+    return dag.retriable(Turn(program, state, Change())) if program.flow == "dag" and state.status != DONE else set()
 
 
 def node_to_return_to(program: Program, state: FlowState) -> str:

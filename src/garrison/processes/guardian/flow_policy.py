@@ -32,7 +32,7 @@ from garrison.records.signals import Payload, SendPipelineSignal, SetBudget
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from garrison.pipeline.flow import Place
     from garrison.pipeline.plan import RunPlan
@@ -284,14 +284,40 @@ def apply_flow_guidance(payload: Payload, event: GuardianSignal) -> GuardianSign
     return None
 
 
-def resume_flow(state: RunState, *, retry_failed: bool = False) -> FlowAdvanced | None:
+def retry_node(state: RunState, run: str, node: str) -> tuple[FlowAdvanced | None, str]:
+    """Return the event with which a running run tries a failed node again, or None and the reason."""
+    if objection := objection_to_retry(state, run, node):
+        return None, objection
+    return FlowAdvanced(event_to_data(Resumed(again=True, nodes=[node]))), ""
+
+
+def objection_to_retry(state: RunState, run: str, node: str) -> str:
+    """Return why a node of a run cannot be retried while that goes on, '' if it can be."""
+    flow, now = state.flow, state.nodes.get(node)
+    if now is None or flow is None:
+        return f"run {run} has no node {node}"
+    if state.status != "running":
+        return f"the run is {state.status}" + (
+            f"; `garrison resume {run} --retry {node}` resumes it there" if state.status == "failed" else "")
+    if now.status != "failed":
+        return f"it has not failed: it is {now.status}"
+    if node in flow.retriable():
+        return ""
+    if flow.program.flow != "dag":
+        return "its pipeline follows one edge after the other and has gone on; --retry-failed is for the run's end"
+    return "its failure was followed by an edge, or is part of a nested pipeline, or it is tried again already"
+
+
+def resume_flow(state: RunState, *, retry_failed: bool = False,
+                nodes: Sequence[str] | None = None) -> FlowAdvanced | None:
     """Return the event that resumes a flow whose budget was used up, or, with `retry_failed`, one that failed at a node
-    and returns there; None if there is nothing to resume."""
+    and returns there (to `nodes` alone); None if there is nothing to resume."""
     flow = state.flow
     resumable = ("budget", "again") if retry_failed else ("budget",)
     if flow is None or not flow.over or flow.state.resumable not in resumable:
         return None
-    return FlowAdvanced(event_to_data(Resumed(max_steps=state.budget, again=retry_failed)))
+    return FlowAdvanced(event_to_data(Resumed(max_steps=state.budget, again=retry_failed,
+                                               nodes=list(nodes) if nodes else None)))
 
 
 # ---- managers --------------------------------------------------------------------------------------------------------

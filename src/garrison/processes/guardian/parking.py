@@ -49,7 +49,7 @@ def _resume(state: RunState, view: GuardianView, payload: ResumeRun, event: Guar
     not."""
     had_ended = state.status in ("stopped", "failed", "parked")
     unparked = sorted({name for name in (*state.nodes, "processor") if had_ended and find_parked(state, name)})
-    flow = flow_policy.resume_flow(state, retry_failed=bool(payload.retry_failed))
+    flow = flow_policy.resume_flow(state, retry_failed=bool(payload.retry_failed), nodes=payload.nodes)
     return replace(event, resume=stopped_runners(view, set(state.nodes) - set(state.held)), unparked=unparked,
                    flow=flow,
                    run="running" if had_ended and (flow is not None or not state.over) else None)

@@ -47,6 +47,7 @@ from garrison.records.signals import (
     OrchestratorCrashed,
     OrchestratorHung,
     OrchestratorParked,
+    RetryNode,
     RunnerExited,
     find_objection,
 )
@@ -127,6 +128,11 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
+        event = replace(_event(signal), flow=flow)
+    elif isinstance(payload, RetryNode):
+        flow, objection = flow_policy.retry_node(state, view.run, payload.who)
+        if flow is None:
+            return _refuse(posted, objection)
         event = replace(_event(signal), flow=flow)
     elif payload is not None and payload.action:
         event = _event(signal)

@@ -81,7 +81,7 @@ class Launcher:
     is_event_driven = False
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
-                 retry_failed: bool = False) -> None:
+                 retry_failed: bool = False, retry_nodes: tuple[str, ...] | None = None) -> None:
         self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
         progress.run_branch = launch.onto if launch.onto != launch.base else ""
         self.run = incarnation.key.run
@@ -102,7 +102,7 @@ class Launcher:
                                                self.files.process_log("notify"), self._record_notification)
         self.stopping = False
         self.exit_code: int | None = None
-        self._to_resume, self._retry_failed = resume, retry_failed
+        self._to_resume, self._retry_failed, self._retry_nodes = resume, retry_failed, retry_nodes
         self._resume_sent = False
         """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
@@ -285,7 +285,7 @@ class Launcher:
             if identity is not None:
                 self.supervisor.unpark(self.guardian_key)
         # Idempotent: it was written with the lease already, unless systemd started this launcher.
-        self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None),
+        self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None, self._retry_nodes),
                              id_=resume_id(self.run, self.incarnation.number))
         self._to_resume, self._resume_sent = False, True
 

@@ -33,8 +33,8 @@ export function runHead(place, run, act) {
   /** Retry the failed nodes that a person chooses. */
   async function again(control) {
     const options = failed.map(one => ({ value: one.node, label: [one.node, one.reason?.split("\n")[0]].filter(Boolean).join(": ") }));
-    const answer = await ask({ title: "Retry the failed nodes of this run?", lines: ["Each gets a new attempt, with the reason of its failure."],
-      yes: "Retry", kind: "primary", options: undefined });
+    const answer = await ask({ title: "Retry the failed nodes of this run?", lines: ["Each gets a new attempt, with the reason of its failure. Those that you do not choose stay failed."],
+      yes: "Retry", kind: "primary", options: options.length > 1 ? options : undefined });
     if (!answer) return;
     const some = options.length > 1 && answer.chosen.length < options.length;
     await act("actions", { action: "again", ...(some && { nodes: answer.chosen }) }, control);

@@ -9,9 +9,10 @@ import { stateOf } from "./words.js";
 /** The actions that a node in this state allows. */
 export function possible(one, now, state) {
   const working = now === "working" || (now === "asking" && stateOf(one.place) === "working");
+  const failed = now === "failed" && one.agent;
   const over = state.status === "failed";
   return [
-    working && "tell", working && "takeover", now === "parked" && "unpark", 
+    working && "tell", working && "takeover", now === "parked" && "unpark", failed && "retry",
     working && "park", working && "respawn", working && "cancel",
   ].filter(Boolean).map(action => ({ action, over }));
 }
@@ -40,9 +41,9 @@ export function actionButton({ action, over }, run, node, act) {
       if (await ask({ title: `End the agent of ${node} and start a successor?`, lines: ["The process and what it had in mind are lost; its files stay, and its successor is told what it did."], yes: "Respawn" })) await post({ action: "respawn" }, control);
     }],
     retry: ["Retry", "primary", async control => {
-      const lines = [`It gets a new attempt, with the reason of its failure; what waited for it waits again. ${KEPT}`];
+      const lines = [`It gets a new attempt, with the reason of its failure; what waited for it waits again. ${KEPT}`, ...(over ? ["The run has failed and is resumed for it; other failed nodes stay failed."] : [])];
       if (!await ask({ title: `Retry ${node}?`, lines, yes: "Retry", kind: "primary" })) return;
-      await (over ? act("actions", { action: "again" }, control) : post({ action: "retry" }, control));
+      await (over ? act("actions", { action: "again", nodes: [node] }, control) : post({ action: "retry" }, control));
     }],
     cancel: ["Cancel node", "danger", async control => {
       const why = await ask({ title: `Cancel ${node}?`, lines: [`Its agent ends without another attempt. For the pipeline the node has failed: what depends on it does not start. ${KEPT}`], yes: "Cancel node", field: { label: "Reason" } });

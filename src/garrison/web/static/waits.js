@@ -4,6 +4,7 @@ import { part } from "./api.js";
 import { ask } from "./ask.js";
 import { decisionOf } from "./changes.js";
 import { el, empty, keyed, panel, say } from "./dom.js";
+import { actionButton } from "./node_actions.js";
 import { reset, since } from "./time.js";
 import { count, millis, span } from "./words.js";
 
@@ -29,7 +30,7 @@ export function waitsPanel(choose, act) {
     say(number, waits.length || "");
     section.classList.toggle("some", waits.length > 0);
     nothing.hidden = waits.length > 0;
-    keyed(list, waits, one => `${one.key} ${state.write}`, one => card(one, state), renew);
+    keyed(list, waits, one => `${one.key} ${state.write} ${state.status === "failed"}`, one => card(one, state), renew);
   }
 
   function card(one, state) {
@@ -41,17 +42,17 @@ export function waitsPanel(choose, act) {
         el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[one.kind]), el("span", { class: "kind" }, TITLES[one.kind]),
         name ? el("button", { type: "button", class: "link-like name", onclick: () => choose(name) }, name) : null,
         since(one.node?.since)),
-      said, one.kind === "gate" && one.gate.kind !== "signal" ? decisionOf(state.run, one.gate.gate) : null, write && name ? el("div", { class: "row answers" }, answers(one, name)) : null);
+      said, one.kind === "gate" && one.gate.kind !== "signal" ? decisionOf(state.run, one.gate.gate) : null, write && name ? el("div", { class: "row answers" }, answers(one, name, state)) : null);
     return made;
   }
 
-  function answers(one, name) {
+  function answers(one, name, state) {
     const at = `nodes/${part(name)}/actions`;
     const does = (label, data, kind = "") => el("button", {
       type: "button", class: kind, onclick: event => act(at, data, event.currentTarget),
     }, label);
     if (one.kind === "parked") return [does("Unpark", { action: "unpark" }, "primary"), details(name)];
-    if (one.kind === "failed") return [details(name)];
+    if (one.kind === "failed") return [...(one.node.agent ? [actionButton({ action: "retry", over: state.status === "failed" }, state.run, name, act)] : []), details(name)];
     const choices = one.gate?.choices ?? [];
     if (!choices.length || one.gate.free) return form(one, name);
     const review = one.gate.kind === "review";

@@ -60,6 +60,7 @@ class Served:
     place: Place
     url: str = ""
     server: Any = None
+    run: str = "r1"
 
     @property
     def home(self) -> str:
@@ -88,7 +89,7 @@ class Served:
     def serve(self, port: str = "0") -> None:
         """Start the server; the address it prints opens the page."""
         log = f"serve-{time.monotonic_ns()}"
-        self.server = self.place.begin("serve", "--port", port, log=log)
+        self.server = self.place.begin("serve", "--port", port, "--run", self.run, log=log)
         told = self.place.root / log
         self.url = wait_for("the page is served", lambda: self._ready(told)).split()[0]
 

@@ -30,7 +30,7 @@ def rows(page: Any) -> list[str]:
 
 
 def test_a_node_is_found_in_graph_and_table(large: str, opened: Any) -> None:
-    page = opened(large)
+    page = opened(large, "/?run=r1")
     expect(page.locator("svg .node")).to_have_count(202)
     size = page.locator("svg .node text").first.evaluate("text => text.getBoundingClientRect().height")
     assert size >= 11, "labels are as large as the page's small print"
@@ -82,7 +82,7 @@ def test_a_thousand_nodes_can_be_used(tmp_path: Path, opened: Any) -> None:
     with home_builder(tmp_path) as builder:
         build_large_run(builder, 1000)
         with serving(tmp_path) as url:
-            page = opened(url)
+            page = opened(url, "/?run=r1")
             expect(page.locator("svg .node")).to_have_count(1002)
             page.get_by_label("Find a node").fill("task_777")
             expect(page.locator("svg .node.found")).to_be_in_viewport()
@@ -101,7 +101,7 @@ def test_followed_edges_loops_and_answers_are_drawn(tmp_path: Path, opened: Any)
             guardian.append("flow", {"event": "finished", "place_id": place, "node": place[:-2], "attempt": 1,
                                      "outcome": {"status": "success", "preferred_label": label}}, builder.now())
         with serving(tmp_path) as url:
-            page = opened(url)
+            page = opened(url, "/?run=r1")
             expect(page.locator("svg .edge.followed")).to_have_count(3)
             expect(page.locator("svg .edge .times")).to_have_text("×2")
             expect(page.locator('svg .node[data-node="ask"]')).to_have_attribute(

@@ -50,7 +50,7 @@ def large(tmp_path: Path) -> Iterator[tuple[HomeBuilder, Writer, str]]:
 def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[HomeBuilder, Writer, str], opened: Any,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     builder, guardian, url = large
-    page = opened(url)
+    page = opened(url, "/?run=r1")
     expect(page.locator("svg .node")).to_have_count(202)
     painted = page.evaluate("performance.now()")
     page.evaluate(MEASURE)

@@ -52,7 +52,7 @@ def shop(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     root = tmp_path_factory.mktemp("web")
     shutil.copytree(template, root / "repo", symlinks=True)
     place = Place(root)
-    made = Served(place)
+    made = Served(place, run="cents-1")
     text = GRAPH.replace("COMMIT", "git add -A; git commit -qm $GARRISON_NODE --allow-empty").replace("SAY", SAY)
     for name in ("money", "cart"):
         text = text.replace(f"HOLD({name})", place.hold(name))

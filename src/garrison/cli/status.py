@@ -256,8 +256,8 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
     if view.details and view.details.paused:
         reason, detail = view.details.paused
         yield from wrapped(f"the merge queue is paused ({reason}): {first_line(detail)}", columns, "due")
-    for gate in view.gates:
-        yield from wrapped(f"{gate.node} {gate.summary()}", columns, "due")
+    for line in _waits(view):
+        yield from wrapped(line, columns, "due")
     if view.hint:
         yield from wrapped(view.hint, columns, "due")
     if view.lands and view.lands.status and view.lands.status != "landed":
@@ -273,6 +273,13 @@ def _head(view: RunView, columns: int | None) -> Iterator[Line]:
         yield from wrapped(view.sandbox, columns, "" if view.sandbox == FULLY_HELD else "due")
     for problem in view.problems:
         yield from wrapped(problem, columns, "bad")
+
+
+def _waits(view: RunView) -> list[str]:
+    """Return how much waits for a person and where, if anything does, and what the open gates wait for."""
+    names = ", ".join(dict.fromkeys(wait.node or view.run_id for wait in view.waits))
+    return [*([f"waits for you: {len(view.waits)} ({names})"] if view.waits else []),
+            *(f"{gate.node} {gate.summary()}" for gate in view.gates)]
 
 
 def summary(view: RunView) -> str:

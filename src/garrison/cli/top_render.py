@@ -37,6 +37,10 @@ LEAST_DOING = 24
 NO_RUN = "no run yet; `garrison launch` starts one"
 WIDE = 110
 """Width from which queue and deaths are side by side."""
+TWO_LINES = 16
+"""Height from which the keys may take two lines."""
+WAITS = 4
+"""What waits for a person that is listed below the table, at most."""
 
 
 @frozen
@@ -134,7 +138,7 @@ def picture(frame: Frame | None, selection: Selection, columns: int, rows: int) 
     if frame is None:
         return Picture(_filled([raw("reading …", "dim")], rows), None, 0)
     top = header(frame, columns)
-    bottom = [*_messages(frame, selection, columns), keys(columns, selection)]
+    bottom = [*_messages(frame, selection, columns), *footer(columns, rows, selection)]
     if selection.title:
         return Picture([*top, *_text(selection, columns, rows - len(top) - len(bottom)), *bottom][:rows], None,
                        selection.first)
@@ -261,6 +265,23 @@ def _below(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render queue and deaths below the table, in at most `most` lines; side by side if there is room."""
     if most < 3:
         return []
+    listed = waiting(frame, columns, min(WAITS + 1, most - 3)) if frame.waits and most >= 5 else []
+    most -= len(listed) + bool(listed)
+    return [*([raw(""), *listed] if listed else []), *_queue_and_deaths(frame, columns, most)]
+
+
+def waiting(frame: Frame, columns: int, most: int) -> list[Line]:
+    """Render what waits for a person: its number, then each with its question or reason."""
+    lines = [[Span("waits for you", "due"), Span(f"  {len(frame.waits)}", "due")]]
+    several = len({run for run, _ in frame.waits}) > 1
+    for run, wait in frame.waits[:max(0, most - 1)]:
+        name = f"{wait.node or run}{f' of {run}' if several and wait.node else ''}"
+        lines.append(fit([Span("  "), span(wait.kind, "due"), Span("  "), span(name), Span("  "),
+                          span(first_line(wait.text), "dim")], columns))
+    return lines
+
+
+def _queue_and_deaths(frame: Frame, columns: int, most: int) -> list[Line]:
     if columns >= WIDE:
         half = columns // 2 - 1
         left, right = landing(frame, half, most - 1), events(frame, columns - half - 2, most - 1)
@@ -335,9 +356,21 @@ def _messages(frame: Frame, selection: Selection, columns: int) -> list[Line]:
     return _filled(lines, 2)
 
 
+def footer(columns: int, rows: int, selection: Selection) -> list[Line]:
+    """Render the keys on one line; on two if a narrow screen is high enough, so that none is left out."""
+    shown = KEYS
+    if selection.title or rows < TWO_LINES or sum(len(key) + len(word) + 2 for key, word in shown) - 1 <= columns:
+        return [keys(columns, selection)]
+    half = (len(shown) + 1) // 2
+    return [_keys(shown[:half], columns), _keys(shown[half:], columns)]
+
+
 def keys(columns: int, selection: Selection | None = None) -> Line:
     """Render the keys, as many as fit, the last of them (which leaves) always."""
-    shown = (("↑↓", "scroll"), ("Esc", "back")) if selection and selection.title else KEYS
+    return _keys((("↑↓", "scroll"), ("Esc", "back")) if selection and selection.title else KEYS, columns)
+
+
+def _keys(shown: Sequence[tuple[str, str]], columns: int) -> Line:
     gap = "  " if columns >= 96 else " "
     parts: list[Line] = [[Span(key, "head"), Span(f" {word}")] for key, word in shown]
     while len(parts) > 1 and sum(map(width, parts)) + len(gap) * (len(parts) - 1) > columns:
@@ -382,5 +415,6 @@ def plain(frame: Frame, columns: int | None) -> list[Line]:
     lines = [*header(frame, room), [], *table(frame.rows, room)]
     if not frame.rows:
         lines[-1] = raw(NO_RUN, "dim")
+    lines += [[], *waiting(frame, room, 1000)] if frame.waits else []
     lines += [[], *landing(frame, room, 1000), [], *events(frame, room, 21)]
     return [*lines, *(raw(terminal_text.clean(problem), "bad") for problem in frame.problems)]

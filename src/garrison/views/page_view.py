@@ -16,9 +16,8 @@ from urllib.parse import unquote
 
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
-from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
-from garrison.pipeline.questions import FREE_TEXT
+from garrison.processes.run_state import ENDED
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import (
     GateChanged,
@@ -35,9 +34,19 @@ from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.flow_trace import FlowTrace
 from garrison.views.node_view import place_of, refused_hosts
 from garrison.views.process_view import ProcessView
+from garrison.views.run_lines import RunLines
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
-from garrison.views.usage import CostReader, RunCosts, UsageByProcess, process_meter, sum_by_process
+from garrison.views.usage import (
+    NO_RUN_COSTS,
+    CostReader,
+    RunCosts,
+    UsageByProcess,
+    process_meter,
+    rounded,
+    sum_by_process,
+)
+from garrison.views.waits import WaitKind, entries_to_approve, gate_json, review_json, waits_of
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
@@ -45,8 +54,6 @@ TIMELINE, SIGNALS = 300, 200
 PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "passed", "fail": "failed",
                                     "retry": "active", "skipped": "skipped"}
 """Outcome of a node without an agent (a decision, a gate) → its status on the page."""
-REVIEW = "review:"
-"""Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
 TEXT = 600
 """Characters of a text within an event; the rest is in the node's detail."""
 MIB = 1 << 20
@@ -93,6 +100,7 @@ class HomeObserver:
     def __init__(self, home: Path) -> None:
         self.home, self.runs = home, RunReader(home)
         self._meter, self._costs, self._progress = process_meter(home), CostReader(home), ProgressReader(home)
+        self._lines = RunLines(self.runs)
 
     def observe(self, runs: list[str]) -> dict[str, Observation]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
@@ -112,7 +120,9 @@ class HomeObserver:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all runs of the home, a line each, the youngest first."""
-        return [run_line(self.runs.read(run, details=False)) for run in reversed(self.runs.runs())]
+        costs = self._costs.read(self.runs.observer.clock.utc()[:10]).by_run()
+        views = self._lines.read()
+        return [run_line(view, costs.get(view.run_id, NO_RUN_COSTS)) for view in reversed(views)]
 
 
 def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
@@ -142,12 +152,16 @@ def process_json(process: ProcessView, used: Usage) -> dict[str, Any]:
             "memory_mib": round(used.memory / MIB, 1) if used.memory else 0}
 
 
-def run_line(view: RunView) -> dict[str, Any]:
-    """Return a run's line in the list of runs; `gates` counts what waits for a person."""
+def run_line(view: RunView, costs: RunCosts) -> dict[str, Any]:
+    """Return a run's line in the list of runs; `gates` is the number of its `waits`."""
     return {"run": view.run_id, "title": view.pipeline_id or view.run_id, "pipeline": view.pipeline_id,
-            "status": view.status, "reason": view.reason, "created": view.created_at, "nodes_done": view.landed,
-            "nodes": view.total, "failed": view.counts.get("failed", 0), "gates": len(view.questions),
-            "hint": view.hint}
+            "status": view.status, "reason": view.reason[:TEXT], "created": view.created_at,
+            "ended": (view.ended_at or None) if view.status in ENDED or not view.living else None,
+            "nodes_done": view.landed,
+            "nodes": view.total, "counts": {place: count for place, count in view.counts.items() if count},
+            "progress": view.progress, "failed": view.counts.get("failed", 0), "gates": len(view.waits),
+            "waits": [wait.to_json() for wait in view.waits], "cost": rounded(costs.usd), "repo": view.repo,
+            "target": view.base, "deaths": view.deaths, "hint": view.hint}
 
 
 # ---- the page's model
@@ -219,12 +233,13 @@ class PageModel:
         patch = observation.changes(before)
         self._compare_status(patch)
         self._compare(patch, "problems", self.problems)
+        self._compare(patch, "waits", self._waits())
         return patch
 
     def observed(self) -> dict[str, Any]:
         """Return the whole latest observation, for a client that has seen only the records."""
         observed = self.observation.changes(None) if self.observation else {}
-        return {**observed, **self._status(), "problems": self.problems}
+        return {**observed, **self._status(), "problems": self.problems, "waits": self._waits()}
 
     # ---- parts
 
@@ -253,7 +268,8 @@ class PageModel:
         return list(self.model.state.nodes)
 
     def _parts(self) -> dict[str, Any]:
-        return {**self._status(), "problems": self.problems, "gates": self._gates(), "queue": self._queue(),
+        return {**self._status(), "problems": self.problems, "gates": self._gates(), "waits": self._waits(),
+                "queue": self._queue(),
                 "followed": dict(self.trace.followed) if self.trace else {},
                 "nodes": {name: self._node(name) for name in self._names()}}
 
@@ -283,10 +299,15 @@ class PageModel:
                 "asks": question.text[:TEXT] if question else "", "parked": state.held.get(name)}
 
     def _gates(self) -> list[dict[str, Any]]:
-        queue = self.model.queue
-        return [*map(gate_json, self.model.state.gates.values()),
-                *(review_json(entry) for entry in (queue.unfinished() if queue else [])
-                  if entry.run == self.model.run and entry.awaits_approval)]
+        return [*map(gate_json, self.model.state.gates.values()), *map(review_json, entries_to_approve(self.model))]
+
+    def _waits(self) -> list[dict[str, Any]]:
+        """Return what waits for a person, as `status` and the home have it."""
+        view = self.observation.view if self.observation else None
+        asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
+        waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
+                         corrupt=self.model.corrupt or (view.corrupt if view else ""))
+        return [wait.to_json() for wait in waits]
 
     def _queue(self) -> dict[str, Any]:
         """Return the queues of the run as one; `target` is the branch of the one to pause or resume.
@@ -315,6 +336,7 @@ class PageModel:
             if record.queue in (self.model.queue_folder, self.model.landing_folder):
                 self._compare(patch, "queue", self._queue())
                 self._compare(patch, "gates", self._gates())
+                self._compare(patch, "waits", self._waits())
                 self._compare_status(patch)
                 self._compare_nodes(patch, [name for name, node in self.model.state.nodes.items()
                                             if node.status == IMPL_COMPLETE])
@@ -322,6 +344,7 @@ class PageModel:
         if record.journal == GUARDIAN:
             self._compare_status(patch)
             self._compare(patch, "gates", self._gates())
+            self._compare(patch, "waits", self._waits())
             self._compare(patch, "problems", self.problems)
         self._compare_nodes(patch, self._touched(record))
         return patch
@@ -418,27 +441,11 @@ def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, A
 def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a snapshot after a record's patch, as the page applies it."""
     after = {**snapshot, **{part: {**snapshot[part], **patch.get(part, {})} for part in ("nodes", "followed")}}
-    for part in ("status", "reason", "problems", "gates", "queue"):
+    for part in ("status", "reason", "problems", "gates", "waits", "queue"):
         after[part] = patch.get(part, snapshot[part])
     for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):
         after[part] = latest_entries([*snapshot[part], *patch.get(f"{part}_add", [])], most)
     return after
-
-
-def gate_json(gate: OpenGate) -> dict[str, Any]:
-    """Return an open gate for the page."""
-    question = gate.question
-    return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text, "signal": gate.signal,
-            "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT, "default": question.default,
-            "choices": [{"label": option.label, "key": option.key} for option in question.options]}
-
-
-def review_json(entry: MergeEntry) -> dict[str, Any]:
-    """Return a merge entry that waits for approval, as a gate for the page."""
-    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? `garrison review {entry.node}` shows commits, "
-                "diff and evidence.")
-    return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
-            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}]}
 
 
 def entry_json(entry: MergeEntry, position: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.system.clock import from_iso
 from garrison.system.shortage import find_shortage
-from garrison.views.event_log import EventLog
+from garrison.views.event_log import GUARDIAN, EventLog, Record
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
     PLACES,
@@ -51,6 +51,7 @@ from garrison.views.node_view import (
 from garrison.views.process_view import ProcessView, observe_process
 from garrison.views.record_reader import RecordReader
 from garrison.views.run_model import Lifecycle, RunModel
+from garrison.views.waits import Wait, waits_of
 
 PROBLEMS = 20
 """Listed records that cannot be shown, the latest."""
@@ -133,6 +134,10 @@ class RunView:
     """Why its records cannot be trusted, '' while they can."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
+    waits: Sequence[Wait] = ()
+    """Everything in it that waits for a person."""
+    ended_at: str = ""
+    """Time of its guardian's last record; '' if there is none."""
     details: RunDetails | None = None
 
     @property
@@ -167,7 +172,8 @@ class RunView:
         """Return it as `status --json` prints it."""
         return {
             "run_id": self.run_id, "status": self.status, "reason": self.reason, "waiting": self.waiting,
-            "gates": [gate_json(gate) for gate in self.gates], "landed": self.landed,
+            "gates": [gate_json(gate) for gate in self.gates],
+            "waits": [wait.to_json() for wait in self.waits], "landed": self.landed,
             "merged": self.landed,  # its name in version 0.1
             "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
             "base": self.base, "lands": self.lands.to_json() if self.lands else None, "adhoc": self.adhoc,
@@ -185,16 +191,22 @@ class _FollowedRun:
     def __init__(self, home: Path, launch: Launch) -> None:
         run, self.created_at = launch.run_id, launch.created_at
         self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run), RunModel(run)
+        self.ended_at = ""
 
     def refresh(self, *, guardian_only: bool) -> None:
         """Read on."""
         for record in self.log.guardian_records():
-            self.model.apply(record)
+            self._apply(record)
         state = self.model.state
         # Only runners know if a question is still open, only the queue if an entry waits for a person.
         if not guardian_only or state.questions or "impl_complete" in state.statuses.values():
             for record in self.log.records():
-                self.model.apply(record)
+                self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        self.model.apply(record)
+        if record.journal == GUARDIAN:
+            self.ended_at = record.entry.at
 
     @cached_property
     def plan(self) -> RunPlan:
@@ -245,6 +257,7 @@ class RunReader:
         nodes.status = status
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
+        hint = _hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
         return RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
@@ -252,8 +265,8 @@ class RunReader:
             base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
             warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
-            hint=_hint(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status),
-            processes=processes, branch=branch,
+            hint=hint, waits=waits_of(model, status, asking=asking, hint=hint, corrupt=corrupt),
+            ended_at=followed.ended_at, processes=processes, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             sandbox=(resumed or launch).sandbox,
             details=self._details(nodes, launch) if details else None, problems=records.problems)

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from garrison.frozen import frozen
-from garrison.processes.run_status import FINAL
-from garrison.records.run import RunFiles
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
 from garrison.system.resource_usage import NO_USAGE, Machine, Usage
 from garrison.views.event_log import NODE_ROLES
 from garrison.views.node_view import NodeView, QueueEntryView
 from garrison.views.process_view import ProcessView
+from garrison.views.run_lines import RunLines
 from garrison.views.run_model import Lifecycle
 from garrison.views.run_view import RunReader, RunView, shown_in_full
 from garrison.views.usage import CostReader, Costs, UsageByProcess, process_meter, sum_by_process, total_usage
+from garrison.views.waits import Wait
 
 
 @frozen
@@ -119,6 +119,8 @@ class Frame:
     events: Sequence[tuple[str, Lifecycle]]
     """(run, death, respawn or parking), youngest first."""
     problems: Sequence[str]
+    waits: Sequence[tuple[str, Wait]] = ()
+    """(run, what waits for a person)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `top --json` prints it."""
@@ -132,6 +134,7 @@ class Frame:
             "rows": [row.to_json() for row in self.rows],
             "landing": [{"run": run, **entry.to_json()} for run, entry in self.landing], "paused": list(self.paused),
             "events": [{"run": run, **event.to_json()} for run, event in self.events],
+            "waits": [{"run": run, **wait.to_json()} for run, wait in self.waits],
             "problems": list(self.problems)}
 
 
@@ -142,7 +145,7 @@ class FrameReader:
         self.home, self.run = home, run
         self.runs = RunReader(home)
         self._meter, self._costs = process_meter(home), CostReader(home)
-        self._final: dict[str, tuple[float, RunView]] = {}
+        self._lines = RunLines(self.runs)
         self._in_full: set[str] = set()
 
     def read(self) -> Frame:
@@ -157,23 +160,10 @@ class FrameReader:
         """Return the run asked for, or those that `status` shows in full."""
         if self.run is not None:
             return [self.runs.read(self.run)]
-        views = [self._line(run) for run in self.runs.runs()]
+        views = self._lines.read(self._in_full)
         self._in_full = shown_in_full(views)
         return [view if view.details else self.runs.read(view.run_id) for view in views
                 if view.run_id in self._in_full]
-
-    def _line(self, run: str) -> RunView:
-        try:
-            stamp = RunFiles(self.home, run).journal.stat().st_mtime
-        except OSError:
-            stamp = 0.0
-        final = self._final.get(run)
-        if final is not None and final[0] == stamp:
-            return final[1]
-        view = self.runs.read(run, details=run in self._in_full)  # shown in full before, so probably again
-        if view.status in FINAL and not view.details and not view.adhoc:
-            self._final[run] = (stamp, view)
-        return view
 
 
 # ---- pure
@@ -192,7 +182,8 @@ def make_frame(home: str, now: str, views: Sequence[RunView], used: UsageByProce
         [f"{run}: {shown.paused[0]}: {shown.paused[1]}" for run, shown in details if shown.paused],
         sorted(((run, event) for run, shown in details for event in shown.events), key=lambda item: item[1].at,
                reverse=True),
-        list(dict.fromkeys(problem for view in views for problem in view.problems)))
+        list(dict.fromkeys(problem for view in views for problem in view.problems)),
+        [(view.run_id, wait) for view in views for wait in view.waits])
 
 
 def _agents(view: RunView) -> tuple[int, int]:

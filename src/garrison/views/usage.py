@@ -106,6 +106,9 @@ class RunCosts:
             "today": None if day is None else rounded(self.today)}
 
 
+NO_RUN_COSTS = RunCosts({}, {}, 0.0)
+
+
 @frozen
 class Costs:
     """Costs of a home's sessions and the limits on them, by (run, node)."""
@@ -119,6 +122,14 @@ class Costs:
         """Return the costs of one run."""
         return RunCosts({node: spent for (owner, node), spent in self.nodes.items() if owner == run},
                         {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today)
+
+
+    def by_run(self) -> dict[str, RunCosts]:
+        """Return run → its costs, of all runs that have any."""
+        nodes: dict[str, dict[str, costs.Spent]] = {}
+        for (run, node), spent in self.nodes.items():
+            nodes.setdefault(run, {})[node] = spent
+        return {run: RunCosts(spent, {}, self.today) for run, spent in nodes.items()}
 
 
 class CostReader:

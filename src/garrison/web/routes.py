@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
-from garrison.views.page_view import REVIEW
+from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
@@ -72,6 +72,7 @@ class Page:
             get("/", responses.send_index), get("/chat", responses.send_index),
             get("/static/{name:path}", responses.send_file),
             post(access.EXCHANGE, self.session),
+            get("/api/home", self.home_facts),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             get("/api/runs/{run}/timeline", self.timeline),
@@ -109,6 +110,10 @@ class Page:
         return json_answer({"ok": True, "session": made[0], "seconds": made[1]})
 
     # ---- runs
+
+    async def home_facts(self, request: Request) -> Response:
+        """Return the home, and whether this client may change anything."""
+        return json_answer({"home": str(self.home), "write": may_write(request)})
 
     async def runs(self, request: Request) -> Response:
         """Return all runs."""

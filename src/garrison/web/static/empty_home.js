@@ -12,6 +12,7 @@ const GRAPH = `digraph work {
 
 /** Show in `main` how to launch a first run; `home` is where its runs are kept. */
 export function emptyHome(main, home) {
+  main.className = "";
   tab("", 0);
   const where = /^[\w/.~+-]+$/.test(home) ? home : `'${home.replaceAll("'", "'\\''")}'`;
   main.replaceChildren(el("section", { class: "hello", "aria-labelledby": "hello-title" },

@@ -5,7 +5,7 @@ import { act, get, part } from "./api.js";
 import { costsPanel } from "./costs.js";
 import { detailPanel } from "./detail.js";
 import { el, set } from "./dom.js";
-import { emptyHome, noSuchRun } from "./empty_home.js";
+import { noSuchRun } from "./empty_home.js";
 import { ganttPanel } from "./gantt.js";
 import { graphPanel } from "./graph.js";
 import { runHead } from "./head.js";
@@ -21,30 +21,12 @@ import { ages } from "./time.js";
 
 const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "asks", "run", "conflict", "rejected"]);
 
-/** Build the page into `main`; its shortcuts. */
+/** Build the page into `main`, or that of the home if the address names no run; its shortcuts. */
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
-  const run = address.get("run") ?? await youngest(main);
-  return run ? new Run(main, run, address.get("node"), address.get("tab")).shortcuts() : [["c", "go to the chat", () => { location.href = "/chat"; }]];
-}
-
-/** The run to show if none is named; null for a home without runs: the page shows the first one once it exists. */
-function youngest(main) {
-  return new Promise(resolve => {
-    let waits = false;
-    const stream = follow(null, { link, runs({ home, runs }) {
-      const found = (runs.find(one => one.status === "running") ?? runs[0])?.run ?? null;
-      if (waits && found) location.replace(`/?run=${encodeURIComponent(found)}`);
-      if (waits) return;
-      waits = !found;
-      if (found) stream.close();
-      else {
-        emptyHome(main, home);
-        window.addEventListener("pagehide", () => stream.close());
-      }
-      resolve(found);
-    } });
-  });
+  const run = address.get("run");
+  if (!run) return (await import("./home_page.js")).begin(main);
+  return new Run(main, run, address.get("node"), address.get("tab")).shortcuts();
 }
 
 class Run {
@@ -144,7 +126,7 @@ class Run {
     const touched = (...names) => dirty.has("all") || names.some(name => dirty.has(name));
     const waits = waiting(state);
     this.head.show(state, waits.length);
-    if (touched("nodes", "gates", "hint", "problems")) this.parts.waits.show(state, waits);
+    if (touched("nodes", "gates", "waits", "hint", "problems")) this.parts.waits.show(state, waits);
     if (touched("nodes", "dot", "gates", "followed")) this.graph.show(state, dirty.has("gates") ? null : nodes, followed);
     if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
     if (touched("queue", "timeline")) this.parts.queue.show(state);

@@ -77,19 +77,15 @@ function stepsFromStart({ next, nodes }) {
 
 const asking = state => state.gates.filter(gate => gate.kind !== "signal");
 
-/** What waits for a person: the run itself, gates, questions of agents, then what is parked or failed. */
-export function waiting(state) {
-  const asked = new Set(state.gates.map(gate => gate.node));
-  const nodes = Object.values(state.nodes);
-  const of = (kind, found) => found.map(node => ({ kind, key: `${kind} ${node.node}`, node }));
-  const notes = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])];
-  return [
-    ...notes.map(text => ({ kind: "run", key: `run ${text}`, text })),
-    ...asking(state).map(gate => ({ kind: "gate", key: `gate ${gate.gate}`, gate, node: state.nodes[gate.node] })),
-    ...of("asks", nodes.filter(node => node.asks && !asked.has(node.node))),
-    ...of("parked", nodes.filter(node => shown(state, node) === "parked")),
-    ...of("failed", nodes.filter(node => shown(state, node) === "failed")),
-  ];
+/** What waits for a person, as the server lists it; each with its node. */
+export const waiting = state => (state.waits ?? []).map(one => ({ ...one, node: state.nodes[one.node] }));
+
+/** What a person should see beside it, and what is not counted: problems, and nodes that failed in a run that is over. */
+export function notes(state) {
+  const known = new Set((state.waits ?? []).map(one => one.key));
+  const found = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])].map(text => ({ kind: "run", key: `run ${text}`, text }));
+  const failed = Object.values(state.nodes).filter(node => shown(state, node) === "failed").map(node => ({ kind: "failed", key: `failed ${node.node}`, node }));
+  return [...found, ...failed].filter(one => !known.has(one.key));
 }
 
 /** The run's status in a word: it is running while a node is worked on or lands, or another has just ended. */

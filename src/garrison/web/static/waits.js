@@ -5,6 +5,7 @@ import { ask } from "./ask.js";
 import { decisionOf } from "./changes.js";
 import { el, empty, keyed, panel, say } from "./dom.js";
 import { actionButton } from "./node_actions.js";
+import { notes } from "./state.js";
 import { reset, since } from "./time.js";
 import { count, millis, span } from "./words.js";
 
@@ -18,6 +19,7 @@ export function waitsPanel(choose, act) {
   const list = el("ul", { class: "cards" });
   const nothing = empty("Nothing is waiting for you.");
   const others = el("ul", { class: "elsewhere" });
+  const { card, renew } = waitCards(choose, act);
   body.append(nothing, list, others);
 
   /** List other runs in which something waits. */
@@ -29,10 +31,21 @@ export function waitsPanel(choose, act) {
   function show(state, waits) {
     say(number, waits.length || "");
     section.classList.toggle("some", waits.length > 0);
-    nothing.hidden = waits.length > 0;
-    keyed(list, waits, one => `${one.key} ${state.write} ${state.status === "failed"}`, one => card(one, state), renew);
+    const all = [...waits, ...notes(state)];
+    nothing.hidden = all.length > 0;
+    keyed(list, all, one => `${one.key} ${state.write} ${state.status === "failed"}`, one => card(one, state), renew);
   }
 
+  return { section, show, elsewhere };
+}
+
+/**
+ * Cards of what waits in one run, with the buttons that answer it.
+ * @param {function(string)} choose opens a node
+ * @param {function(string, Object, Element)} act posts a change below the run's address
+ * @returns {{card: function(Object, {run: string, write: boolean}): Element, renew: function(Element, Object)}}
+ */
+export function waitCards(choose, act) {
   function card(one, state) {
     const write = state.write !== false;
     const name = one.node?.node ?? one.gate?.node;
@@ -92,5 +105,5 @@ export function waitsPanel(choose, act) {
     return left > 0 ? ` (default in ${span(left)}${gate.default ? `: ${gate.default}` : ""})` : "";
   };
 
-  return { section, show, elsewhere };
+  return { card, renew };
 }

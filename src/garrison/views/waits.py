@@ -1,0 +1,114 @@
+"""Everything that waits for a person in a run: the one list, and so the one count, of all views. Pure.
+
+In this order: the run itself, gates and work to approve, questions of agents, parked nodes, failed nodes. A failed node
+of a run that is over, and a run that its person stopped, wait for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Any
+
+from garrison.frozen import frozen
+from garrison.merge.entry import MergeEntry
+from garrison.pipeline.gates import SIGNAL, OpenGate
+from garrison.pipeline.questions import FREE_TEXT
+from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_status import FINAL, Status
+from garrison.views.run_model import RunModel
+
+REVIEW = "review:"
+"""Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
+TEXT = 600
+"""Characters of a text."""
+
+
+class WaitKind(StrEnum):
+    """Kinds of what waits, the most urgent first."""
+
+    RUN = "run"
+    """The run does not continue by itself."""
+    GATE = "gate"
+    ASKS = "asks"
+    PARKED = "parked"
+    FAILED = "failed"
+
+
+@frozen
+class Wait:
+    """One thing that waits for a person."""
+
+    kind: WaitKind
+    node: str = ""
+    """'' for the run itself."""
+    text: str = ""
+    """Question, reason or advice."""
+    gate: dict[str, Any] | None = None
+    """Open gate, or work to approve, as the page has it."""
+
+    @property
+    def key(self) -> str:
+        """Identifies it among those of its run."""
+        return f"{self.kind} {self.gate['gate'] if self.gate else self.node or self.text}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"kind": self.kind, "key": self.key, "node": self.node, "text": self.text[:TEXT],
+                **({"gate": self.gate} if self.gate else {})}
+
+
+def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "") -> list[Wait]:
+    """Return what waits for a person in a run.
+
+    Args:
+        model: the run, replayed.
+        status: of the run (`run_status.decide_status`).
+        asking: nodes whose agent has an open question.
+        hint: advice about a run that does not continue by itself.
+        corrupt: why its records cannot be trusted, '' if they can.
+    """
+    state = model.state
+    is_over = state.over and status in FINAL
+    needs_person = status not in (Status.NEW, Status.RUNNING, Status.WAITING, Status.STOPPED)
+    own = [Wait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
+    gates = [] if is_over else [*(gate_json(gate) for gate in state.gates.values() if gate.kind != SIGNAL),
+                                *map(review_json, entries_to_approve(model))]
+    asked = {gate["node"] for gate in gates}
+    nodes = [] if is_over else list(state.nodes)
+    return [*own, *(Wait(WaitKind.GATE, gate["node"], gate["question"], gate) for gate in gates),
+            *(Wait(WaitKind.ASKS, name, state.questions[name].text) for name in asking
+              if name in state.questions and name not in asked),
+            *(Wait(WaitKind.PARKED, name, why) for name in nodes if (why := _parked(model, name)) is not None),
+            *(Wait(WaitKind.FAILED, name, state.nodes[name].reason) for name in nodes
+              if state.nodes[name].status == "failed")]
+
+
+def _parked(model: RunModel, name: str) -> str | None:
+    """Return why a node is parked; None if it is not."""
+    if name in model.state.held:
+        return model.state.held[name]
+    parked = find_parked(model.state, name)
+    return parked.why if parked is not None else None
+
+
+def entries_to_approve(model: RunModel) -> list[MergeEntry]:
+    """Return the run's merge entries that wait for approval."""
+    entries = model.queue.unfinished() if model.queue else []
+    return [entry for entry in entries if entry.run == model.run and entry.awaits_approval]
+
+
+def gate_json(gate: OpenGate) -> dict[str, Any]:
+    """Return an open gate for the page."""
+    question = gate.question
+    return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text, "signal": gate.signal,
+            "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT, "default": question.default,
+            "choices": [{"label": option.label, "key": option.key} for option in question.options]}
+
+
+def review_json(entry: MergeEntry) -> dict[str, Any]:
+    """Return a merge entry that waits for approval, as a gate for the page."""
+    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? `garrison review {entry.node}` shows commits, "
+                "diff and evidence.")
+    return {"gate": f"{REVIEW}{entry.id}", "node": entry.node, "kind": "review", "question": question, "signal": "",
+            "deadline": None, "free": False, "default": "", "choices": [{"label": "Approve", "key": "A"}]}

@@ -1,0 +1,93 @@
+"""Page of a home: what waits in any run first, and all runs as a table whose view is in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from served_run import serving
+
+from garrison.records import run as run_records
+from garrison.records.run import Launch
+from garrison.system.clock import iso
+from timeline_support import BEGIN, Story, TimedHome, story
+
+FINISHED = 130
+"""More than the table shows at first."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("home")
+    for number in range(FINISHED):
+        builder = TimedHome(folder, begin=BEGIN - 86400 + 60 * number)
+        told = Story(builder, f"old-{number:03d}")
+        run_records.save(told.files.launch, Launch(
+            told.run, "nightly" if number % 2 else "release", f"/src/{'shop' if number % 2 else 'parser'}", "main",
+            iso(builder.begin), "/trees"))
+        told.guardian(0, "run", status="running")
+        told.node(1, "one", "active")
+        told.node(2, "one", "failed" if number == 3 else "impl_complete")
+        if number != 3:
+            told.node(3, "one", "validated", commit="1" * 40)
+        told.guardian(number, "run", status="failed" if number == 3 else "done")
+        told.writers.popitem()[1].close()
+    story(TimedHome(folder))
+    with serving(folder) as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> None:
+    page = opened(home)
+    page.watch.allowed.append("status of 4(04|09)")  # what the gate decides: there is no repository
+    expect(page.locator("#waits .card")).to_have_count(2)
+    expect(page.locator("#waits .number")).to_have_text("2")
+    expect(page).to_have_title("(2) garrison")
+    gate = page.locator("#waits .card").nth(1)
+    expect(gate).to_contain_text("Release it?")
+    expect(gate.get_by_role("button", name="Yes")).to_be_visible()
+    rows = page.locator(".runs tbody tr")
+    expect(rows).to_have_count(100)
+    expect(rows.first).to_contain_text("story-1")
+    expect(rows.first.locator(".c-gates")).to_have_text("2 items")
+    expect(rows.first).to_contain_text("3 of 5 landed")
+    expect(rows.first.locator(".c-cost")).to_have_text("$3.00")
+    expect(rows.first.locator(".c-duration")).to_have_text("50 min")
+    page.get_by_role("button", name=f"Show all {FINISHED + 1} runs").click()
+    expect(rows).to_have_count(FINISHED + 1)
+    page.get_by_role("button", name="failed 1").click()
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text("old-003")
+    assert "state=failed" in page.url
+    page.get_by_role("button", name=f"all {FINISHED + 1}").click()
+    page.keyboard.press("/")
+    page.keyboard.type("shop nightly")
+    expect(rows).to_have_count(FINISHED // 2)
+    page.get_by_role("button", name="Duration").click()
+    expect(rows.first).to_contain_text("old-129")
+    address = page.url
+    page.goto(address)
+    expect(page.get_by_label("Search the runs")).to_have_value("shop nightly")
+    expect(rows.first).to_contain_text("old-129")
+    expect(page.locator(".runs [aria-sort]")).to_contain_text("Duration")
+    rows.first.get_by_role("link").click()
+    expect(page.locator("#run-head")).to_contain_text("old-129")
+    page.go_back()
+    expect(rows.first).to_contain_text("old-129")
+
+
+@pytest.mark.slow
+def test_the_home_is_accessible_and_fits(home: str, opened: Any) -> None:
+    page = opened(home, reduced_motion="reduce")
+    page.watch.allowed.append("status of 4(04|09)")
+    expect(page.locator(".runs tbody tr").first).to_be_visible()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (360, 768, 1024, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate((Path(__file__).parent / "audit.js").read_text()) == [], (scheme, width)
+            assert page.evaluate("document.documentElement.scrollWidth") == width

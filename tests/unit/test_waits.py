@@ -1,0 +1,115 @@
+"""Everything that waits for a person: one list, and one count, in every view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.cli.main import main
+from garrison.cli.render import text, width
+from garrison.cli.status import render_run
+from garrison.cli.top_render import KEYS, Selection, picture, plain
+from garrison.processes.run_status import Status
+from garrison.views.page_view import HomeObserver
+from garrison.views.run_lines import RunLines
+from garrison.views.run_view import RunReader
+from garrison.views.top_frame import FrameReader
+from garrison.views.waits import WaitKind
+from garrison.web.run_stream import RunStream
+from timeline_support import Story, TimedHome, story
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Story:
+    made = story(TimedHome(tmp_path))
+    made.guardian(51, "signal", id="h9", type="USER_GUIDANCE", node="notes", attempt=1, **{"from": "person"},
+                  hold="notes", text="not now")
+    made.node(52, "release", "active", step="release#1:1")
+    made.node(53, "release", "failed", reason="the gate is red")
+    return made
+
+
+def test_every_view_lists_the_same_and_counts_the_same(told: Story, tmp_path: Path) -> None:
+    view = RunReader(tmp_path).read("story-1")
+    expected = [(WaitKind.RUN, ""), (WaitKind.GATE, "ask"), (WaitKind.PARKED, "notes"), (WaitKind.FAILED, "release")]
+    assert [(wait.kind, wait.node) for wait in view.waits] == expected
+    observer = HomeObserver(tmp_path)
+    line = observer.lines()[0]
+    stream = RunStream(tmp_path, "story-1")
+    stream.read()
+    stream.observe(observer.observe(["story-1"])["story-1"])
+    page = stream.snapshot()["waits"]
+    frame = FrameReader(tmp_path).read()
+    as_json = [wait.to_json() for wait in view.waits]
+    assert line["waits"] == page == as_json == view.to_json()["waits"]
+    assert [{key: value for key, value in wait.items() if key != "run"} for wait in frame.to_json()["waits"]] == as_json
+    assert line["gates"] == len(page) == len(frame.waits) == 4
+    assert "waits for you: 4 (story-1, ask, notes, release)" in text(render_run(view, 100), colours=False)
+    shown = text(plain(frame, 100), colours=False)
+    assert "waits for you  4" in shown
+    assert "gate  ask  Release it?" in shown
+
+
+def test_a_run_that_is_over_or_was_stopped_waits_for_nobody(told: Story, tmp_path: Path) -> None:
+    told.guardian(54, "run", status="stopped", reason="stopped by a person")
+    stopped = RunReader(tmp_path).read("story-1")
+    assert stopped.status == Status.STOPPED
+    assert WaitKind.RUN not in [wait.kind for wait in stopped.waits], "who stopped it knows how to go on"
+    told.guardian(55, "run", status="done")
+    assert RunReader(tmp_path).read("story-1").waits == []
+
+
+def test_a_failed_node_waits_while_its_run_goes_on(tmp_path: Path) -> None:
+    told = Story(TimedHome(tmp_path), "r1")
+    story(TimedHome(tmp_path), "r1")
+    told.node(60, "release", "active", step="release#1:1")
+    told.node(61, "release", "failed", reason="exit 3")
+    assert [wait.text for wait in RunReader(tmp_path).read("r1").waits if wait.kind == WaitKind.FAILED] == ["exit 3"]
+    told.node(62, "notes", "skipped")
+    told.guardian(63, "run", status="failed", reason="release failed")
+    assert RunReader(tmp_path).read("r1").waits == []
+
+
+def test_lines_of_runs_that_are_over_are_kept_until_their_journal_changes(told: Story, tmp_path: Path) -> None:
+    reader = RunReader(tmp_path)
+    lines = RunLines(reader)
+    assert lines.read()[0] is not lines.read()[0], "an unfinished run is read each time"
+    told.guardian(55, "run", status="done")
+    kept = lines.read()[0]
+    assert lines.read()[0] is kept
+    told.guardian(56, "node", node="late", status="pending", attempt=1)
+    assert lines.read()[0] is not kept
+
+
+def test_a_line_tells_duration_cost_progress_and_repository(told: Story, tmp_path: Path) -> None:
+    told.guardian(60, "run", status="done")
+    line = HomeObserver(tmp_path).lines()[0]
+    assert (line["created"], line["ended"]) == ("2026-03-01T12:00:00.000000Z", "2026-03-01T13:00:00.000000Z")
+    assert (line["cost"], line["progress"], line["repo"], line["counts"]) == (
+        3.0, "3 of 5 landed", "/repo", {"landed": 3, "failed": 1, "parked": 1})
+
+
+def test_the_table_and_the_page_use_the_words_of_status(told: Story, tmp_path: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--home", str(tmp_path), "status"])
+    said = capsys.readouterr().out
+    line = HomeObserver(tmp_path).lines()[0]
+    row = next(row for row in FrameReader(tmp_path).read().rows if row.kind == "run")
+    assert row.state == line["status"] == "interrupted"
+    assert line["status"] in said
+    assert line["progress"] in said
+    assert line["progress"] in row.doing
+
+
+@pytest.mark.parametrize("columns", [36, 60, 80, 120])
+def test_all_keys_are_shown_on_narrow_screens(told: Story, tmp_path: Path, columns: int) -> None:
+    frame = FrameReader(tmp_path).read()
+    screen = picture(frame, Selection(), columns, 24)
+    said = text(screen.lines, colours=False)
+    assert len(screen.lines) == 24
+    assert all(width(line) <= columns for line in screen.lines)
+    if columns >= 60:
+        assert all(f"{key} {word}" in said for key, word in KEYS), "at 60 columns on two lines"
+    assert "q quit" in said
+    assert "waits for you" in said

@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 from support import DEADLINE, git, make_repository, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGED = {"src/garrison/": "garrison/", "examples/demo/": "garrison/examples/demo/", "systemd/": "garrison/systemd/"}
+PACKAGED = {"src/garrison/": "garrison/", "examples/demo/": "garrison/examples/demo/", "systemd/": "garrison/systemd/",
+            "state/": "garrison/state/"}
 """Folder of the checkout → its place in the wheel."""
 PROGRAM = """#!{python}
 import sys
@@ -147,6 +148,7 @@ def test_the_first_minutes(installed: Installed) -> None:
     ran = installed.run("run", "say hello", "--command", "echo hello > hello.txt", "--terminal", "process")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert git(installed.repo, "show", "main:hello.txt") == "hello"
+    assert (installed.user / ".local/state/garrison/README.md").read_text() == (ROOT / "state/README.md").read_text()
     assert json.loads(installed.run("find-stale", "--respawn").stdout) == []
     checked = installed.run("pipeline", "validate", "first.dot")
     assert checked.returncode == 0, checked.stderr

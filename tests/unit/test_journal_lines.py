@@ -28,7 +28,7 @@ def test_there_and_back(entry: Entry) -> None:
 def test_a_line_is_json_with_its_checksum_last() -> None:
     line = encode_line(ONE)
     body = json.loads(line)
-    assert list(body) == ["seq", "epoch", "token", "at", "kind", "data", "crc"]
+    assert list(body) == ["seq", "epoch", "schema", "token", "at", "kind", "data", "crc"]
     assert body["crc"] == f"{zlib.crc32(line[:line.rindex(b',')] + b'}'):08x}"
     assert "größer 🦀" in line.decode()
 

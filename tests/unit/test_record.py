@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import stat
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.records import hook, identity, record, signals
+from garrison.records import atomic, hook, identity, record, signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES
@@ -178,3 +179,8 @@ def readable(text: str) -> bool:
                                            ("2026-04-31", False), ("2026-12-31", True), ("2026-00-01", False)])
 def test_the_calendar(day: str, good: bool) -> None:
     assert record.is_timestamp(f"{day}T23:59:59.999999Z") is good
+
+
+def test_a_folder_and_its_new_parents_are_the_users_alone(tmp_path):
+    folder = atomic.make_directory(tmp_path / "home/runs/r1")
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3

@@ -29,6 +29,7 @@ from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.merge.queue import MergeQueue
 from garrison.processes import git_record
+from garrison.processes.home_readme import write_readme
 from garrison.processes.loop import BLOCKED_SIGNALS
 from garrison.processes.preflight import LOCALE, run_exists
 from garrison.processes.run_plan import graph_hash
@@ -67,6 +68,7 @@ INSPECTION_PAUSE = 2.0
 def create_run(runtime: Runtime, prepared: PreparedLaunch) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; return the launch with its id."""
     run, root = _claim_run(runtime, prepared.launch)
+    write_readme(runtime.home)
     launch = replace(prepared.launch, run_id=run, graph_hash=graph_hash(prepared.text, prepared.plan))
     files = runtime.files(run)
     for name, text in prepared.plan.texts.items():

@@ -100,12 +100,26 @@ def make_directory(path: Path) -> Path:
         if _protected and str(path).startswith(_protected[0]):
             _make_within(_protected[0], str(path))
         else:
-            os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
+            _make_with_parents(str(path))
     except OSError as error:
         if _is_directory(path, error):
             return path
         raise to_record_error(path, error) from error
     return path
+
+
+def _make_with_parents(path: str) -> None:
+    """Create a directory and its parents with mode 0700; `os.makedirs` gives the parents the umask's mode."""
+    if os.path.isdir(path):  # noqa: PTH112
+        return
+    parent = os.path.dirname(path)  # noqa: PTH120
+    if parent and parent != path:
+        _make_with_parents(parent)
+    try:
+        os.mkdir(path, 0o700)  # noqa: PTH102
+    except FileExistsError:
+        if not os.path.isdir(path):  # noqa: PTH112
+            raise
 
 
 def _make_within(home: str, path: str) -> None:

@@ -2,7 +2,7 @@
 
 One `write()` per record; each line carries sequence number, epoch, the writer's fencing token, time and a CRC-32:
 
-    {"seq":7,"epoch":2,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
+    {"seq":7,"epoch":2,"schema":1,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
 
 A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers. Damage
 anywhere else, and a tail that is not the beginning of a record, refuses to load and says where. The file may end in
@@ -62,7 +62,8 @@ def encode_line(entry: Entry) -> bytes:
 
 
 def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, Any]) -> bytes:
-    head = f'{{"seq":{seq},"epoch":{epoch},"token":{_quote(token)},"at":{_quote(at)},"kind":{_quote(kind)}'
+    head = (f'{{"seq":{seq},"epoch":{epoch},"schema":{SCHEMA},"token":{_quote(token)},"at":{_quote(at)}'
+            f',"kind":{_quote(kind)}')
     body = f'{head},"data":{_ENCODE(data)}}}'
     raw = body.encode(errors="backslashreplace")  # for a lone surrogate that is JSON's own escape
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)

@@ -25,9 +25,9 @@ const KEPT = 2000000; // characters on the page; more is let go at the other end
  * @returns {{stop: function()}}
  */
 export function fileView(place, of) {
-  const earlier = tool("Earlier", "Show what was before", () => back());
-  const later = tool("Later", "Show what came after", () => forth());
-  const latest = tool("Latest", "Follow the end", () => follow());
+  const earlier = tool("Earlier", "Earlier: show what was before", () => back());
+  const later = tool("Later", "Later: show what came after", () => forth());
+  const latest = tool("Latest", "Latest: follow the end", () => follow());
   const input = el("input", { type: "search", placeholder: "Search", "aria-label": "Search in all of it",
     onkeydown: event => { if (event.key === "Enter") { event.preventDefault(); find(event.shiftKey); } }, oninput: () => { hit = null; say(told, ""); } });
   const told = el("span", { class: "number", role: "status" });

@@ -35,9 +35,9 @@ export function graphPanel(choose) {
     } });
   const hits = el("span", { class: "number", role: "status" });
   const tool = (words, label, does) => el("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick: does }, words);
-  const busy = tool("At work", "Go to the next node at work", () => drawing.toBusy());
+  const busy = el("button", { type: "button", class: "quiet", title: "Go to the next node at work", onclick: () => drawing.toBusy() }, "At work");
   const sizes = el("div", { class: "tools", role: "group", "aria-label": "Size of the drawing" }, busy,
-    tool("−", "Smaller", () => drawing.zoom(1 / STEP)), tool("+", "Larger", () => drawing.zoom(STEP)), tool("Fit", "Show the whole graph", () => drawing.fit(true)));
+    tool("−", "Smaller", () => drawing.zoom(1 / STEP)), tool("+", "Larger", () => drawing.zoom(STEP)), tool("Fit", "Fit: show the whole graph", () => drawing.fit(true)));
   const { section, body } = panel("graph", "Pipeline", el("div", { class: "tabs", role: "tablist", "aria-label": "How to show the nodes" }, tabs.table, tabs.graph),
     el("div", { class: "find", role: "search" }, input, hits), sizes);
   const note = el("p", { class: "note", role: "status", hidden: true });

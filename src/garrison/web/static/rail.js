@@ -26,7 +26,7 @@ export function railPanel(choose) {
   const machine = el("ul", { class: "machine" });
   const lists = {
     crew: el("div", { id: "rail-crew", role: "tabpanel", "aria-labelledby": "rail-tab-crew" }, list, nothing),
-    machine: el("div", { id: "rail-machine", role: "tabpanel", "aria-labelledby": "rail-tab-machine", hidden: true }, machine),
+    machine: el("div", { id: "rail-machine", role: "tabpanel", tabindex: "0", "aria-labelledby": "rail-tab-machine", hidden: true }, machine),
   };
   body.append(...Object.values(lists));
   let latest = null, chosen = "crew";

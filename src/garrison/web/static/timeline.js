@@ -20,13 +20,15 @@ const TABS = [["timeline", "Timeline"], ["signals", "Signals"], ["queue", "Queue
 export function timelinePanel(choose, read, run) {
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "What to list" });
   const pager = historyPager(query => read(chosen, query), page => { paged = page; draw(); }, () => `${run}-${chosen}.txt`, lineText);
-  const { section, body } = panel("story", "What happened", el("span", { class: "zone" }, `Times: ${zone()}`), tabs);
+  const { section, body } = panel("story", "What happened", tabs);
+  pager.element.append(el("span", { class: "zone" }, `Times: ${zone()}`));
   section.insertBefore(pager.element, body);
-  const lists = Object.fromEntries(TABS.map(([name]) => [name,
-    el("ol", { class: "story", id: `list-${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}`, hidden: true })]));
+  const lists = Object.fromEntries(TABS.map(([name]) => [name, el("ol", { class: "story", id: `list-${name}` })]));
+  const panels = Object.fromEntries(TABS.map(([name]) => [name,
+    el("div", { id: `panel-${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}`, hidden: true }, lists[name])]));
   const nothing = empty("Nothing has happened yet.");
   tabs.append(...TABS.map(([name, label], at) => el("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `list-${name}`, class: "quiet",
+    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, class: "quiet",
     onclick: () => showTab(name), onkeydown: event => {
       const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!way) return;
@@ -35,7 +37,7 @@ export function timelinePanel(choose, read, run) {
       document.getElementById(`tab-${other}`).focus();
     },
   }, label)));
-  body.append(nothing, ...Object.values(lists));
+  body.append(nothing, ...Object.values(panels));
   let chosen = "timeline", latest = null, stop = null, paged = null;
 
   function showTab(name) {
@@ -60,7 +62,7 @@ export function timelinePanel(choose, read, run) {
     const shown = paged?.entries ?? (chosen === "queue" ? [] : latest?.[chosen] ?? []);
     say(nothing, pager.searches() ? "Nothing matches." : chosen === "queue" ? "Nothing was queued yet." : "Nothing has happened yet.");
     nothing.hidden = shown.length > 0;
-    for (const [name] of TABS) lists[name].hidden = chosen !== name || !shown.length;
+    for (const [name] of TABS) panels[name].hidden = chosen !== name || !shown.length;
     keyed(lists[chosen], [...shown].reverse(), line => line.id, chosen === "signals" ? signal : event);
     if (stop !== document.activeElement || !stop?.isConnected) roving(lists[chosen].querySelector("button"));
   }

@@ -102,7 +102,7 @@ export function changedSoFar(work) {
 
 /** How long a node at work usually takes: "usually 3 min"; twice as long is said as well. An empty string if unknown. */
 export function usually(work, since, now = Date.now()) {
-  if (!work?.usual) return "";
+  if (!(work?.usual?.seconds >= 1)) return "";
   const took = (now - millis(since)) / 1000;
   return `${took > 2 * work.usual.seconds && took > 60 ? "longer than usual: " : "usually "}${span(work.usual.seconds)}`;
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import sys
 import time
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from garrison.system.event_loop import Wakeup
 
 
+_TEMPORARY = re.compile(
+    r"(?<=\.)\d+(?:-\d+)?(?=\.tmp)|(?<=/tmp_obj_)\w+|(?<=/tmp_pack_)\w+|(?<=/objects-)\d+-\w+")
+"""Parts of the names of temporary files, garrison's and git's, that no two have in common."""
 TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
                               errno.EAGAIN})
 """Errors of the machine, not of garrison: logged, and retried at the next timer."""
@@ -190,16 +194,22 @@ class RepeatedErrors:
 
     def __init__(self) -> None:
         self.last, self.since = "", 0.0
+        self._logged: set[str] = set()
+        """Errors that were logged since the last success: two may alternate."""
 
     def clear(self) -> None:
         """Forget the error: a turn succeeded."""
         self.last = ""
+        self._logged.clear()
 
     def add(self, text: str, now: float) -> None:
-        """Log `text` unless it is the same as before; `now` is monotonic seconds."""
-        if text != self.last:
+        """Log `text` unless it means what was logged before; `now` is monotonic seconds."""
+        meaning = strip_temporary_names(text)
+        if meaning not in self._logged:
             log_line(f"{text}; trying again")
-            self.last, self.since = text, now
+            self._logged.add(meaning)
+        if meaning != self.last:
+            self.last, self.since = meaning, now
 
     def has_lasted(self, patience: float, now: float) -> bool:
         """Return whether the error has lasted longer than `patience` seconds; if so, restart its time."""
@@ -207,6 +217,11 @@ class RepeatedErrors:
             return False
         self.since = now
         return True
+
+
+def strip_temporary_names(text: str) -> str:
+    """Return a message without what differs in each try: numbers and letters in names of temporary files. Pure."""
+    return _TEMPORARY.sub("", text)
 
 
 def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:

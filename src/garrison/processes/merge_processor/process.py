@@ -16,7 +16,7 @@ from garrison.errors import GarrisonError, RecordCorrupt, RecordError
 from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.processes import run_branch
-from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.loop import RepeatedErrors, exit_gracefully, log_line
 from garrison.processes.run_status import Status, read_run_state
 from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
@@ -59,6 +59,7 @@ class QueueWorker:
         self._last_sent = 0
         """Number of the last journal record that was reported."""
         self._logged = ""
+        self._errors = RepeatedErrors()
 
     @property
     def is_idle(self) -> bool:
@@ -112,8 +113,9 @@ class QueueWorker:
             try:
                 step = self.merge.step()
             except GitError as error:
-                log_line(f"{error}; trying again")
+                self._errors.add(str(error), self.processor.runtime.clock.monotonic())
                 return False
+            self._errors.clear()
             if isinstance(step, Wait):
                 self.wait = step
                 if step.reason and step.reason != self._logged:

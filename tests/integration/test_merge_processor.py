@@ -105,6 +105,22 @@ def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeyp
     check(world)
 
 
+def test_a_gate_that_was_stopped_until_it_timed_out_is_no_red_gate(tmp_path):
+    runs = tmp_path / "runs"
+    world = World(tmp_path, gate=f"echo >> {runs}; test $(wc -l < {runs}) -gt 2 || kill -STOP $$", timeout=2.0)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    stored = journal.read_all(world.queue.path)
+    lost = [each.data for each in stored if each.kind == "verdict" and each.data["result"] == "lost"]
+    assert all("it was stopped for about" in data["reason"] and data["uncounted"] for data in lost)
+    assert len(runs.read_text()) == len(lost) + 1 == 3
+    told = [each.data.get("reason", "") for each in stored if each.kind == "hindered"]
+    assert "run again (1 of 5)" in told[0]
+    assert told[-1] == ""
+
+
 def test_a_rejection_has_the_logs_tail(tmp_path):
     world = World(tmp_path, gate="echo the very reason; test ! -e bad")
     world.branch("bad", {"bad": "x\n"})

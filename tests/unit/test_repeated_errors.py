@@ -27,7 +27,7 @@ def test_two_errors_that_alternate_are_logged_once_each_until_a_turn_succeeds(ca
 
 @pytest.mark.parametrize(("one", "other"), [
     (FULL.format(1), FULL.format(22)),
-    ("fatal: unable to create .git/objects/ab/tmp_obj_Xy12a_", "fatal: unable to create .git/objects/ab/tmp_obj_Zz99b_"),
+    ("fatal: cannot create .git/objects/ab/tmp_obj_Xy12a_", "fatal: cannot create .git/objects/ab/tmp_obj_Zz99b_"),
     ("error: /r/.git/garrison/objects-12-abc_d/x", "error: /r/.git/garrison/objects-13-zz9/x"),
 ])
 def test_messages_that_differ_in_a_temporary_name_mean_the_same(one, other):

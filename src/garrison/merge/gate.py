@@ -24,7 +24,7 @@ from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
-from garrison.merge.records import GateStarted, VerdictGiven
+from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
@@ -41,6 +41,7 @@ from garrison.sandbox.refused_hosts import OF_GATE, REFUSED, RefusedHost, read_r
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
+from garrison.supervise.lost_time import LostTime
 from garrison.system import disk_space, failpoint, kill_tree, processes, shortage, untrusted
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.exit_info import quote_command
@@ -80,6 +81,8 @@ WITH_TARGETS_FILES = "tested with the target's"
 """Beginning of a reason that names changes of the branch which the gate did not see."""
 MAX_NAMED = 5
 """Files that a verdict names."""
+MAX_STOPPED = 5
+"""Runs on one tree that were stopped and do not count; from then on they count as lost ones."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 PROXY_AFTER = 0.25
@@ -103,6 +106,8 @@ class Verdict:
     reason: str
     tail: str
     log: Path
+    was_stopped: bool = False
+    """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
 
 
 @dataclass
@@ -129,6 +134,8 @@ class GateRun:
     """Reason why the worktree could not be prepared; then the verdict is red without a run."""
     _adopted_at: float = 0.0
     _watch: JobWatch | None = None
+    _lost_time: LostTime | None = None
+    """Time that the running stage lost."""
     network: NetworkPlace | None = None
     """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
     is_cut: bool = False
@@ -199,6 +206,7 @@ class GateRun:
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", *confined.argv]
         self.detach()
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
+        self._lost_time = None
         if self.network.client is not None:
             (folder / "proxy").write_text(UNSERVED)
         self.child = processes.spawn(argv, env=confined.env,
@@ -285,14 +293,14 @@ class GateRun:
         if exit_status is None:
             if running and (hang := self._find_hang(stage, now)) is not None:
                 return self._end_hung(stage, hang)
-            return None if running else self._judge(stage, -1, False)
+            return None if running else self._judge(stage, -1, False, now)
         code, timed_out = exit_status
         if stage == "setup" and code == 0:
             self._kill_rest()
             self.slot.record_setup((self.folder / "setup_key").read_text())
             self._start_stage("gate", self.config.gate or "", self.log)
             return None
-        return self._judge(stage, code, timed_out)
+        return self._judge(stage, code, timed_out, now)
 
     def _stage(self) -> str | None:
         return next((stage for stage in ("gate", "setup") if (self.folder / stage).is_dir()), None)
@@ -313,9 +321,27 @@ class GateRun:
         if self.child is None:
             return None
         if self._watch is None or self._watch.root != self.child.id:
-            self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout,
+            self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout, limit=self.config.timeout,
                                    logs=[self.setup_log if stage == "setup" else self.log])
-        return self._watch.inspect(now)
+        hang = self._watch.inspect(now)
+        self._note_time(now, self._watch.is_stopped)
+        return hang
+
+    def _note_time(self, now: float, stopped: bool | None) -> None:
+        if self._lost_time is None:
+            self._lost_time = LostTime(self.config.timeout)
+        suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        self._lost_time.note(now, suspended, stopped)
+
+    def _describe_lost_time(self, timed_out: bool, now: float) -> str:
+        """Return why a time-out is no verdict, '' if it is one."""
+        if not timed_out or self._lost_time is None:
+            return ""
+        self._note_time(now, None)
+        if not self._lost_time.is_decisive:
+            return ""
+        return (f"it was stopped for about {self._lost_time.seconds:.0f} of its {self.config.timeout:g} s (SIGSTOP, or "
+                "a suspended machine), so its time-out is no verdict")
 
     def _end_hung(self, stage: str, hang: Hang) -> Verdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
@@ -323,7 +349,7 @@ class GateRun:
         log = self.setup_log if stage == "setup" else self.log
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
-        return Verdict("lost", -1, reason, read_tail(log, TAIL_LINES), log)
+        return Verdict("lost", -1, reason, read_tail(log, TAIL_LINES), log, was_stopped=True)
 
     def _read_verdict(self, stage: str) -> tuple[int, bool] | None:
         line = read_line(self.folder / stage / "verdict")
@@ -332,20 +358,22 @@ class GateRun:
         code, timed_out = line.split()
         return int(code), timed_out == "1"
 
-    def _judge(self, stage: str, code: int, timed_out: bool) -> Verdict:
+    def _judge(self, stage: str, code: int, timed_out: bool, now: float) -> Verdict:
+        lost_time = self._describe_lost_time(timed_out, now)
         self._kill_rest()
         log = self.setup_log if stage == "setup" else self.log
         hint = explain_missing_command(self.held_back, log, code)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
         hint += explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", code, tail)
         hint += self._describe_refused_hosts() if code else ""
-        result: Result = "lost" if self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
+        result: Result = "lost" if lost_time or self._is_lost(code, timed_out, tail) or (code and self.is_cut) else \
             classify(code, timed_out=timed_out, tail=tail, stage=stage)
         command = (self.config.setup if stage == "setup" else self.config.gate) or ""
         reason = describe_result(result, command, code, self.config.timeout, timed_out=timed_out)
         hint += CUT if code and self.is_cut else ""
         restored = self._describe_restored()
-        return Verdict(result, code, "; ".join(filter(None, [reason + hint, restored])), tail, log)
+        return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored])), tail, log,
+                       was_stopped=bool(lost_time))
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
@@ -427,6 +455,8 @@ class GateRuns:
         self._runs: dict[str, GateRun] = {}
         """Runs in progress, by job."""
         self._idle: list[Slot] = []
+        self._stopped: dict[str, int] = {}
+        """Tree → its runs that were stopped and do not count."""
 
     @property
     def folders(self) -> list[Path]:
@@ -533,20 +563,27 @@ class GateRuns:
             if gate and verdict:
                 del self._runs[job]
                 self._idle.append(run.slot)
-                self._record(gate, verdict)
+                is_repeated = self._record(gate, verdict)
                 self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
                 run.remove()
-                return Progress("verdict", gate.first)
+                return Progress("stopped" if is_repeated else "verdict", gate.first)
         return None
 
-    def _record(self, gate: RunningGate, verdict: Verdict) -> None:
+    def _record(self, gate: RunningGate, verdict: Verdict) -> bool:
+        """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
         failpoint.here("verdict_before")
         is_told = verdict.tail and verdict.reason and verdict.result != "green"
         reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
+        stops = self._stopped[gate.tree] = self._stopped.get(gate.tree, 0) + 1 if verdict.was_stopped else 0
+        is_repeated = 0 < stops <= MAX_STOPPED
         self.writer.append(VerdictGiven(
             gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
-            verdict.code, uncounted=verdict.result == "lost" and self._full_disk() is not None), sync=True)
+            verdict.code, uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)),
+            sync=True)
         failpoint.here("verdict")
+        if is_repeated:
+            self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))
+        return is_repeated
 
     def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
         """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""

@@ -165,10 +165,16 @@ class MergeProcessor:
         except GitError as error:
             result = self._handle_failure(error)
         else:
-            if result.what not in _PREPARING if isinstance(result, Progress) else result.kind == "empty":
+            if self._is_over(result):
                 self._forget_setback()
         self._worked |= isinstance(result, Progress)
         return result
+
+    def _is_over(self, result: Progress | Wait) -> bool:
+        """Return whether what hindered the queue is over; that a gate starts after a stopped one proves nothing."""
+        if isinstance(result, Wait):
+            return result.kind == "empty"
+        return result.what not in _PREPARING and (result.what != "testing" or self._setback.tries > 0)
 
     # --- failures of git --------------------------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class MergeProcessor:
         return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
 
     def _forget_setback(self) -> None:
-        if self._setback.tries and self.queue.state.hindrance:
+        if self.queue.state.hindrance:
             self.writer.append(QueueHindered())
         self._setback = Setback()
 
@@ -355,7 +361,8 @@ class MergeProcessor:
         return Progress("paused", names[0])
 
 
-_PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved"})
+_PREPARING = frozenset({"requeued", "candidate", "built again", "split", "overtaken", "resumed", "unblocked", "moved",
+                        "stopped"})
 """Progress after which the same failure may follow again."""
 
 

@@ -6,6 +6,7 @@ in which the owner itself was suspended does not count.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,15 @@ class JobWatch:
         timeout: seconds without any movement after which a job with a stopped process hangs.
         silence: seconds of silence after which any job hangs; None: only its own timeout bounds it.
         logs: files that the job's output goes to.
+        limit: the job's own timeout; a short one needs more frequent scans.
     """
 
     def __init__(self, root: ProcessId, marker: str, timeout: float, *, silence: float | None = None,
-                 logs: Sequence[Path] = ()) -> None:
+                 logs: Sequence[Path] = (), limit: float = math.inf) -> None:
         self.root, self.marker, self.timeout, self.silence, self.logs = root, marker, timeout, silence, logs
-        self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout) / 20)
+        self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout, limit) / 20)
+        self.is_stopped: bool | None = None
+        """Whether a process of the job was stopped at the last scan; None before it."""
         self._clock = WatchClock(min(max(2 * self.interval, 2.0), timeout / 4))
         self._times = EvidenceTimes(0.0)
         self.due = 0.0
@@ -53,6 +57,7 @@ class JobWatch:
             return None
         tree = [own, *processes.descendants(self.root.pid, self.marker)]
         stopped = sum(process.state in ("T", "t") for process in tree)
+        self.is_stopped = stopped > 0
         times.note("work", (sum(process.cpu for process in tree), tuple(sorted(process.pid for process in tree))), at)
         times.hold_until_missed("unstopped", not stopped, at)
         times.note("output", self._output_size(), at)

@@ -110,7 +110,7 @@ def test_a_validator_without_a_verdict_is_asked_once_and_then_has_refused(judge:
 def test_a_validator_that_was_killed_judges_on_in_its_session(judge: Judge, stage: Stage) -> None:
     judge.hang(stage)
     stage.role = VALIDATOR
-    work = stage.start(judge.make(stage))
+    work = stage.start(judge.make(stage), can_run=True)  # it is at a command
     stage.until(work, (stage.folder / "here").exists)
     below, session = _members(work), work.session
     os.kill(below[0], signal.SIGKILL)

@@ -86,6 +86,35 @@ def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(plac
     place.finish(child)
 
 
+@pytest.mark.parametrize("point", ["runner:failed_over", pytest.param("", marks=pytest.mark.slow)])
+def test_a_validator_hands_over_like_a_worker(place: Place, point: str) -> None:
+    """The first one's key is refused, a command cannot judge, the next one does not start: the last one judges."""
+    verdict = {"verdict": "pass", "reason": "fine",
+               "criteria": [{"criterion": "it is there", "met": True, "evidence": "made.txt"}]}
+    first = _double(place, "one", [{"error": [-32603, "status 401: unauthorized"]}])
+    last = _double(place, "three", [{"tool": "report_verdict", "with": verdict}])
+    _configure(place, first={"kind": "acp", "argv": first}, other={"argv": ["true"]},
+               second={"kind": "acp", "argv": ["/bin/sh", "-c", "echo no such thing >&2; exit 127"]},
+               third={"kind": "acp", "argv": last})
+    folder = place.root / "points"
+    folder.mkdir()
+    env = {"GARRISON_FAILPOINT": point, "GARRISON_FAILPOINT_DIR": str(folder), "GARRISON_FAILPOINT_TIMES": "1"}
+    node = Node("a", command="echo made > made.txt", attributes="validator=first")
+    child = place.launch(place.graph(node, attributes='failover="other, second, third"'), gate="test -f calc.py",
+                         **env if point else {})
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:made.txt") == "made"
+    validation = place.home / "runs/r1/nodes/a/1/validator"
+    made = [json.loads(line) for line in (validation / "failover.jsonl").read_text().splitlines()]
+    assert [(each["from"], each["to"], each["kind"]) for each in made] == [
+        ("first", "second", "authentication"), ("second", "third", "invalid")], made
+    assert load(validation / "claude/report.json")["summary"] == "fine"
+    assert (validation / "earlier/1/claude/endings.jsonl").exists()
+    assert "the validator first cannot go on (authentication: status 401: unauthorized); second does" in place.logs() \
+        or point
+    place.check_nothing_left()
+
+
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
     ('agent=second, failover="codx"', (), "failover: no agent 'codx'; there are"),
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),

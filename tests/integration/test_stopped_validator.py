@@ -47,7 +47,8 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
     monkeypatch.setattr(jobs, "remove_validator_worktree", lambda *_, **__: None)
     job = ValidatorJob.__new__(ValidatorJob)
     job._work, job.log, job._started, job.reason = attempt, tmp_path / "output.log", time.monotonic(), ""
-    job.channel, job._is_stopping = None, False
+    job.channel, job._is_stopping, job.handed_over, job.agent = None, False, "", "claude"
+    job._agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)  # type: ignore[assignment]
     job._git = job._node_worktree = job._task = None  # type: ignore[assignment]
     under_way = RunnerJobs.__new__(RunnerJobs)
     under_way.task, under_way.worktree, under_way.folder = task, tmp_path, tmp_path

@@ -170,6 +170,14 @@ def check_validator(name: str, home: Path) -> None:
     check_library(find_profile(name, home), f"validator {name}")
 
 
+def can_validate(name: str, home: Path) -> bool:
+    """Return whether an agent can judge another one's work; False for one that does not exist."""
+    try:
+        return isinstance(find_profile(name, home), (ClaudeProfile, AcpProfile))
+    except UsageError:
+        return False
+
+
 def has_socket(name: str, home: Path) -> bool:
     """Return whether a validator's agent gives its verdict through a socket; a Claude session's tool writes a file."""
     return isinstance(find_profile(name, home), AcpProfile)

@@ -210,7 +210,17 @@ def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequen
     """
     agents = _agents_by_node(plan, default)
     followers = {each for name, task in plan.tasks.items() for each in _followers(task, agents[name], home, failover)}
-    return {agent for agent in agents.values() if agent is not None} | followers | _validators(plan)
+    judges = {each for task in plan.tasks.values() for each in _validators_of(task, home, failover)}
+    return {agent for agent in agents.values() if agent is not None} | followers | judges
+
+
+def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the validator of a node, and those agents of its failover that can go on in its place."""
+    if not (first := registry.validator_agent(task.attrs)):
+        return ()
+    stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
+    followers = registry.followers_of(first, home, stated)
+    return (first, *(each for each in followers if registry.can_validate(each, home)))
 
 
 def _followers(task: PlannedTask, agent: str | None, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:

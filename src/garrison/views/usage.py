@@ -246,12 +246,13 @@ def _by_agent(home: Path, path: Path, calls: list[costs.UsageRecord]) -> list[tu
         return [(f"{costs.OUTSIDE}{path.parent.name}", costs.total(calls))]
     attempt = home.joinpath(*parts[:5])
     task = read_json(attempt / "task.json") or {}
+    first = str(task.get("agent", ""))
     if parts[5] == VALIDATOR:
-        return [(str(validator_agent(task.get("attributes") or {})) or VALIDATOR, costs.total(calls))]
+        attempt, first = attempt / VALIDATOR, validator_agent(task.get("attributes") or {}) or VALIDATOR
     failovers = read_failovers(attempt)
     by_agent: dict[str, list[costs.UsageRecord]] = {}
     for call in calls:
-        agent = agent_at(str(task.get("agent", "")), failovers, from_iso(call.at))
+        agent = agent_at(first, failovers, from_iso(call.at))
         by_agent.setdefault(agent, []).append(call)
     return [(agent, costs.total(some)) for agent, some in by_agent.items()]
 

@@ -22,10 +22,10 @@ from garrison.agents.failover import START, find_trouble
 from garrison.agents.registry import agent, excluded_by
 from garrison.agents.reports import NOTES, AgentReports
 from garrison.errors import GarrisonError
+from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.loop import exit_gracefully, fingerprint_of, log_line
 from garrison.processes.networks import open_network
-from garrison.processes.orchestrator.agents_in_turn import AgentsInTurn
 from garrison.processes.orchestrator.pace import Pace
 from garrison.processes.places import git_variables, node_place
 from garrison.processes.spawn import close_sessions

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment
+from garrison.agents.base import Assignment, Outcome, Trouble, Work
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
+from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
-from garrison.errors import Shortage
+from garrison.errors import GarrisonError, Shortage
+from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.loop import log_line
 from garrison.processes.networks import open_network
 from garrison.processes.places import git_variables, node_place
@@ -127,6 +129,10 @@ class RunnerJobs:
         name, job = self.name, self._job
         self.name, self._job = "", None
         self._close_network()
+        if isinstance(job, ValidatorJob) and job.handed_over:
+            self._inconclusive = 0
+            log_line(job.handed_over)
+            return None  # it is started again, with the next agent
         why = "" if result.ok else self._why_inconclusive(name, result)
         self._inconclusive = self._inconclusive + 1 if why else 0
         if why == NO_ROOM:
@@ -139,7 +145,7 @@ class RunnerJobs:
         if self._hung:
             return JobFact(name, f"{self._describe(name)} {self._hung}")
         if isinstance(job, ValidatorJob):
-            return JobFact(name, f"the validator {self.command(name)} refused it: "
+            return JobFact(name, f"the validator {job.agent} refused it: "
                                  f"{job.reason or 'it gave no reason'}")
         return JobFact(name, self._describe_failure(name, result))
 
@@ -229,23 +235,55 @@ class RunnerJobs:
             self._job.answer(question_id, text)
 
 
+class Unstarted(Work):
+    """A validator that could not be started."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def poll(self, now: float) -> Outcome:
+        """Return that it failed."""
+        del now
+        return Outcome("fail", self._reason)
+
+    def stop(self, now: float) -> None:
+        """Do nothing."""
+
+    def process(self) -> None:
+        """Return no process."""
+
+    def wake_at(self) -> float | None:
+        """Return that it is to be polled at once."""
+        return 0.0
+
+    @property
+    def trouble(self) -> Trouble:
+        """Return that it does not start."""
+        return Trouble(START, self._reason, given_up=True)
+
+
 class ValidatorJob:
     """One validation; has the interface of `system.jobs.Job`."""
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  node_worktree: Path, branch: str, now: float) -> None:
         self._started, self.reason, self._is_stopping = now, "", False
+        self.handed_over = ""
+        """How another agent goes on, once this one has ended for that; '' if none does."""
         self._git, self._node_worktree, self._task = git, node_worktree, task
+        folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
+        # The validator does not get the context of the agent that did the work.
+        judged = replace(task, agent=registry.validator_agent(task.attributes), preamble="", continues="", ways=[])
+        self._agents = AgentsInTurn(runtime, incarnation, judged, folder,
+                                    lambda name: registry.can_validate(name, runtime.home))
+        judged = self._agents.begin(is_first=not (folder / "prompt.md").exists())
+        self.agent = agent = judged.agent
         worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
         # That of an earlier incarnation may be at another commit.
         remove_validator_worktree(git, node_worktree, task, keeps_home=True)
         git.add_worktree(worktree, None, head)
-        folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
-        # The validator does not get the context of the agent that did the work.
-        judged = replace(task, preamble="", continues="", ways=[])
-        agent = registry.validator_agent(task.attributes)
         environment |= git_variables(runtime, git, worktree, agent)
         self.channel = self._open_channel(folder) if registry.has_socket(agent, runtime.home) else None
         if self.channel is not None:
@@ -258,13 +296,19 @@ class ValidatorJob:
         judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)
         assignment.write_prompt(prompt.validation(judged, judgement))
         socket = (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
-        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent,
+        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, turn=self._agents.turn,
                            mounts=(*assignment.mounts(), *socket))
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = replace(assignment, environment=self.network.apply(environment),
                              network_variables=self.network.names, place=self.network.open_in(place))
         self.log = assignment.output
-        self._work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
+        try:
+            self._work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
+        except GarrisonError as error:
+            self._work = Unstarted(str(error))
+            if shortage.is_shortage(error) or self._agents.choose(self._work.trouble) is None:
+                self._close()
+                raise  # the loop tries again
 
     def _open_channel(self, folder: Path) -> Channel | None:
         """Open the socket for the verdict; None, and a line in the log, on a file system without sockets."""
@@ -276,6 +320,23 @@ class ValidatorJob:
         except OSError as error:
             log_line(f"the validator has no socket, only its last message: {error.strerror}: {folder}")
             return None
+
+    def _close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        self.network.close()
+
+    def _hand_over(self, outcome: Outcome | None) -> bool:
+        """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
+        trouble = self._work.trouble
+        if trouble is None or self._is_stopping or (outcome is not None and outcome.status == "success"):
+            return False
+        failover = self._agents.choose(trouble)
+        if failover is None:
+            return False
+        self._agents.record(failover)
+        self.handed_over = f"the validator {failover.describe()}"
+        return True
 
     @property
     def pid(self) -> int:
@@ -290,7 +351,8 @@ class ValidatorJob:
     @property
     def wake_at(self) -> float | None:
         """Return when `poll` is due, in monotonic seconds."""
-        due = (self._work.wake_at(), self.channel.wake_at() if self.channel is not None else None)
+        due = (self._work.wake_at(), self._agents.wake_at(),
+               self.channel.wake_at() if self.channel is not None else None)
         return min((at for at in due if at is not None), default=None)
 
     @property
@@ -312,12 +374,15 @@ class ValidatorJob:
         if self.channel is not None:
             self.channel.poll(now)
         outcome = self._work.poll(now)
-        if outcome is None:
+        is_handed_over = self._hand_over(outcome)
+        if outcome is None and not is_handed_over:
             return None
         if self.channel is not None:
             self.channel.close()
+        if outcome is None:
+            outcome = Outcome("fail", self.handed_over)
         remove_validator_worktree(self._git, self._node_worktree, self._task,
-                                  keeps_home=outcome.killed or self._is_stopping)
+                                  keeps_home=outcome.killed or self._is_stopping or is_handed_over)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return JobResult(code, False, now - self._started)

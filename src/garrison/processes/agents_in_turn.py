@@ -1,4 +1,4 @@
-"""Agents of one attempt, in turn: which one works now, and the hand-over of the work to the next one.
+"""Agents of one attempt, or of one validation, in turn: which one works now, and the hand-over to the next one.
 
 `agents.failover` decides. A failover is written down once nothing of the present agent runs, and the incarnation ends
 with it: the next one begins with the next agent, in the same worktree, and with everything that a successor is told.
@@ -21,6 +21,7 @@ from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from garrison.agents.base import Trouble
@@ -32,8 +33,15 @@ if TYPE_CHECKING:
 class AgentsInTurn:
     """The agents that may do the work of one attempt, for one incarnation."""
 
-    def __init__(self, runtime: Runtime, incarnation: Incarnation, task: Task, folder: Path) -> None:
-        """Read what has happened in the attempt."""
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, task: Task, folder: Path,
+                 is_fit: Callable[[str], bool] | None = None) -> None:
+        """Read what has happened in the attempt.
+
+        Args:
+            folder: the attempt's, or its validation's.
+            is_fit: whether an agent can do the work; None if all can.
+        """
+        self._is_fit = is_fit
         self.runtime, self.incarnation, self._first, self.folder = runtime, incarnation, task, folder
         self.failovers = records.read_failovers(folder)
         self.agents = policy.order(task.agent, self._followers())
@@ -88,7 +96,8 @@ class AgentsInTurn:
         if self._first.agent == "command":
             return ()
         try:
-            return followers_of(self._first.agent, self.runtime.home, self._first.failover)
+            followers = followers_of(self._first.agent, self.runtime.home, self._first.failover)
+            return tuple(name for name in followers if self._is_fit is None or self._is_fit(name))
         except GarrisonError as error:
             log_line(str(error))
             return ()

@@ -119,7 +119,7 @@ def test_a_validator_that_was_killed_judges_on_in_its_session(judge: Judge, stag
     judge.accept(stage)
     again = stage.start(judge.make(stage))
     assert stage.finish(again) == Outcome("success")
-    assert session and again.session == session
+    assert session and again.session == session, stage.describe()
 
 
 def _judge(judge: Judge, stage: Stage) -> Outcome:

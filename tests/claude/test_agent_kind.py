@@ -72,7 +72,12 @@ def kind() -> Kind:
 
 
 def _verdict(given: dict[str, Any]) -> Callable[[Stage], None]:
-    return _play(say(use("mcp__garrison__report_verdict", **given)), say("Done."))
+    def tell(stage: Stage) -> None:
+        assert isinstance(stage, ClaudeStage)
+        # by turns since the last prompt: a session that is resumed has spoken before
+        stage.player = lambda asked: say("Done.") if asked.step else say(use("mcp__garrison__report_verdict", **given))
+
+    return tell
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as Tree
 
 import pytest
 
 from garrison.cli.main import main
-from garrison.pipeline.dot_writer import to_drawing
+from garrison.pipeline.dot_writer import node_label, to_drawing
+from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.parser import parse
+from garrison.pipeline.svg_drawing import drawn_edges, drawn_layout, to_svg
 
 TEXT = """digraph work { goal="Make it"; rankdir=LR
     start [shape=Mdiamond]; plan [label="Plan \\"it\\" \\\\N", prompt="p"]; gate [shape=hexagon label=OK]
@@ -62,6 +65,68 @@ def test_a_long_label_is_cut() -> None:
     assert label.endswith("…")
 
 
+# ---- our own drawing -------------------------------------------------------------------------------------------------
+
+CORPUS = sorted((Path(__file__).parents[2] / ".." / "shared" / "corpus").glob("**/*.dot"))
+
+
+def overlaps(graph: Graph, *, sideways: bool) -> list[str]:
+    """Nodes and labels of a drawing that overlap, and those that are not wholly in it."""
+    words = {name: node_label(node) for name, node in graph.nodes.items()}
+    layout = drawn_layout(graph, words, drawn_edges(graph), sideways=sideways)
+    boxes = [*layout.nodes.values(), *(box for box in layout.labels if box.width)]
+    found = [f"{one} and {other}" for number, one in enumerate(boxes) for other in boxes[number + 1:]
+             if abs(one.x - other.x) < (one.width + other.width) / 2 - 0.01
+             and abs(one.y - other.y) < (one.height + other.height) / 2 - 0.01]
+    return found + [f"{box} is outside" for box in boxes
+                    if abs(box.x - layout.width / 2) > (layout.width - box.width) / 2 + 0.01
+                    or abs(box.y - layout.height / 2) > (layout.height - box.height) / 2 + 0.01]
+
+
+@pytest.mark.skipif(not CORPUS, reason="the corpus of foreign graphs (../shared/corpus) is not here")
+def test_every_graph_of_the_corpus_is_drawn_without_overlaps() -> None:
+    drawn = 0
+    for path in CORPUS:
+        try:
+            graph = parse(path.read_text())
+        except DialectError:
+            continue
+        drawn += 1
+        root = Tree.fromstring(to_svg(graph))
+        assert sum(1 for each in root.iter() if each.get("class", "").startswith("n")) == len(graph.nodes), path
+        assert overlaps(graph, sideways=False) == overlaps(graph, sideways=True) == [], path
+    assert drawn > 50
+
+
+@pytest.mark.parametrize("sideways", [False, True])
+def test_loops_parallel_edges_and_ways_back_have_places_of_their_own(sideways: bool) -> None:
+    graph = parse("""digraph { a -> b [label="one way"]; a -> b [label="another way"]; b -> b [label="itself"]
+        b -> b [label="again"]; b -> c; c -> a [label="all the way back"]; a -> d; d -> c [label="x"];
+        alone; c -> c }""")
+    assert overlaps(graph, sideways=sideways) == []
+    layout = drawn_layout(graph, {name: name for name in graph.nodes}, drawn_edges(graph), sideways=sideways)
+    assert len({tuple(line) for line in layout.lines}) == len(graph.edges), "no edge hides another"
+
+
+def test_a_thousand_nodes_are_laid_out() -> None:
+    names = [f"n{number}" for number in range(1000)]
+    edges = " ".join(f"{names[(number - 1) // 3]} -> {name};" for number, name in enumerate(names) if number)
+    assert len(drawn_layout(parse(f"digraph {{ {edges} }}"), dict.fromkeys(names, "Do it"), [
+        (names[(number - 1) // 3], name, "", "") for number, name in enumerate(names) if number],
+        sideways=False).nodes) == 1000
+
+
+def test_our_drawing_takes_nothing_for_markup_and_shows_statuses() -> None:
+    root = Tree.fromstring(to_svg(parse("""digraph { a [label="<script>x</script>\\n"]; a -> b [label="<b>"] }"""),
+                                  {"a": "success"}))
+    assert {each.tag.rpartition("}")[2] for each in root.iter()} <= {
+        "svg", "title", "style", "defs", "marker", "path", "g", "polyline", "polygon", "rect", "text"}
+    said = [each.text for each in root.iter() if each.text]
+    assert any("<script>" in each for each in said)
+    assert "(success)" in said
+    assert any("#c8e6c9" in each.get("style", "") for each in root.iter())
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -90,9 +155,10 @@ def test_the_text_of_a_drawing(file: Path, capfdbinary: pytest.CaptureFixture[by
 def test_dot_draws(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_dot(tmp_path / "bin", monkeypatch, "print(sys.argv[1], len(sys.stdin.read()) > 100)")
     for name, kind in (("a.svg", "svg"), ("b.PNG", "png"), ("c.pdf", "pdf")):
-        assert main(["pipeline", "render", str(file), "-o", str(tmp_path / name)]) == 0
+        assert main(["pipeline", "render", str(file), "--graphviz", "-o", str(tmp_path / name)]) == 0
         assert (tmp_path / name).read_text() == f"-T{kind} True\n"
-    assert main(["pipeline", "render", str(file), "--svg", "-o", str(tmp_path / "d")]) == 0
+    assert main(["pipeline", "render", str(file), "-o", str(tmp_path / "b.png")]) == 0, "only Graphviz makes others"
+    assert main(["pipeline", "render", str(file), "--svg", "--graphviz", "-o", str(tmp_path / "d")]) == 0
     assert (tmp_path / "d").read_text() == "-Tsvg True\n"
 
 
@@ -102,7 +168,7 @@ def test_dot_draws(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_dot_that_fails(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                           capfd: pytest.CaptureFixture[str], body: str, words: str) -> None:
     fake_dot(tmp_path / "bin", monkeypatch, body)
-    assert main(["pipeline", "render", str(file), "--svg"]) == 1
+    assert main(["pipeline", "render", str(file), "--svg", "--graphviz"]) == 1
     said = capfd.readouterr()
     assert words in said.err
     assert said.err.count("\n") == 1
@@ -112,14 +178,18 @@ def test_a_dot_that_fails(file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_without_graphviz_one_line_says_what_to_install(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                         capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["pipeline", "render", str(file), "--svg"]) == 1
+    assert main(["pipeline", "render", str(file), "-o", str(tmp_path / "a.png")]) == 1
     assert "install it" in capfd.readouterr().err
     assert main(["pipeline", "render", str(file)]) == 0
+    assert "digraph" in capfd.readouterr().out
+    assert main(["pipeline", "render", str(file), "--svg"]) == 0
+    assert Tree.fromstring(capfd.readouterr().out).tag.endswith("svg"), "an SVG needs no Graphviz"
 
 
 @pytest.mark.parametrize(("more", "words"), [
     ((), "give the FILE of a graph, or --run RUN"), (("FILE", "-o", "FILE"), "is the graph itself"),
     (("FILE", "-o", "DIR/none/x.dot"), "cannot write"), (("FILE", "--svg", "-o", "x.png"), "--svg does not fit"),
+    (("FILE", "--graphviz"), "--graphviz draws an image"),
     (("FILE", "--run", "nothing-here"), "no run nothing-here"), (("DIR/absent.dot",), "no pipeline"),
 ])
 def test_refusals(file: Path, capfd: pytest.CaptureFixture[str], more: tuple[str, ...], words: str) -> None:

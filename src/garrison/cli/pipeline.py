@@ -41,6 +41,7 @@ from garrison.pipeline.parser import parse_bytes, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.run_directory import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run
+from garrison.pipeline.svg_drawing import to_svg
 from garrison.pipeline.transforms import apply_installed
 from garrison.processes import preflight
 from garrison.processes.run_state import NodeOutcome, RunState, replay_run
@@ -446,27 +447,34 @@ def signal(run: str, name: str, data: str, home: str | None) -> None:
 
 
 @pipeline.command(examples=(
-    ("garrison pipeline render work.dot --svg -o work.svg", "draw it (needs Graphviz)"),
+    ("garrison pipeline render work.dot --svg -o work.svg", "draw it"),
     ("garrison pipeline render work.dot > drawing.dot", "the drawing as text, for any Graphviz"),
     ("garrison pipeline render --run work-1a2b3c -o now.png", "the state of a run, as a drawing"),
 ))
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--svg", is_flag=True, help="Draw it as SVG with Graphviz's `dot`.")
+@click.option("--svg", is_flag=True, help="Draw it as SVG.")
+@click.option("--graphviz", is_flag=True, help="Draw the SVG with Graphviz's `dot`, too; .png and .pdf always need it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
               help="Output file; a name ending in .svg, .png or .pdf is drawn (default: stdout).")
 @click.option("--run", "run_id", metavar="RUN", help="Colour each node by its status in RUN; FILE may be left out.")
 @home_option
-def render(file: Path | None, output: Path | None, run_id: str | None, home: str | None, *, svg: bool) -> None:
+def render(file: Path | None, output: Path | None, run_id: str | None, home: str | None, *, svg: bool,
+           graphviz: bool) -> None:
     """Draw the graph in FILE, or of a RUN. FILE itself is never written."""
     if file is None and run_id is None:
         raise UsageError("give the FILE of a graph, or --run RUN")
     image_format = _image_format(output, svg=svg)
+    if graphviz and not image_format:
+        raise UsageError("--graphviz draws an image: pass --svg too, or -o with a name that ends in .svg, .png or .pdf")
     graph, statuses = _graph_of_run(run_id, home) if run_id is not None else (None, {})
     if file is not None:
         graph = parse_file(file)
         if output is not None and output.resolve() == file.resolve():
             raise UsageError(f"{output} is the graph itself; give another OUT")
     assert graph is not None
+    if image_format == "svg" and not graphviz:
+        _write(output, to_svg(graph, statuses).encode())
+        return
     drawing = to_drawing(graph, statuses).encode()
     _write(output, draw(drawing, image_format) if image_format else drawing)
 

@@ -59,7 +59,7 @@ LABEL_CHARS, EDGE_CHARS = 28, 24
 MAX_LINES = 4
 
 SHAPE_OF = {handler: shape for shape, handler in reversed(list(SHAPES.items()))}
-_COLORS: Mapping[str, str] = {
+STATUS_COLORS: Mapping[str, str] = {
     **dict.fromkeys(("success", "validated", "done", "partial_success"), "#c8e6c9"),
     **dict.fromkeys(("fail", "failed"), "#ffcdd2"),
     **dict.fromkeys(("active", "running", "impl_complete"), "#bbdefb"),
@@ -71,12 +71,12 @@ _COLORS: Mapping[str, str] = {
 
 def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled: bool = True,
                font: str = "sans-serif", edge_ids: bool = False) -> str:
-    """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLORS`).
+    """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `STATUS_COLORS`).
 
     With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
     With `edge_ids` the edge at index N of the graph has the id `way-N` in an SVG.
     """
-    named, title = f"fontname={_drawn_string(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
+    named, title = f"fontname={_drawn_string(font)}", wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
              f'    graph [rankdir={"LR" if text(graph.attrs, "rankdir", "").upper() == "LR" else "TB"}, '
              f"label={_drawn_string(title)}, labelloc=t, {named}];",
@@ -93,13 +93,24 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
     return "\n".join([*lines, "}", ""])
 
 
+def node_label(node: Node, status: str = "") -> str:
+    """Return the lines of a node's label, the last one its status."""
+    label = wrapped(node.label, LABEL_CHARS)
+    return f"{label}\n({status})" if status else label
+
+
+def edge_label(edge: Edge) -> str:
+    """Return the lines of an edge's label and condition; '' for neither."""
+    label, condition = text(edge.attrs, "label", ""), text(edge.attrs, "condition", "")
+    return "\n".join([*([wrapped(label, EDGE_CHARS)] if label else []),
+                      *([wrapped(f"[{condition}]", EDGE_CHARS)] if condition else [])])
+
+
 def _drawn_node(node: Node, status: str) -> str:
-    label = _wrapped(node.label, LABEL_CHARS)
+    attrs = {"label": node_label(node, status), "shape": SHAPE_OF.get(node.handler, "box"),
+             "tooltip": f"{node.id}: {node.handler}"}
     if status:
-        label = f"{label}\n({status})"
-    attrs = {"label": label, "shape": SHAPE_OF.get(node.handler, "box"), "tooltip": f"{node.id}: {node.handler}"}
-    if status:
-        attrs["fillcolor"] = _COLORS.get(status, "white")
+        attrs["fillcolor"] = STATUS_COLORS.get(status, "white")
     if node.handler.startswith("session.") or node.handler not in SHAPE_OF:
         attrs["xlabel"] = node.handler
     if text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1"):
@@ -108,19 +119,16 @@ def _drawn_node(node: Node, status: str) -> str:
 
 
 def _drawn_edge(edge: Edge, name: str) -> str:
-    label, condition = text(edge.attrs, "label", ""), text(edge.attrs, "condition", "")
-    lines = [_wrapped(label, EDGE_CHARS)] if label else []
-    if condition:
-        lines.append(_wrapped(f"[{condition}]", EDGE_CHARS))
     attrs = {"id": name} if name else {}
-    if lines:
-        attrs["label"] = "\n".join(lines)
+    if label := edge_label(edge):
+        attrs["label"] = label
     if text(edge.attrs, "loop_restart", "").lower() == "true":
         attrs["style"] = "dashed"
     return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in attrs.items())}]" if attrs else ""
 
 
-def _wrapped(written: str, width: int) -> str:
+def wrapped(written: str, width: int) -> str:
+    """Return a text in at most MAX_LINES lines of at most `width` characters."""
     lines = textwrap.wrap(" ".join(written.split()), width)
     return "\n".join(lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES - 1], lines[MAX_LINES - 1][:-1] + "…"])
 

@@ -52,7 +52,7 @@ class PluginAgent:
             self._agent: Agent = make(profile.name, dict(profile.settings))
         except GarrisonError:
             raise
-        except Exception as error:
+        except Exception as error:  # a package's code may raise anything
             raise UsageError(f"{profile.where}: {_describe(error)}") from error
 
     @property
@@ -75,7 +75,7 @@ class PluginAgent:
             return start()
         except GarrisonError:
             raise
-        except Exception as error:
+        except Exception as error:  # a package's code may raise anything
             raise Refused(f"the kind of agent {self.kind} failed: {_describe(error)}") from error
 
 
@@ -93,7 +93,7 @@ class _Guarded(Work):
             return self._work.poll(now)
         except GarrisonError:
             raise
-        except Exception as error:
+        except Exception as error:  # a package's code may raise anything
             self._failed = f"the kind of agent {self._kind} failed: {_describe(error)}"
             self.stop(now)
             return None

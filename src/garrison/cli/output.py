@@ -106,7 +106,7 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
         # The reader of stdout has gone, which is not a failure; what is still buffered goes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    except Exception as error:
+    except Exception as error:  # a bug: one line instead of a traceback
         if debugging:
             raise
         reported = _as_garrison_error(error)

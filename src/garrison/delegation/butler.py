@@ -245,7 +245,7 @@ class AgentOrchestrator:
                 return prompts.parse_classification(answer, self.crew), ""
             except prompts.Unreadable as error:
                 prompt, problem = prompts.retry_prompt(str(error)), f"the classification could not be read: {error}"
-            except Exception as error:
+            except Exception as error:  # the message is answered without it
                 return Classification(), f"the classification failed: {error}"
         return Classification(), problem
 
@@ -297,7 +297,7 @@ class AgentOrchestrator:
         except TimeoutError:
             await self.graph.stop_agent(specialist.name)
             return self._failed(specialist, f"{specialist.name} had no answer within {specialist.timeout:.0f} s")
-        except Exception as error:
+        except Exception as error:  # the others go on
             return self._failed(specialist, f"{specialist.name} failed: {error}")
         self._move(specialist.name, S.COMPLETING)
         self._move(specialist.name, S.IDLE)
@@ -320,7 +320,7 @@ class AgentOrchestrator:
         known = () if self.graph.sessions.is_running(BUTLER) else turns
         try:
             answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), TextStream(put).receive)
-        except Exception as error:
+        except Exception as error:  # the results are told without it
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")
             emit("text", agent=BUTLER, content=rest)

@@ -353,7 +353,7 @@ def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Ca
         made = load(Group.STRATEGIES, name)(git, entry, base, trailers)
     except GitError:
         raise
-    except Exception as error:
+    except Exception as error:  # a package's code may raise anything
         text = " ".join(str(error).split())
         return Candidate("", None, (), text if isinstance(error, UsageError) else
                          f"the merge strategy {name} failed: {type(error).__name__}: {text}")

@@ -71,7 +71,7 @@ class EventSink:
         assert self._listener is not None
         try:
             self._listener(event)
-        except Exception as error:
+        except Exception as error:  # the listener is the user's code; the run goes on without it
             self._listener = None
             warnings.warn(f"on_event failed at {event.kind} and is no longer called: {error!r}", RuntimeWarning,
                           stacklevel=2)

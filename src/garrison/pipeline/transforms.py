@@ -79,7 +79,7 @@ def installed_transforms() -> tuple[Transform, ...]:
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             transforms.append(point.load())
-        except Exception as error:
+        except Exception as error:  # importing a package may raise anything
             raise GarrisonError(f"the transform {point.name} ({point.value}) cannot be loaded: {error}; "
                                 "repair or uninstall its package") from error
     return tuple(transforms)

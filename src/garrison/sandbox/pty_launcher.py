@@ -25,12 +25,7 @@ def main(words: list[str]) -> int:
         with socket.socket(fileno=int(number)) as line:
             socket.send_fds(line, [b"\0"], [master])
         os.close(master)
-        if os.getsid(0) != os.getpid():
-            os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        for descriptor in (0, 1, 2):
-            os.dup2(slave, descriptor)
-        os.close(slave)
+        os.login_tty(slave)
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

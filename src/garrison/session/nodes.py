@@ -69,7 +69,7 @@ class SessionNodes:
         async def handler(call: Call) -> Outcome:
             try:
                 return await method(call)
-            except Exception as error:
+            except Exception as error:  # an adapter is the user's code
                 reason = f"{name}: {type(error).__name__}: {error}"
                 self._on_event("adapter_failed", {"node": call.node.id, "reason": reason})
                 # an earlier response must not pass for this call's

@@ -43,7 +43,7 @@ def _installed_terminal(kind: str, home: Path) -> Terminal:
     make = load(Group.TERMINALS, kind)
     try:
         terminal: Terminal = make(home)
-    except Exception as error:
+    except Exception as error:  # a package's code may raise anything
         raise UsageError(f"the terminal {kind} cannot be used: {type(error).__name__}: {error}") from error
     return terminal
 

@@ -107,7 +107,7 @@ def handle_errors(handler: Handler) -> Handler:
         except GarrisonError as error:
             status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
             return refusal(request, status, str(error))
-        except Exception as error:
+        except Exception as error:  # a bug must not end the server
             log_fault(error)
             return refusal(request, 500, "internal error; the server's terminal shows where")
     return wrapped

@@ -179,7 +179,7 @@ class _Execution:
         except UnavailableResult as error:
             self._report(step, StepStatus.SKIPPED, 0.0, str(error))
             return Outcome(SKIPPED, notes=str(error), context_updates={f"lost.{step.name}": "was skipped"})
-        except Exception as error:
+        except Exception as error:  # a tool is the user's code
             return self._fail(step, call.place.attempt, error, time.monotonic() - started)
         self._complete(step, result, time.monotonic() - started)
         return Outcome(SUCCESS, context_updates={f"step.{step.name}": result})

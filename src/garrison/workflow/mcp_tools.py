@@ -181,7 +181,7 @@ class McpServer:
         try:
             result = await client.call_tool(request.tool, request.arguments, read_timeout_seconds=CALL_SECONDS)
             answer = _value(result)
-        except Exception as error:
+        except Exception as error:  # the client raises errors of several libraries
             if not request.answer.done():
                 request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {_describe(error)}"))
             if _is_closed(error) and server_task is not None:

@@ -265,7 +265,7 @@ class AgentSessionManager:
                 raise
             await self._drop_failed(node, running, message, error)
             raise
-        except Exception as error:
+        except Exception as error:  # cleans up after any failure, and passes it on
             await self._drop_failed(node, running, message, error)
             raise
 
@@ -284,7 +284,7 @@ class AgentSessionManager:
             node.attempts = attempt
             try:
                 result = await once()
-            except Exception as error:
+            except Exception as error:  # the client and the model may fail in any way
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
                     raise  # a refusal, not a failure
                 node.last_error = describe(error)
@@ -314,7 +314,7 @@ async def _run_session(running: _Running, start_timeout: float) -> None:
         try:
             async with asyncio.timeout(start_timeout):  # wait_for would connect in a task of its own
                 await running.session.connect()
-        except Exception as error:
+        except Exception as error:  # whoever waits for the session gets it
             running.ready.set_exception(error)
             return
         except BaseException:
@@ -342,7 +342,7 @@ async def _answer_question(session: Session, question: _Question) -> None:
                 texts.append(str(event["text"]))
             elif event.get("structured") is not None:
                 texts = [json.dumps(event["structured"], ensure_ascii=False)]
-    except Exception as error:
+    except Exception as error:  # whoever asked gets it
         if not question.answer.done():
             question.answer.set_exception(error)
     else:

@@ -36,7 +36,7 @@ async def _call(type_: str, call: Call) -> Outcome:
             returned = await returned
     except GarrisonError as error:
         return failed(str(error))
-    except Exception as error:
+    except Exception as error:  # a handler that raises has failed, whatever it raises
         return from_error(error)
     if isinstance(returned, Waiting):
         return failed(f"the handler of {type_} waits ({returned.reason}), which it cannot in a launched run")

@@ -117,6 +117,6 @@ def load_offered(name: str) -> Any:
         return handler
     try:
         return handler()
-    except Exception as error:
+    except Exception as error:  # a package's code may raise anything
         raise UsageError(f"the handler {name} cannot be made: {type(error).__name__}: {error}; repair or uninstall its "
                          "package") from error

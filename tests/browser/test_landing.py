@@ -24,8 +24,10 @@ digraph web {
 }
 """
 
-APPROVE = """async path => (await fetch(path, { method: "POST", body: '{"choice": "Approve"}',
-    headers: { "Content-Type": "application/json", "X-Garrison": "1" } })).json()"""
+APPROVE = """async path => {
+    const { act } = await import("/static/api.js");
+    return act(path, { choice: "Approve" }).catch(problem => ({ message: problem.message }));
+}"""
 
 
 def approve(page: Any) -> None:
@@ -76,7 +78,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     page.keyboard.press("Escape")
 
     page.watch.allowed.append("status of 4")
-    late = page.evaluate(APPROVE, f"/api/runs/r1/gates/{first}")
+    late = page.evaluate(APPROVE, f"runs/r1/gates/{first}")
     assert "attempt 1 of work cannot land any more: it is rejected" in late["message"], late
     assert run.place.nodes()["work"]["status"] == "impl_complete", "the second attempt was not approved for the first"
 

@@ -6,14 +6,14 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from garrison.errors import NotFound, Refused, UsageError
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.frozen import frozen
 from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
 from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
 from garrison.views.changes import Change, find_change, read_changes
-from garrison.views.decision import read_decision
+from garrison.views.decision import Decision, read_decision
 from garrison.views.diff import FileChange, changed_files, file_at, read_diff
 
 KEPT = 32
@@ -70,8 +70,11 @@ class ChangeReader:
                 "\n".join(map(spell_hidden, text.split("\n")))}
 
     def decision(self, run: str, gate: str, node: str = "") -> dict[str, Any]:
-        """Return what a person decides at a gate."""
-        return read_decision(Runtime.real(self.home), run, gate, node).to_json()
+        """Return what a person decides at a gate; of a run whose repository or records are gone, nothing."""
+        try:
+            return read_decision(Runtime.real(self.home), run, gate, node).to_json()
+        except (GarrisonError, OSError):
+            return Decision([], 0, None).to_json()
 
     def _remember(self, listed: Listed) -> None:
         change = listed.change

@@ -29,6 +29,7 @@ file, so nothing in it gives them rights.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +51,12 @@ PROFILE_KEYS = ("kind", "env", "failover")
 """Other keys of an agent profile that mean the same whatever its kind."""
 SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
-NOTIFY_KEYS = ("command", "on", "timeout")
+NOTIFY_KEYS = ("command", "webhook", "on", "timeout")
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
 CHAT_KEYS = ("budget", "budget_day", "max_turns")
 OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
-"""Events that `[notify]` can name."""
+"""Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 
 
 @frozen
@@ -190,6 +191,8 @@ class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
     command: tuple[str, ...] = ()
+    webhook: str = ""
+    """Address to which each notification is sent by POST, as JSON."""
     on: tuple[str, ...] = ("escalate", "question", "failed")
     timeout: float = 10.0
 
@@ -335,17 +338,20 @@ def kind_of(name: str, table: Mapping[str, Any]) -> Any:
 def parse_notify(where: str, table: Any) -> NotifyConfig:
     """Parse a table `[notify]`; UsageError names what is wrong."""
     if not isinstance(table, dict):
-        raise UsageError(f"{where} should be a table with command, on and timeout")
+        raise UsageError(f"{where} should be a table with command, webhook, on and timeout")
     if unknown := sorted(key for key in set(table) - set(NOTIFY_KEYS) if not key.startswith("x_")):
-        raise UsageError(f"{where}: {unknown[0]} is not known; there are command, on and timeout")
+        raise UsageError(f"{where}: {unknown[0]} is not known; there are command, webhook, on and timeout")
     command = string_list(where, "command", table.get("command", []))
+    webhook = table.get("webhook", "")
+    if not isinstance(webhook, str) or (webhook and not re.fullmatch(r"https?://[^\s/]+\S*", webhook)):
+        raise UsageError(f"{where}: webhook should be an address that begins with https:// or http://")
     occasions = string_list(where, "on", table.get("on", list(NotifyConfig.on)))
     if wrong := [occasion for occasion in occasions if occasion not in OCCASIONS]:
         raise UsageError(f"{where}: on names {wrong[0]!r}; there are {', '.join(OCCASIONS)}")
     timeout = table.get("timeout", NotifyConfig.timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
         raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
-    return NotifyConfig(command, occasions, float(timeout))
+    return NotifyConfig(command, webhook, occasions, float(timeout))
 
 
 def parse_chat(where: str, table: Any) -> ChatConfig:

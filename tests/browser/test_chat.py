@@ -90,7 +90,7 @@ def test_what_stops_a_run_waits_for_one_of_two_buttons(butler: str, home: Path, 
     expect(choice).to_have_count(0)
     ask(page, "Stop r1")
     choice.get_by_role("button", name="Yes").click()
-    expect(bubbles.last).to_contain_text("`garrison stop r1`: r1 is stopped")
+    expect(bubbles.last).to_contain_text("garrison stop r1: r1 is stopped")
     expect(choice).to_have_count(0)
     assert (home / "ran").read_text() == "stopping: stop r1\n"
 
@@ -124,3 +124,78 @@ def test_events_that_arrive_together_are_shown_one_by_one(butler: str, opened: A
     ask(page, "Check urgent emails")
     expect(page.locator('[data-testid="message-complete"]')).to_be_visible()
     assert page.evaluate("window.seen") == ["butler", "triage", "butler"]
+
+
+MARKDOWN = """# One *word*
+Some **bold** and `code <b>` and [words](javascript:alert(1))
+and more.
+
+- first
+- second
+  goes on
+3. third
+
+> said
+```python
+def <script>alert(2)</script>
+**not bold**
+```
+---
+[x](http://evil.example/?<img src=x onerror=alert(3)>) <a href="http://evil.example">e</a> ![p](http://evil.example/i)
+"""
+
+
+def test_markdown_becomes_elements_and_never_markup(butler: str, opened: Any) -> None:
+    page = opened(butler, "/chat")
+    expect(page.locator('[data-testid="agent-triage"]')).to_be_visible()
+    found = page.evaluate("""async text => {
+        const { markdownView } = await import("/static/markdown.js");
+        const { view, show } = markdownView();
+        show(text);
+        document.querySelector(".talk").append(view);
+        const whole = view.innerHTML, first = view.firstElementChild;
+        const grown = markdownView();
+        for (let at = 0; at <= text.length; at += 1) grown.show(text.slice(0, at));
+        show(text + "more");
+        const begun = performance.now();
+        for (const hostile of ["*", "_", "`", "[", "# ", "- ", " ", "> ", "**a", "[a](", "\u0301", "```\\n", "1. \\n"])
+            markdownView().show(hostile.repeat(50_000) + "x");
+        return { names: [...view.querySelectorAll("*")].map(one => one.localName),
+            whole: whole === grown.view.innerHTML, kept: first === view.firstElementChild,
+            spent: performance.now() - begun,
+            attributes: [...new Set([...view.querySelectorAll("*")].flatMap(one => one.getAttributeNames()))].sort(),
+            code: view.querySelector("pre").textContent, items: view.querySelectorAll("li").length };
+    }""", MARKDOWN)
+    assert set(found["names"]) == {"p", "strong", "em", "code", "ul", "ol", "li", "blockquote", "pre", "hr"}
+    assert found["attributes"] == ["aria-level", "class", "role", "start", "tabindex"]
+    assert found["whole"] and found["kept"], "a text that grows is drawn as if it had come whole"
+    assert found["code"] == "def <script>alert(2)</script>\n**not bold**" and found["items"] == 3
+    assert found["spent"] < 30_000, "of hostile megabytes"
+
+
+def test_the_rail_changes_with_the_event_and_marks_the_hand_over(butler: str, opened: Any) -> None:
+    """At once: in the next turn of the page's event loop."""
+    page = opened(butler, "/chat")
+    seen = page.evaluate("""async () => {
+        const { chatRail } = await import("/static/chat_rail.js");
+        const crew = [["butler", "Butler"], ["triage", "Triage"]];
+        const rail = chatRail(crew.map(([agent, title]) => ({ agent, title, what: "" })));
+        const now = () => [...rail.section.querySelectorAll(".active")].map(one => one.dataset.agent).join("+");
+        const marks = () => [...rail.section.querySelectorAll(".hand-over")].map(one => one.dataset.from ?? "");
+        const states = [];
+        for (const event of [
+            { type: "agent_start", agent: "butler" }, { type: "agent_delegate", from: "butler", to: "triage" },
+            { type: "agent_start", agent: "triage" }, { type: "agent_complete", agent: "triage" },
+            { type: "agent_resume", agent: "butler" }]) {
+            await new Promise(resolve => setTimeout(resolve, 200));
+            rail.moved(event);
+            await new Promise(resolve => setTimeout(resolve));
+            states.push([now(), marks()]);
+        }
+        return { states };
+    }""")
+    assert seen["states"] == [["butler", ["", ""]], ["triage", ["", "butler"]], ["triage", ["", "butler"]],
+                              ["butler", ["", "butler"]], ["butler", ["triage", "butler"]]]
+    rail = page.locator('[data-testid="agent-rail"]')
+    expect(rail.locator(".icon")).to_have_count(6)
+    assert rail.bounding_box()["width"] <= 110

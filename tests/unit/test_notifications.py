@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,24 @@ import pytest
 
 from garrison.config import NotifyConfig, parse_notify
 from garrison.errors import UsageError
-from garrison.processes.launcher.notifications import Notification, Notifier, due_notifications, notify_argv
+from garrison.pipeline.gates import OpenGate
+from garrison.pipeline.questions import Question as GateQuestion
+from garrison.processes.launcher import webhook
+from garrison.processes.launcher.notifications import (
+    Notification,
+    Notifier,
+    deliveries,
+    due_notifications,
+    notify_argv,
+    open_notifications,
+)
 from garrison.processes.launcher.policy import Parked
 from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import Question
 from garrison.records.journal import Entry
 from garrison.system.jobs import JobResult
 
-ALL = NotifyConfig(("tell", "{text}"), ("escalate", "question", "failed", "done", "stopped"))
+ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
                  questions={"a": Question("q1", "Which?")})
 PARKED = [Parked("s1", "a", "6 deaths")]
@@ -81,7 +93,7 @@ def test_only_a_notification_whose_command_has_ended_counts_as_sent(tmp_path: Pa
     assert (told, notifier.busy) == (["one", "two"], False)
 
 
-@pytest.mark.parametrize("config", [NotifyConfig(), NotifyConfig((), ALL.on), NotifyConfig(("tell",), ())])
+@pytest.mark.parametrize("config", [NotifyConfig(), NotifyConfig((), on=ALL.on), NotifyConfig(("tell",), on=())])
 def test_nothing_is_due_without_a_command_or_an_event(config: NotifyConfig) -> None:
     assert due_notifications(STATE, PARKED, set(), config, "failed") == []
 
@@ -103,3 +115,73 @@ def test_a_text_from_outside_never_becomes_another_word_or_placeholder() -> None
 def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
         parse_notify("config.toml, [notify]", table)
+
+
+def test_an_open_gate_is_a_question_and_one_that_waits_for_a_signal_is_none() -> None:
+    def gate(place: str, signal: str = "") -> OpenGate:
+        return OpenGate(place, "human", GateQuestion(place, "ask", "Land it?"), signal, at=f"t{place}")
+
+    state = RunState("running", gates={"ask#1": gate("ask#1"), "wait#1": gate("wait#1", "GO")})
+    due = due_notifications(state, [], set(), ALL)
+    assert [(one.event, one.text, one.node) for one in due] == [("question", "ask waits for you: Land it?", "ask")]
+    again = RunState("running", gates={"ask#2": gate("ask#2")})
+    assert due_notifications(again, [], {one.key for one in due}, ALL), "reached again in a loop"
+
+
+def test_command_and_webhook_send_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One source, one list of events; each way has its turn, and one that fails does not keep the other back."""
+    both = NotifyConfig(("tell", "{text}"), "https://hook.example/x", ("question",))
+    due = due_notifications(STATE, PARKED, set(), both)
+    assert due == open_notifications(STATE, PARKED, ("question",)) and [one.event for one in due] == ["question"]
+    assert [one.name for one in deliveries(both, "r1", due[0])] == ["command", "webhook"]
+    assert [one.argv[-1] for one in deliveries(both, "r1", due[0])] == ["a asks: Which?", "https://hook.example/x"]
+    assert due_notifications(STATE, PARKED, set(), NotifyConfig((), "https://hook.example/x", ("question",))) == due
+    begun: list[Any] = []
+
+    def start(argv: list[str], **_: Any) -> _Command:
+        if "tell" in argv:
+            raise OSError("no such program")
+        begun.append(argv)
+        return _Command()
+
+    monkeypatch.setattr("garrison.processes.launcher.notifications.Job.start", start)
+    monkeypatch.setattr(_Command, "ended", True)
+    told: list[str] = []
+    notifier = Notifier(both, "r1", {}, tmp_path / "notify.log", lambda one: told.append(one.key))
+    notifier.add(due[0])
+    notifier.poll(0.0)
+    notifier.poll(1.0)
+    assert begun[0][-1] == "https://hook.example/x" and told == [due[0].key] and not notifier.busy
+
+
+def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
+    got: list[tuple[str, str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, self.headers["content-type"], body))
+            self.send_response({"/ok": 204, "/moved": 302}.get(self.path, 500))
+            self.send_header("location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        answers = [webhook.send(address + path, b"{}") for path in ("/ok", "/moved", "/bad")]
+        server.shutdown()
+        thread.join()
+    assert got == [(path, "application/json", b"{}") for path in ("/ok", "/moved", "/bad")]
+    assert answers[0] == "" and "302" in answers[1] and "500" in answers[2]
+    assert "cannot be reached" in webhook.send(address, b"{}")
+
+
+@pytest.mark.parametrize("address", ["hook.example", "file:///etc/passwd", "https://", 3, "https://a b"])
+def test_a_webhook_is_an_address(address: object) -> None:
+    with pytest.raises(UsageError, match="webhook should be an address"):
+        parse_notify("config.toml, [notify]", {"webhook": address})
+    assert parse_notify("c", {"webhook": "https://hook.example/x?y=1"}).webhook == "https://hook.example/x?y=1"

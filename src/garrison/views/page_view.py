@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from garrison.config import NotifyConfig
 from garrison.frozen import frozen
 from garrison.merge.entry import MergeEntry
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged, shown
+from garrison.processes.launcher.notifications import open_notifications
+from garrison.processes.launcher.policy import Parked
 from garrison.processes.run_state import ENDED
 from garrison.processes.run_status import StatusReason, decide_status
 from garrison.records.events import (
@@ -30,6 +33,7 @@ from garrison.records.events import (
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system.resource_usage import NO_USAGE, Usage
+from garrison.system.terminal_text import clean
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 from garrison.views.flow_trace import FlowTrace
 from garrison.views.node_view import place_of, refused_hosts
@@ -184,6 +188,8 @@ class PageModel:
     graph: Mapping[str, GraphNode] = field(default_factory=dict)
     adhoc: bool = False
     trace: FlowTrace | None = None
+    notify_on: tuple[str, ...] = NotifyConfig.on
+    """Events of which the page notifies, as `[notify]` lists them."""
     timeline: list[dict[str, Any]] = field(default_factory=list)
     signals: list[dict[str, Any]] = field(default_factory=list)
     observation: Observation | None = None
@@ -269,7 +275,7 @@ class PageModel:
 
     def _parts(self) -> dict[str, Any]:
         return {**self._status(), "problems": self.problems, "gates": self._gates(), "waits": self._waits(),
-                "queue": self._queue(),
+                "queue": self._queue(), "notices": self._notices(),
                 "followed": dict(self.trace.followed) if self.trace else {},
                 "nodes": {name: self._node(name) for name in self._names()}}
 
@@ -309,6 +315,14 @@ class PageModel:
                          corrupt=self.model.corrupt or (view.corrupt if view else ""))
         return [wait.to_json() for wait in waits]
 
+    def _notices(self) -> list[dict[str, Any]]:
+        """Return what a person is to be told now, from the same source as the command of `[notify]`."""
+        state = self.model.state
+        parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
+                  if name in state.nodes]
+        found = open_notifications(state, parked, self.notify_on, state.status if state.over else "")
+        return [{"key": one.key, "event": one.event, "node": one.node, "text": clean(one.text)[:TEXT]} for one in found]
+
     def _queue(self) -> dict[str, Any]:
         """Return the queues of the run as one; `target` is the branch of the one to pause or resume.
 
@@ -345,6 +359,7 @@ class PageModel:
             self._compare_status(patch)
             self._compare(patch, "gates", self._gates())
             self._compare(patch, "waits", self._waits())
+            self._compare(patch, "notices", self._notices())
             self._compare(patch, "problems", self.problems)
         self._compare_nodes(patch, self._touched(record))
         return patch
@@ -441,7 +456,7 @@ def latest_entries(entries: list[dict[str, Any]], most: int) -> list[dict[str, A
 def apply_patch(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a snapshot after a record's patch, as the page applies it."""
     after = {**snapshot, **{part: {**snapshot[part], **patch.get(part, {})} for part in ("nodes", "followed")}}
-    for part in ("status", "reason", "problems", "gates", "waits", "queue"):
+    for part in ("status", "reason", "problems", "gates", "waits", "queue", "notices"):
         after[part] = patch.get(part, snapshot[part])
     for part, most in (("timeline", TIMELINE), ("signals", SIGNALS)):
         after[part] = latest_entries([*snapshot[part], *patch.get(f"{part}_add", [])], most)

@@ -12,7 +12,8 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.errors import GarrisonError, NotFound
+from garrison.config import NotifyConfig, read_config
+from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.pipeline.dot_writer import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse_file
@@ -33,13 +34,22 @@ KEPT_EVENTS = 1000
 """Events kept in memory for clients that reconnect soon."""
 
 
+def _notify_on(home: Path) -> tuple[str, ...]:
+    """Return the events that `[notify]` lists; the default ones if the configuration cannot be read."""
+    try:
+        return read_config(home).notify().on
+    except UsageError:
+        return NotifyConfig.on
+
+
 class FollowedRun:
     """Journals of a run, replayed as far as they were read."""
 
     def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode], plan: RunPlan | None = None) -> None:
         self.home, self.launch = home, launch
         self.log = EventLog(home, launch.run_id)
-        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc, FlowTrace(launch.run_id, plan))
+        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc, FlowTrace(launch.run_id, plan),
+                              _notify_on(home))
         self.cursor = Cursor(run_stamp(launch.run_id, launch.created_at))
 
     def read(self, only: Container[Path] | None = None) -> list[dict[str, Any]]:

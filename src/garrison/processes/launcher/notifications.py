@@ -1,13 +1,15 @@
-"""Notifications: run the user's own command when something is parked, a question is open, or the run has ended.
+"""Notifications: tell a person that something is parked, a question or gate is open, or the run has ended.
 
     [notify]
+    webhook = "https://ntfy.example/garrison"
     command = ["notify-send", "garrison {run}", "{text}"]
     on = ["escalate", "question", "failed"]
     timeout = 10
 
 The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
 successor of a launcher that died sends the rest: one of them perhaps twice, but none is lost. A failing command is
-logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input.
+logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input,
+the webhook as the body of a POST. The page shows the same as notifications of the desktop.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -39,6 +42,14 @@ _MAX_TEXT = 500
 
 
 @frozen
+class Delivery:
+    """One way to send a notification: its name in `[notify]`, and the program."""
+
+    name: str
+    argv: tuple[str, ...]
+
+
+@frozen
 class Notification:
     """One thing to notify about, once per `key`."""
 
@@ -48,19 +59,30 @@ class Notification:
     node: str = ""
 
 
-def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
-                      ended: str = "") -> list[Notification]:
-    """Return the notifications due now; `ended` is how the run ended, if it did. Pure."""
-    due = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
-                        name.who if name.who in state.nodes else "") for name in parked]
-    due += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
-            for node, question in state.questions.items()]
+def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
+                       ) -> list[Notification]:
+    """Return what a person is to be told now, of the events in `on`; `ended` is how the run ended, if it did. Pure."""
+    found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
+                          name.who if name.who in state.nodes else "") for name in parked]
+    found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
+              for node, question in state.questions.items()]
+    found += [Notification(f"gate:{gate.place}:{gate.at}", "question",
+                           f"{gate.node} waits for you: {gate.question.text}", gate.node)
+              for gate in state.gates.values() if not gate.signal]
     if ended:
         reason = f": {state.reason}" if state.reason else ""
-        due.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more
-                                f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
-    return [notification for notification in due
-            if notification.key not in notified and notification.event in config.on and config.command]
+        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more
+                                  f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
+    return [notification for notification in found if notification.event in on]
+
+
+def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
+                      ended: str = "") -> list[Notification]:
+    """Return the notifications that command and webhook have not sent yet; none without either. Pure."""
+    if not (config.command or config.webhook):
+        return []
+    return [notification for notification in open_notifications(state, parked, config.on, ended)
+            if notification.key not in notified]
 
 
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
@@ -70,15 +92,27 @@ def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> l
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
 
 
+def deliveries(config: NotifyConfig, run: str, notification: Notification) -> list[Delivery]:
+    """Return the programs that send one notification: the command, then the webhook. Pure."""
+    found = []
+    if config.command:
+        found.append(Delivery("command", tuple(notify_argv(config, run, notification))))
+    if config.webhook:
+        found.append(Delivery("webhook", (sys.executable, "-P", "-m", "garrison.processes.launcher.webhook",
+                                          config.webhook)))
+    return found
+
+
 class Notifier:
-    """Runs the command, one notification at a time; calls `on_done` when a command has ended or could not be run."""
+    """Sends notifications one at a time; calls `on_done` when all programs of one have ended or could not be run."""
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
                  on_done: Callable[[Notification], None]) -> None:
         self.config, self.run, self.environ, self.log, self.on_done = config, run, environ, log, on_done
         self._job: Job | None = None
         self._queue: list[Notification] = []
-        """The command that runs, if any, is the first one's."""
+        self._left: list[Delivery] | None = None
+        """Deliveries of the first that have not ended, the one that runs first; None before its first."""
 
     @property
     def busy(self) -> bool:
@@ -92,36 +126,44 @@ class Notifier:
 
     def poll(self, now: float) -> None:
         """Finish a command that has ended and start the next; `now` is monotonic."""
-        if self._job is not None:
-            result = self._job.poll(now)
-            if result is None:
-                return
-            self._job = None
-            if not result.ok:
-                how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
-                log_line(f"the notify command {how}; its output is in {self.log}")
-            self.on_done(self._queue.pop(0))
-        while self._queue and self._job is None:
-            self._job = self._start(self._queue[0], now)
-            if self._job is None:
+        while self._queue:
+            if self._left is None:
+                self._left = deliveries(self.config, self.run, self._queue[0])
+            if not self._left:
+                self._left = None
                 self.on_done(self._queue.pop(0))
+                continue
+            if self._job is None:
+                self._job = self._start(self._queue[0], self._left[0], now)
+            elif (result := self._job.poll(now)) is None:
+                return
+            else:
+                self._job = None
+                if not result.ok:
+                    how = "timed out" if result.timed_out else f"ended with exit code {result.exit_code}"
+                    log_line(f"the notify {self._left[0].name} {how}; its output is in {self.log}")
+                self._left.pop(0)
+                continue
+            if self._job is None:
+                self._left.pop(0)
+            else:
+                return
 
     def finish(self) -> None:
-        """Send the rest, each within the command's time limit."""
+        """Send the rest, each within its time limit."""
         while self.busy:
             self.poll(time.monotonic())
             time.sleep(0.01)
 
-    def _start(self, notification: Notification, now: float) -> Job | None:
-        argv = notify_argv(self.config, self.run, notification)
+    def _start(self, notification: Notification, delivery: Delivery, now: float) -> Job | None:
         body = {"run": self.run, "event": notification.event, "text": notification.text, "node": notification.node}
         stdin = self.log.with_suffix(".json")
         try:
             atomic.write(stdin, (json.dumps(body) + "\n").encode())
             # The shell only redirects standard input; it does not parse the words of the command.
-            shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *argv]
+            shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *delivery.argv]
             return Job.start(shell, env=dict(self.environ), cwd=os.sep, log=self.log,
                              timeout_s=self.config.timeout, now=now)
         except (GarrisonError, OSError) as error:
-            log_line(f"the notify command could not be run: {error}")
+            log_line(f"the notify {delivery.name} could not be run: {error}")
             return None

@@ -4,7 +4,7 @@
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, chatRail } from "./chat_rail.js";
 import { el, panel, say, set } from "./dom.js";
-import { legible } from "./legible.js";
+import { markdownView } from "./markdown.js";
 import { announce, link, tab, toast } from "./notice.js";
 
 const TRIES = 6; // to continue an answer whose connection broke
@@ -74,12 +74,14 @@ class Chat {
 
   bubble(who, text) {
     this.hello.hidden = true;
-    const words = el("p", { class: "words" }, text ?? "");
+    const shown = who === "you" ? null : markdownView();
+    const words = shown?.view ?? el("p", { class: "words" }, text ?? "");
+    shown?.show(text ?? "");
     const made = el("li", { class: `bubble ${who === "you" ? "you" : who === BUTLER ? "butler" : "crew"}` },
       el("p", { class: "kind" }, who === "you" ? "You" : who.replaceAll("_", " ")), words);
     this.list.append(made);
     this.end();
-    return { made, words };
+    return { made, show: shown?.show };
   }
 
   /** Offer the answers to proposed commands as buttons; whatever is sent next takes them away. */
@@ -168,6 +170,8 @@ class Turn {
   constructor(chat) {
     this.chat = chat;
     this.open = new Map();
+    this.bubbles = [];
+    this.drawing = 0;
     this.last = null;
     this.done = false;
     this.proposals = [];
@@ -184,13 +188,27 @@ class Turn {
   }
 
   said(who, text) {
-    if (!this.open.has(who)) this.open.set(who, this.chat.bubble(who, ""));
+    if (!this.open.has(who)) {
+      this.open.set(who, this.chat.bubble(who, ""));
+      this.bubbles.push(this.open.get(who));
+    }
     this.last = this.open.get(who);
-    this.last.words.append(legible(text));
+    this.last.text = (this.last.text ?? "") + text;
+    if (!this.drawing) this.drawing = requestAnimationFrame(() => this.draw());
+  }
+
+  /** Draw what was said since the last frame. */
+  draw() {
+    cancelAnimationFrame(this.drawing);
+    this.drawing = 0;
+    for (const one of this.bubbles) {
+      if (one.text !== undefined && one.text !== one.drawn) one.show(one.drawn = one.text);
+    }
     this.chat.end();
   }
 
   async ended() {
+    this.draw();
     await this.chat.rail.seen();
     this.chat.rail.rest();
     if (!this.done) return this.bad("The answer was interrupted.");
@@ -200,6 +218,7 @@ class Turn {
   }
 
   bad(text) {
+    this.draw();
     this.last = this.chat.bubble(BUTLER, text);
     this.last.made.classList.add("bad");
   }

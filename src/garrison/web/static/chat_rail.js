@@ -1,11 +1,12 @@
-// Panel of the crew in the chat: which of them are at work, as the server's events say, in their order, each shown long
-// enough to be seen.
+// Rail of the crew in the chat: an icon each, which of them are at work, and who handed over to whom, as the server's
+// events say. An event is shown at once; of several that arrive together each has a moment of its own.
 
+import { agentIcon } from "./agent_icons.js";
 import { el, panel, say, set } from "./dom.js";
 
 export const BUTLER = "butler";
 const AT_WORK = "at work";
-const SEEN = 700; // milliseconds that each change of the rail stays at least
+const SEEN = 80; // milliseconds that each change stays at least; the mark of a hand-over stays until the next answer
 
 /**
  * The rail's panel.
@@ -19,12 +20,13 @@ export function chatRail(crew) {
   const members = new Map();
   body.append(list);
   const working = new Set();
-  let changed = 0, doing = AT_WORK, shown = Promise.resolve();
+  const titles = new Map(crew.map(one => [one.agent, one.title]));
+  let changed = 0, last = "", doing = AT_WORK, shown = Promise.resolve();
 
   function member(name, title, about) {
-    const made = el("li", { class: "agent", dataset: { testid: `agent-${name}`, agent: name } },
-      el("span", { class: "sign", "aria-hidden": "true" }, "○"), el("div", { class: "who" }, el("span", { class: "name" }, title),
-        el("span", { class: "kind" })), el("p", { class: "doing" }, about));
+    const made = el("li", { class: "agent", title: about || null, dataset: { testid: `agent-${name}`, agent: name } },
+      el("span", { class: "picture" }, agentIcon(name), el("span", { class: "sign", "aria-hidden": "true" }, "○"),
+        el("span", { class: "hand-over", hidden: true })), el("span", { class: "name" }, title), el("span", { class: "kind" }));
     members.set(name, made);
     list.append(made);
   }
@@ -39,7 +41,20 @@ export function chatRail(crew) {
     changed = performance.now();
   }
 
-  const seen = () => new Promise(resolve => setTimeout(resolve, Math.max(0, changed + SEEN - performance.now())));
+  /** Mark that `to` has the work from `from`; an agent without a mark was handed nothing in this answer. */
+  function mark(to, from) {
+    const place = members.get(to)?.querySelector(".hand-over");
+    if (!place) return;
+    place.hidden = !from;
+    say(place, from ? "→" : "");
+    set(place, "title", from ? `from ${titles.get(from) ?? from}` : null);
+    set(place, "data-from", from || null);
+  }
+
+  const seen = () => {
+    const left = changed + SEEN - performance.now();
+    return left > 0 ? new Promise(resolve => setTimeout(resolve, left)) : null;
+  };
 
   /** Show an event once those before it were seen; the text of the answer does not wait for that. */
   function moved(event) {
@@ -50,6 +65,10 @@ export function chatRail(crew) {
     doing = AT_WORK;
     const name = event.agent ?? event.to;
     if (name && !members.has(name)) member(name, name, "");
+    if (event.type === "agent_start" && name === BUTLER) [...members.keys()].forEach(one => mark(one, ""));
+    if (event.type === "agent_delegate") mark(event.to, event.from ?? BUTLER);
+    if (event.type === "agent_complete" && name !== BUTLER) last = name;
+    if (event.type === "agent_resume") mark(name, last);
     if (event.type === "agent_resume" || (event.type === "agent_start" && name === BUTLER)) working.clear();
     if (event.type === "agent_start" || event.type === "agent_resume") working.add(name);
     if (event.type === "agent_delegate") { working.delete(event.from ?? BUTLER); working.add(name); }

@@ -3,6 +3,7 @@
 
 import { act, get, part } from "./api.js";
 import { costsPanel } from "./costs.js";
+import { desktopNotices } from "./desktop.js";
 import { detailPanel } from "./detail.js";
 import { el, set } from "./dom.js";
 import { noSuchRun } from "./empty_home.js";
@@ -45,6 +46,7 @@ class Run {
     this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
     const choose = (name, tab) => this.open(name, tab);
     this.head = runHead(document.getElementById("run-head"), run, this.act);
+    this.desktop = desktopNotices(document.querySelector(".head-end"), run, choose);
     this.graph = graphPanel(choose);
     this.gantt = ganttPanel(choose, () => get(`${at}/timeline`));
     const views = viewSwitch([["graph", "Pipeline", on => { this.graph.section.hidden = !on; }], ["time", "Time and cost", on => this.gantt.reveal(on)]]);
@@ -133,6 +135,7 @@ class Run {
     if (touched("timeline", "signals", "queue")) this.parts.timeline.show(state);
     if (touched("costs")) this.parts.costs.show(state);
     if (touched("status", "timeline", "queue", "costs")) this.gantt.show();
+    if (touched("notices")) this.desktop.show(state.notices);
     this.detail.show(state);
     tab(state.run, waits.length);
     if (this.wanted) {

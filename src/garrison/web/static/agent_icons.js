@@ -1,0 +1,23 @@
+// Icons of the crew: the agents that garrison knows have a picture, all others the first letter of their name.
+
+import { el } from "./dom.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const PATHS = {
+  butler: "M4 17h16M5 17a7 7 0 0 1 14 0M12 10V7M10 7h4",
+  triage: "M4 5h16v14H4zM4 13h4l2 3h4l2-3h4",
+  scheduler: "M5 6h14v14H5zM5 10h14M9 4v4M15 4v4M9 14h2",
+  communicator: "M4 6h16v12H4zM4 7l8 6 8-6",
+  navigator: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18M15 9l-2 4-4 2 2-4z",
+  preference_learner: "M5 7h8M17 7h2M15 5v4M5 12h2M11 12h8M9 10v4M5 17h8M17 17h2M15 15v4",
+};
+
+/** The icon of an agent, which says nothing by itself. */
+export function agentIcon(agent) {
+  if (!Object.hasOwn(PATHS, agent)) return el("span", { class: "icon letter", "aria-hidden": "true" }, [...agent][0]?.toUpperCase() ?? "?");
+  const picture = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
+  for (const [name, value] of Object.entries({ class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" })) picture.setAttribute(name, value);
+  path.setAttribute("d", PATHS[agent]);
+  picture.append(path);
+  return picture;
+}

@@ -34,7 +34,7 @@ def test_what_waits_is_told_once_the_user_has_turned_it_on(tmp_path: Path, opene
         page.watch.home = url.partition("/?")[0]
         page.watch.allowed.append("409")
         page.add_init_script(RECORDED)
-        page.goto(url)
+        page.goto(f"{url}&run=r1")
         expect(page.locator("#link")).to_have_text("Live")
         guardian.append("gate", gate("a", "Ship?"), builder.now())
         expect(page.locator("#waits")).to_contain_text("Ship?")

@@ -113,7 +113,8 @@ def main() -> int:
         for nodes in options.nodes:
             with tempfile.TemporaryDirectory() as folder, home_builder(Path(folder)) as builder:
                 names = build_large_run(builder, nodes)
-                with serving(builder.home) as url:
+                with serving(builder.home) as address:
+                    url = f"{address}&run=r1"
                     browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
                     if options.shots:
                         shoot(browser, url, nodes, options.shots)

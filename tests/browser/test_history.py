@@ -44,7 +44,7 @@ def told(page: Any) -> Any:
 
 
 def test_what_happened_is_paged_searched_and_downloaded(past: str, opened: Any, tmp_path: Path) -> None:
-    page = opened(past)
+    page = opened(past, "/?run=r1")
     lines = page.locator("#list-timeline > li")
     expect(lines.first).to_be_visible()
     expect(page.locator("#story .zone")).to_contain_text("UTC")

@@ -86,6 +86,8 @@ class CandidateBuilder:
         self._pinned = ""
         self._checked = False
         """True once a batch was built whose objects are whole: from then on nothing is left of a dead processor."""
+        self._dropped: set[str] = set()
+        """Objects that were set aside, or were missing, when a batch was built."""
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -157,18 +159,18 @@ class CandidateBuilder:
         while True:
             try:
                 candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position))
-                why = self._explain_refusal(parent, candidate)
+                why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
             except GitError as error:
                 if not self.git.drop_damaged_named(error.stderr):  # each time there are fewer of them
                     raise
 
-    def _explain_refusal(self, parent: str, candidate: Candidate) -> str:
+    def _explain_refusal(self, parent: str, candidate: Candidate, *, foreign: bool) -> str:
         """Return why git itself refuses a candidate's tree, '' if it does not."""
         if candidate.commit is None or candidate.commit == parent:
             return ""
         config = self.queue.state.config
-        return explain_refusal(self.git, self.git.tree_of(parent), candidate.tree,
+        return explain_refusal(self.git, self.git.tree_of(parent), candidate.tree, foreign=foreign,
                                missing=config is None or config.no_gate)
 
     def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> Progress:
@@ -236,13 +238,15 @@ class CandidateBuilder:
         """Set aside the objects of a chain that a power cut damaged after a dead processor had written them; return
         whether there were any.
 
-        Then it is built again, and git writes them again. What a damaged commit or tree hid is found after that.
+        Then it is built again, and git writes them again. What a damaged commit or tree hid is found after that. What
+        is still missing then was never ours to write: git fails at the entry, which is judged by that.
         """
         if self._checked:
             return False
-        damaged = self.git.drop_damaged_objects(commit, [tip, *(entry.oid for entry in batch)])
-        self._checked = not damaged
-        return bool(damaged)
+        damaged = set(self.git.drop_damaged_objects(commit, [tip, *(entry.oid for entry in batch)]))
+        is_new = not damaged <= self._dropped
+        self._checked, self._dropped = not damaged, self._dropped | damaged
+        return is_new
 
     def pin_candidate(self, chain: CandidateChain, count: int) -> str:
         """Pin the chain, and return the commit to test of its first `count` entries."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.system.git.repository import Repository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from garrison.system.git.commits import Change, Commits
 
@@ -34,21 +34,24 @@ _USUAL = frozenset({_MODULES, ".gitignore", ".gitattributes", ".gitkeep", ".gith
 _SHOWN = 120
 """Letters of a name or message that are quoted."""
 _REGULAR = frozenset({"100644", "100755"})
-_LINK = "160000"
+_LINK, _FOLDER = "160000", "040000"
 _EVERYWHERE = ("-c", "core.protectNTFS=true", "-c", "core.protectHFS=true")
 """Settings with which git refuses names that another file system takes for `.git`, too."""
 
 
-def explain_refusal(git: Commits, before: str, tree: str, *, missing: bool = False) -> str:
+def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = False, missing: bool = False) -> str:
     """Return why the tree cannot land on the tree `before`, '' if it can.
 
     GitError if git cannot even read it.
 
     Args:
+        foreign: the tree was not written by our git, so that no listing of its paths proves what its names are.
         missing: look for missing files, too, since nothing checks the tree out before it lands.
     """
     added = [change for change in git.changes(before, tree) if change.status != "D"]
     if why := next(filter(None, (explain_name(change.name) for change in added)), ""):
+        return why
+    if foreign and (why := _explain_names(git, before, tree)):
         return why
     if any(needs_judgement(change) for change in added) and (why := _explain_paths(git, tree)):
         return why
@@ -85,6 +88,26 @@ def _explain_paths(git: Commits, tree: str) -> str:
     with _scratch(git) as folder:
         answer = git.run(*_EVERYWHERE, "read-tree", tree, check=False, extra={"GIT_INDEX_FILE": f"{folder}/index"})
     return f"git refuses its tree: {_message(answer.err)}" if answer.code else ""
+
+
+def _explain_names(git: Commits, before: str, tree: str) -> str:
+    """Return which new folder has a name in it that git's merges abort at: it has no letters, or a slash."""
+    listed = git.run("diff-tree", "-r", "-t", "-z", "--no-renames", before, tree).out.split("\0")[::2]
+    folders = [tree, *(meta.split(" ")[3] for meta in listed if meta.split(" ")[1:2] == [_FOLDER])]
+    for folder in dict.fromkeys(folders):
+        data = git.run("cat-file", "tree", folder, exact=True).out.encode(errors="surrogateescape")
+        if any(not name or b"/" in name for name in names_in_tree(data, len(tree) // 2)):
+            return "git refuses its tree: a name in it is empty, or holds a slash"
+    return ""
+
+
+def names_in_tree(data: bytes, oid_bytes: int) -> Iterator[bytes]:
+    """Yield the names in a tree object; ValueError if it is none. Pure."""
+    at = 0
+    while at < len(data):
+        end = data.index(b"\0", at)
+        yield data[at:end].partition(b" ")[2]
+        at = end + 1 + oid_bytes
 
 
 def _explain_modules(git: Commits, blob: str) -> str:

@@ -49,3 +49,7 @@ def test_the_source_is_not_changed() -> None:
     source = dict(SOURCE)
     child_environment(source, own={"NEW": "1"})["MORE"] = "1"
     assert source == SOURCE
+
+
+def test_what_each_shell_sets_itself_is_not_called_withheld() -> None:
+    assert list_withheld({"PWD": "/", "OLDPWD": "/", "SHLVL": "1", "_": "/bin/sh", "TOKEN": "x"}) == ["TOKEN"]

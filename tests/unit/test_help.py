@@ -54,3 +54,10 @@ def test_help_and_version_are_commands_too() -> None:
     assert said("version")[1] == said("--version")[1]
     code, text = said("help", "ps")
     assert (code, "garrison status" in text) == (2, True)
+
+
+@pytest.mark.parametrize("group", ["pipeline", "merge-queue", "signals", "config"])
+def test_the_help_of_a_group_cuts_no_line_off(group: str) -> None:
+    code, text = said(group, "--help")
+    assert code == 0
+    assert "..." not in text.split("Commands:")[1]

@@ -123,7 +123,8 @@ def test_the_next_command_depends_on_what_passed() -> None:
     red, broken = TrialResult(False, "", failed="gate"), TrialResult(False, "", failed="set-up")
     assert "garrison launch first.dot --no-gate" in next_steps(choice, red, "first.dot")[1]
     assert next_steps(choice, broken, None) == ["next: correct setup in garrison.toml, then try it: garrison init"]
-    assert describe(None, choice, ["codex"]) == ["garrison.toml is there; --force proposes anew", "gate: make test",
+    assert describe(None, choice, ["codex"]) == ["garrison.toml exists and is tried as it is; --force replaces it",
+                                                 "gate: make test",
                                                  "agents installed: codex"]
 
 

@@ -15,8 +15,9 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.cli.signals import guardian_of, signal_by_person, wait_until_applied
+from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
-from garrison.errors import NotFound, Refused
+from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records.run import RunFiles
@@ -24,20 +25,26 @@ from garrison.records.store import Store
 
 
 @click.command(cls=Command, examples=(
+    ("garrison answer", "the questions that are open"),
     ('garrison answer add_tests "use pytest"', "the agent's next message"),
     ("garrison answer review Approve", "the gate's edge labelled Approve"),
     ("garrison answer review Approve --run work-1a2b3c", "a gate of `garrison pipeline run`"),
 ))
-@click.argument("node", shell_complete=completion.nodes)
-@click.argument("text")
+@click.argument("node", required=False, shell_complete=completion.nodes)
+@click.argument("text", required=False)
 @run_option
 @home_option
-def answer(node: str, text: str, run: str | None, home: str | None) -> None:
-    """Answer the question of NODE, which `garrison status` shows.
+def answer(node: str | None, text: str | None, run: str | None, home: str | None) -> None:
+    """Answer the question of NODE; without NODE, list the open questions.
 
     For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
     to; anything else is refused with the list of options.
     """
+    if node is None:
+        show_waiting(find_home(home), run, approvals=False)
+        return
+    if text is None:
+        raise UsageError(f"say what to answer: garrison answer {node} TEXT")
     if run is not None and not resolve.is_launched(find_home(home), run):
         from garrison.cli.pipeline_run import answer_gate, is_engine_run
 

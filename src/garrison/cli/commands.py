@@ -18,6 +18,8 @@ from garrison.cli.authority import require_of
 from garrison.cli.output import INTERRUPTED, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, NotFound, Refused
 
+_HELP_LIMIT = 400
+"""Characters of a command's help line in a group: more than any first sentence has."""
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -98,6 +100,14 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names in the order of definition."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with the whole first sentence of its help, where click would cut it off."""
+        shown = [(name, command) for name in self.list_commands(ctx)
+                 if (command := self.get_command(ctx, name)) is not None and not command.hidden]
+        if shown:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, command.get_short_help_str(_HELP_LIMIT)) for name, command in shown])
 
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:

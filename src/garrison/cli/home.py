@@ -41,4 +41,4 @@ def report_no_runs(place: Path) -> None:
     others = other_homes(place)
     print_message(f"no runs in {place}" + (
         f"; other homes (--home DIR): {', '.join(map(str, others))}" if others else
-        "; `garrison launch PIPELINE --target-dir REPO` starts one"))
+        "; in a repository, `garrison run TASK` starts one"))

@@ -140,7 +140,7 @@ def choose(rows: Sequence[Row], files: ProjectFiles, gate: str | None, setup: st
 
 def describe(rows: Sequence[Row] | None, choice: Choice, agents: Sequence[str]) -> list[str]:
     """Return what was found, in lines; `rows` is None if garrison.toml states it. Pure."""
-    lines = [f"{PROJECT_FILE} is there; --force proposes anew"] if rows is None else []
+    lines = [f"{PROJECT_FILE} exists and is tried as it is; --force replaces it"] if rows is None else []
     if rows is None:
         rows = []
     elif not rows:

@@ -19,7 +19,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.config import find_home
-from garrison.errors import NotFound, Refused, UsageError
+from garrison.errors import NotFound, Refused
 from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.records.identity import Identity
@@ -54,7 +54,7 @@ RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
 @home_option
 def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, process: str | None,
          home: str | None) -> None:
-    """Print the output of NODE's agent in its latest attempt."""
+    """Print the output of NODE's agent in its latest attempt. A run with one node needs no NODE."""
     store = Store(find_home(home))
     printer = LogPrinter()
     try:
@@ -63,7 +63,7 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
             _print_log(printer, lambda: path, lambda: not resolve.is_run_supervised(store, chosen), tail, follow=follow)
             return
         if node is None:
-            raise UsageError("logs needs a NODE; `garrison status` shows them")
+            node, run = resolve.only_node(store, run)
         chosen = resolve.run_of_node(store, node, run)
         if not resolve.latest_attempt(store.home, chosen, node) and (not follow or _has_ended(store, chosen, node)):
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "

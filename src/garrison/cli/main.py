@@ -25,7 +25,7 @@ SECTIONS = {
     },
     "Runs": {
         "resume": ("resume", "resume", "Continue a run or a workflow that stopped, failed or died."),
-        "why": ("why", "why", "Explain what was done about a node, and on which evidence."),
+        "why": ("why", "why", "Explain what happened to a node, why, and what to do."),
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
@@ -83,8 +83,8 @@ SCRIPTS = {
 _OTHER_WORDS = (
     ("ps ls list runs show", "`garrison status` shows the runs"),
     ("continue unpause restore", "`garrison resume RUN` continues a run"),
-    ("retry restart respawn rerun", "`garrison agents respawn NODE` starts a node's agent again, `garrison resume RUN "
-     "--retry-failed` the failed nodes of a run"),
+    ("retry restart respawn rerun", "`garrison agents retry NODE` tries a failed node again, `garrison resume RUN "
+     "--retry-failed` all failed nodes of a run, `garrison agents respawn NODE` restarts a node's agent"),
     ("start exec", "`garrison run TASK` starts one task, `garrison launch PIPELINE` a pipeline"),
     ("cancel abort kill quit end", "`garrison stop RUN` stops a run, `garrison agents cancel NODE` a node"),
     ("pause hold park", "`garrison agents park NODE` pauses a node, `garrison merge-queue pause` the landing"),
@@ -98,7 +98,7 @@ _OTHER_WORDS = (
     ("watch monitor htop", "`garrison top` watches everything live"),
     ("usage costs budget spend", "`garrison cost` shows what calls of models have cost"),
     ("gantt duration durations eta", "`garrison timeline RUN` shows where a run's time and money went"),
-    ("explain history inspect", "`garrison why NODE` explains what was done about a node"),
+    ("explain history inspect", "`garrison why NODE` explains what happened to a node"),
     ("rm delete remove prune gc", "`garrison clean` removes what finished runs left behind"),
     ("setup configure", "`garrison init` prepares a repository"),
     ("settings options", "`garrison config show` shows the configuration"),

@@ -234,6 +234,20 @@ def is_run_supervised(store: Store, run: str) -> bool:
                for key in store.keys(Identity))
 
 
+def only_node(store: Store, run: str | None) -> tuple[str, str]:
+    """Return the node meant when none is named, and its run: that of a run with one node.
+
+    Raises:
+        NotFound: there is no run.
+        Refused: several runs are possible, or the run has several nodes; the message lists them.
+    """
+    chosen = supervised_run(store, run)
+    nodes = nodes_of(store.home, chosen)
+    if len(nodes) != 1:
+        raise Refused(f"name a node of run {chosen}: {', '.join(nodes) or 'none has started yet'}")
+    return nodes[0], chosen
+
+
 def supervised_run(store: Store, run: str | None) -> str:
     """Return `run` if given, else the only run whose guardian is alive, else the only run.
 
@@ -247,7 +261,7 @@ def supervised_run(store: Store, run: str | None) -> str:
     living = sorted({key.run for key in guardians if is_living(store, key)})
     candidates = living or list_runs(store.home)
     if not candidates:
-        raise NotFound(f"no run in {store.home}; `garrison status` lists the runs")
+        raise NotFound(f"no runs in {store.home}; in a repository, `garrison run TASK` starts one")
     if len(candidates) > 1:
         raise Refused(f"several runs are possible: {', '.join(candidates)}; choose one with --run")
     return candidates[0]

@@ -12,6 +12,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message
+from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
@@ -29,12 +30,13 @@ FILE_LINES = 20_000
 
 
 @click.command(cls=Command, examples=(
+    ("garrison review", "what waits for your approval"),
     ("garrison review add_tests", "its commits, diff and evidence"),
     ("garrison review add_tests --approve --attempt 2", "that attempt is tested and lands"),
     ('garrison review add_tests --reject -m "name the edge cases"', "its next attempt is told the reason"),
     ('garrison review add_tests --reject --comment calc.py:12 "round half up"', "with the line that it is about"),
 ))
-@click.argument("node", shell_complete=completion.nodes)
+@click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
 @click.option("--approve", is_flag=True, help="Let the work land once it has passed the gate.")
 @click.option("--reject", is_flag=True, help="Send the work back, with the reason of -m.")
@@ -48,17 +50,23 @@ FILE_LINES = 20_000
 @click.option("--file", "path", metavar="PATH", help="Show the lines of this changed file alone.")
 @json_option
 @home_option
-def review(node: str, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
+def review(node: str | None, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
            comments: tuple[tuple[str, str], ...], path: str | None, *, approve: bool, reject: bool,
            as_json: bool) -> None:
     """Show the latest work of NODE: commits, changed files, diff, conflicts, checks. Approve or reject it.
 
-    It is shown at any moment: while its agent works, while it waits, after it has landed or was refused.
+    Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
+    it waits, after it has landed or was refused.
 
     Work waits for approval if its node has approve=true, or the run was launched with --approve. Once a second attempt
     has waited for it, --approve and --reject need --attempt, so that no attempt is judged that you have not seen.
     """
     _check_options(reason, comments, approve=approve, reject=reject)
+    if node is None:
+        if approve or reject or path is not None:
+            raise UsageError("name the NODE; `garrison review` lists those that wait for approval")
+        show_waiting(find_home(home), run, approvals=True)
+        return
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(Store(runtime.home), node, run)
     if path is not None:

@@ -152,7 +152,7 @@ class _Status:
     def watch(self, seconds: float, *, as_json: bool) -> int:
         """Watch until the run, or all runs that were shown in full, are over; return the highest exit code."""
         if not self.reader.runs():
-            raise NotFound(f"no run in {self.reader.home} to watch; `garrison launch` starts one")
+            raise NotFound(f"no run in {self.reader.home} to watch; in a repository, `garrison run TASK` starts one")
         if stdout_terminal().interactive and not as_json:
             return terminal.redraw(self._picture, self._exit_code, seconds)
         return terminal.follow(lambda: self._new_lines(as_json=as_json), self._exit_code, seconds)

@@ -34,7 +34,7 @@ KEYS: Sequence[tuple[str, str]] = (
 """Keys of the last line: (key, what it does)."""
 LEAST_DOING = 24
 """Least width of the column DOING; other columns give way to it."""
-NO_RUN = "no run yet; `garrison launch` starts one"
+NO_RUN = "no run yet; in a repository, `garrison run TASK` starts one"
 WIDE = 110
 """Width from which queue and deaths are side by side."""
 TWO_LINES = 16

@@ -113,7 +113,7 @@ def _resolve_run(store: Store, run: str | None) -> str:
         return existing_run(store.home, run)
     return resolve.choose([launcher_key(each) for each in run_records.list_runs(store.home)], resolve.current_run(),
                           lambda key: resolve.is_living(store, key),
-                          f"no runs in {store.home}; `garrison launch PIPELINE --target-dir REPO` starts one").run
+                          f"no runs in {store.home}; in a repository, `garrison run TASK` starts one").run
 
 
 def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool) -> list[Line]:
@@ -171,5 +171,7 @@ def _show_current_state(home: Path, run: str, node: str) -> None:
             click.echo(f"next: {step}")
     else:
         click.echo(f"now: run {run} is {view.status}, {view.progress}")
+        if view.hint:
+            click.echo(f"next: {view.hint}")
     for problem in view.problems:
         print_message(problem)

@@ -20,6 +20,8 @@ _NAMES = frozenset({
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_CERT",
     "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE",
 })
+_OF_SHELLS = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
+"""Variables that each shell sets itself: a child that gets none of them lacks nothing."""
 _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
 _PREFIXES = ("LC_", "GARRISON_")
 _OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_AGENT_SOCKET"})
@@ -47,7 +49,7 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
 def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:
     """Return the sorted names (never the values) in `source` that a child does not get."""
     wanted = frozenset(extra)
-    return sorted(name for name in source if not _passes(name, wanted))
+    return sorted(name for name in source if name not in _OF_SHELLS and not _passes(name, wanted))
 
 
 def _passes(name: str, wanted: frozenset[str]) -> bool:

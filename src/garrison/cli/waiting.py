@@ -1,0 +1,46 @@
+"""List what waits for a person: what `garrison answer` and `garrison review` print when no node is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from garrison.records.run import list_runs
+from garrison.system.terminal_text import clean
+from garrison.views.node_view import first_line
+from garrison.views.run_view import RunReader
+from garrison.views.waits import Wait, WaitKind
+
+REVIEW = "review"
+"""Kind of a gate that is work to approve; see `waits.review_json`."""
+
+
+def show_waiting(home: Path, run: str | None, *, approvals: bool) -> None:
+    """Print the work to approve, or the open questions, of one run or of all."""
+    reader = RunReader(home, os.environ)
+    runs = [run] if run is not None else list_runs(home)
+    lines = waiting_lines(((each, reader.read(each, details=False).waits) for each in runs), approvals=approvals)
+    for line in lines:
+        click.echo(clean(line))
+
+
+def waiting_lines(runs: Iterable[tuple[str, Sequence[Wait]]], *, approvals: bool) -> list[str]:
+    """Return each thing that waits and the command that settles it, or that nothing does. Pure."""
+    lines = []
+    for run, waits in runs:
+        for wait in waits:
+            if approvals and _is_approval(wait):
+                lines.append(f"{wait.node} of run {run} waits for your approval: "
+                             f"garrison review {wait.node} --run {run}")
+            elif not approvals and not _is_approval(wait) and wait.kind in (WaitKind.GATE, WaitKind.ASKS):
+                lines += [f"{wait.node} of run {run} asks: {first_line(wait.text)}",
+                          f"  garrison answer {wait.node} TEXT --run {run}"]
+    nothing = "nothing waits for your approval" if approvals else "no question is open"
+    return lines or [f"{nothing}; `garrison status` shows the runs"]
+
+
+def _is_approval(wait: Wait) -> bool:
+    return wait.gate is not None and wait.gate["kind"] == REVIEW

@@ -43,6 +43,7 @@ def told(page: Any) -> Any:
     return page.locator("#story .pager .number")
 
 
+@pytest.mark.slow
 def test_what_happened_is_paged_searched_and_downloaded(past: str, opened: Any, tmp_path: Path) -> None:
     page = opened(past, "/?run=r1")
     lines = page.locator("#list-timeline > li")

@@ -47,6 +47,7 @@ def large(tmp_path: Path) -> Iterator[tuple[HomeBuilder, Writer, str]]:
         guardian.close()
 
 
+@pytest.mark.slow
 def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[HomeBuilder, Writer, str], opened: Any,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     builder, guardian, url = large

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import expect
 from served_run import serving
 
@@ -98,6 +99,7 @@ def test_a_name_that_comes_to_mean_this_machine_opens_nothing(tmp_path: Path, ch
             browser.close()
 
 
+@pytest.mark.slow
 def test_a_tab_gets_its_session_from_another_and_says_what_to_do_without(tmp_path: Path, opened: Any) -> None:
     with home_builder(tmp_path) as builder, serving(tmp_path) as url:
         builder.run("r1", "a").close()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 from served_run import serving
 
@@ -25,6 +26,7 @@ def lines(page: Page) -> list[str]:
     return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
 
 
+@pytest.mark.slow
 def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, opened: Any) -> None:
     with home_builder(tmp_path) as builder, serving(tmp_path) as url:
         first = opened(url)

@@ -62,6 +62,7 @@ def test_an_acp_agent_that_makes_no_report_is_judged_by_its_work_and_status_says
     assert "a: its agent made no report: judged by its commits and acceptance alone" in told, told
 
 
+@pytest.mark.slow
 def test_a_confined_validator_dies_judges_on_and_refuses_and_the_next_one_accepts(place: Place) -> None:
     """It is an ACP agent, by garrison's tools: it sees the work, cannot write there, and its verdict is reworked by."""
     script = place.root / "judge.json"

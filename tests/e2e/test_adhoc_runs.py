@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support import Place, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -58,6 +60,7 @@ def active(place: Place, incarnation: int) -> dict[str, Any] | None:
     return identity if (identity["status"], identity["incarnation"]) == ("active", incarnation) else None
 
 
+@pytest.mark.slow
 def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continues_it(places) -> None:
     place = places()
     work = f"while ! test -e {place.root}/go; do sleep 0.05; done; echo done > f"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
+import pytest
+
 from support import PROGRAM, Node, wait_for
 
 GARRISON = shlex.join(PROGRAM)
@@ -37,6 +39,7 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     assert not (place.home / "runs/r1/nodes/a/1/agent.sock").exists()
 
 
+@pytest.mark.slow
 def test_a_successor_gets_the_answer(place):
     """The orchestrator dies while its agent waits for a person: the next agent asks again, and is answered."""
     graph = place.graph(Node("a", before=f"{GARRISON} ask-person 'Which colour?' > colour.txt"))

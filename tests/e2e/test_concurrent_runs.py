@@ -96,6 +96,7 @@ def test_of_simultaneous_launches_one_runs_its_preflight(place: Place, named: bo
     assert not list((place.home / "run/launches").iterdir())
 
 
+@pytest.mark.slow
 def test_resuming_a_run_that_is_over_exits_with_its_own_code(place: Place) -> None:
     assert place.finish(place.launch(place.graph(Node("a")))) == 0, place.logs()
     again = place.command("resume", "r1")

@@ -107,6 +107,7 @@ def _clean(checkout: Path) -> bool:
     return not (checkout / "state").exists()
 
 
+@pytest.mark.slow
 def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     child = held(place)
     place.repo.rename(place.root / "away")
@@ -154,6 +155,7 @@ def test_another_container_leaves_a_run_alone_with_a_message(place: Place) -> No
     place.check("a", "b")
 
 
+@pytest.mark.slow
 def test_one_of_many_concurrent_garrison_up_starts_the_run(place: Place) -> None:
     arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1")
     children = [place.begin(*arguments) for _ in range(2)]

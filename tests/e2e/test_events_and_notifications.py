@@ -84,6 +84,7 @@ def _served(place):
         assert server.wait() == 130
 
 
+@pytest.mark.slow
 def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
     place.home.mkdir(exist_ok=True)
     told, teller = place.root / "told", place.root / "teller"
@@ -103,6 +104,7 @@ def test_the_end_is_notified_though_the_launcher_is_killed_meanwhile(place):
     assert place.identity("launch")["exit"] == 1
 
 
+@pytest.mark.slow
 def test_a_parked_guardian_is_notified_though_the_launcher_dies_meanwhile(place):
     place.home.mkdir(exist_ok=True)
     told = place.root / "told"

@@ -72,6 +72,7 @@ def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: 
     assert point or '"deaths": 0' in place.command("status", "r1", "--json").stdout  # none counts
 
 
+@pytest.mark.slow
 def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(place: Place) -> None:
     first = _double(place, "one", [{"error": [-32603, "status 402: the credit balance is too low"]}])
     last = _double(place, "two", [{"error": [-32603, "status 401: invalid api key"]}])

@@ -72,6 +72,7 @@ def check_wisdom(place: Place) -> None:
     assert place.hook("orchestrator-a")["incarnation"] == lives
 
 
+@pytest.mark.slow
 def test_pairs_killed_together_in_each_phase(place):
     walk(place, [
         ("planning", ("launch", "guardian-crew")),

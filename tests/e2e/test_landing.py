@@ -83,7 +83,7 @@ def test_a_run_whose_end_was_lost_after_its_landing_is_done(place, lost):
     records = journal.read_text().splitlines(keepends=True)
     done = next(number for number, line in enumerate(records) if '"status":"done"' in line and '"kind":"run"' in line)
     journal.write_text("".join(records[:done]) if lost != "all" else "damaged\n")
-    again = place.begin("resume", "r1", "--terminal", place.terminal)
+    again = place.begin("resume", "r1")
     assert place.finish(again) == 0, place.logs()
     assert git(place.repo, "rev-parse", "main") == tip
     assert f"together as {tip[:10]} on main" in place.command("status", "r1").stdout
@@ -98,6 +98,7 @@ def test_the_branch_of_another_run_with_the_same_id_is_not_built_upon(place):
     assert not (place.home / "runs" / "r1").exists()
 
 
+@pytest.mark.slow
 def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
     graph = dot(place, node("work", "echo $GARRISON_ATTEMPT > work.txt"), "start -> work -> exit;")
     green = place.root / "green"
@@ -113,6 +114,7 @@ def test_a_landing_that_stays_red_fails_the_run_which_can_be_resumed(place):
     assert place.status() == "done"
 
 
+@pytest.mark.slow
 def test_a_conflict_at_the_exit_is_resolved_by_the_next_attempt(place):
     """The target changed the same file meanwhile; the agent is told which, and how to see both sides."""
     graph = dot(
@@ -157,6 +159,7 @@ def test_a_dag_that_lands_as_a_run_survives_the_death_of_all_that_lands_it(place
     place.check_nothing_left()
 
 
+@pytest.mark.slow
 def test_a_run_that_lands_nowhere_leaves_its_branch_which_its_own_gate_has_tested(place):
     graph = dot(place, node("work", 'echo work > work.txt; echo "$GARRISON_ATTEMPT" > attempt.txt'),
                 "start -> work -> exit;",
@@ -253,6 +256,7 @@ def test_a_move_of_the_target_outside_the_queue_is_told_with_the_nodes_at_work(p
     git(place.repo, "show", "main:slow.txt")
 
 
+@pytest.mark.slow
 def test_a_failed_entry_is_not_retried_in_place_of_the_attempt_that_the_stopped_run_has_begun(place):
     """The retry would be the next attempt of the node, which the run has begun, and its landing count for that."""
     graph = place.graph(Node("one", command=f"echo $GARRISON_ATTEMPT > one.txt; test $GARRISON_ATTEMPT = 1 || "

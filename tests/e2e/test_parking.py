@@ -60,6 +60,7 @@ def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(plac
     assert "orchestrator-b is parked: 6 deaths in 600 s, the limit is 5; the last: " in place.logs()
 
 
+@pytest.mark.slow
 def test_a_run_whose_nodes_are_all_parked_fails_and_can_be_resumed(place: Place) -> None:
     graph = place.graph(Node("a", before=f"echo begun > half.txt; {dies(place, 'a', 6)}"), Node("b", after=("a",)))
     child = place.launch(graph)

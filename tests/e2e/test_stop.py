@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import Node, Place, alive, wait_for
 
 REGISTRY = Path(__file__).parents[2] / "scripts/identity_registry.py"
@@ -71,6 +73,7 @@ def test_stopped_by_every_way_and_resumed(place):
     assert place.finished_work() == [("a", 1, 5)]
 
 
+@pytest.mark.slow
 def test_a_request_to_resume_survives_its_killed_launcher(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     child = place.launch(graph)

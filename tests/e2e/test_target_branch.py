@@ -22,6 +22,7 @@ def stopped(place: Place, graph: Path, run: str, node: str) -> None:
     assert place.finish(child, run) == 130, place.logs()
 
 
+@pytest.mark.slow
 def test_a_base_that_moved_was_rewritten_or_went(place):
     """`main` is checked out in another worktree of the user's all the time, which moves along."""
     git(place.repo, "checkout", "-qb", "mine")

@@ -135,6 +135,7 @@ def test_edits(first: str, second: str, count: int) -> None:
     assert edits(first, second) == edits(second, first) == count
 
 
+@pytest.mark.slow
 def test_the_index_finds_what_comparing_all_names_finds() -> None:
     names = sorted(KNOWN[Level.NODE])
     for key in names[::6]:
@@ -144,6 +145,7 @@ def test_the_index_finds_what_comparing_all_names_finds() -> None:
             assert (nearest(wrong, names) is not None) == bool(near), wrong
 
 
+@pytest.mark.slow
 def test_many_unknown_attributes_cost_little() -> None:
     body = " ".join(f"a [note_{at}x{at}=1]" for at in range(3000))
     assert len(findings(body)) == 3000

@@ -6,6 +6,8 @@ which one a name means, `_OPTIONS` which options each kind has; the modules of t
 
 from __future__ import annotations
 
+import os
+import re
 from enum import Enum
 from typing import Any
 
@@ -18,7 +20,11 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.config import find_home
 from garrison.errors import UsageError
+from garrison.records.names import check_run
 from garrison.records.run import list_runs
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""Name of a run or a session of any kind, unless it is a path."""
 
 
 class Kind(Enum):
@@ -112,6 +118,8 @@ def _kind_of(run: str, home: str | None) -> Kind:
     from garrison.cli.workflows import is_session
 
     place = find_home(home)
+    if os.sep not in run and not _NAME.fullmatch(run) and run not in (os.curdir, os.pardir):
+        check_run(run)
     if resolve.is_launched(place, run) or run in list_runs(place):
         return Kind.LAUNCHED
     if is_engine_run(run, home):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +134,6 @@ class AcpClient:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: Listener, *,
                  stale: float) -> None:
-        logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
         self._argv, self._env, self._cwd = argv, env, cwd
         self._listener, self._stale = listener, stale
         self._stderr: deque[str] = deque(maxlen=_MAX_STDERR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -370,6 +371,7 @@ async def _run(job: AcpJob) -> Ending:
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
+    logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
     die_with_parent()
     job = AcpJob.from_json(read_json(path))
     return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))

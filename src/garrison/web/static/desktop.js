@@ -12,16 +12,16 @@ const LONGEST = 300; // characters of a notification
 
 const wanted = () => localStorage.getItem(ON) !== null && "Notification" in window && Notification.permission === GRANTED;
 
-/** The control of the notifications of `run`, in `place`; `choose` opens a node. */
-export function desktopNotices(place, run, choose) {
+/** The notifications of `run`, controlled by `button`, which is shown from now on; `choose` opens a node. */
+export function desktopNotices(button, run, choose) {
   let known = null; // keys of what was open already
-  const button = el("button", { type: "button", class: "quiet notify", "aria-haspopup": "dialog", onclick: ask });
-  place.prepend(button);
+  button.addEventListener("click", ask);
   paint();
 
   function paint() {
     say(button, wanted() ? "Notifications on" : "Notifications");
     set(button, "data-on", wanted());
+    set(button, "data-ready", true);
   }
 
   /** Take what a person is to be told now; what is new is shown, unless the page is looked at. */

@@ -46,7 +46,7 @@ class Run {
     this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
     const choose = (name, tab) => this.open(name, tab);
     this.head = runHead(document.getElementById("run-head"), run, this.act);
-    this.desktop = desktopNotices(document.querySelector(".head-end"), run, choose);
+    this.desktop = desktopNotices(document.getElementById("notify"), run, choose);
     this.graph = graphPanel(choose);
     this.gantt = ganttPanel(choose, () => get(`${at}/timeline`));
     const views = viewSwitch([["graph", "Pipeline", on => { this.graph.section.hidden = !on; }], ["time", "Time and cost", on => this.gantt.reveal(on)]]);

@@ -34,6 +34,11 @@ def test_nothing_waits(command: str, nothing: str, tmp_path: Path) -> None:
     assert said("--home", str(tmp_path), command) == (0, f"{nothing}; `garrison status` shows the runs\n")
 
 
+def test_without_a_node_review_has_json_too_and_refuses_an_unknown_run(tmp_path: Path) -> None:
+    assert said("--home", str(tmp_path), "review", "--json") == (0, "[]\n")
+    assert said("--home", str(tmp_path), "review", "--run", "gone")[0] != 0
+
+
 def test_what_changes_something_names_a_node(tmp_path: Path) -> None:
     assert "Missing argument" not in said("--home", str(tmp_path), "review", "--approve")[1]
     assert said("--home", str(tmp_path), "review", "--approve")[0] != 0

@@ -265,7 +265,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
     """Try a failed NODE again while its run goes on. It gets a new attempt, which is told why the last one failed.
 
     What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
-    retried so.
+    retried this way.
     """
     from garrison.processes.guardian.flow_policy import objection_to_retry
     from garrison.processes.run_plan import read_plan

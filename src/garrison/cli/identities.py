@@ -316,7 +316,7 @@ def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
               help="Only those without a heartbeat for SECONDS or without a process.")
 @home_option
 def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
-    """List identities."""
+    """List agents and the processes around them: state, process, heartbeat."""
     identities = list_all(home) if stale_only is None else find_stale(stale_only, home)
     if as_json:
         print_json(identities)

@@ -312,7 +312,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 @json_option
 @home_option
 def unpause_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Let a paused queue go on; if it paused itself, it retries what failed."""
+    """Resume a paused queue; if it paused itself, it retries what failed."""
     _unpause(repo_root, target, home)
 
 
@@ -322,7 +322,7 @@ def unpause_command(repo_root: str | None, target: str | None, as_json: bool, ho
 @json_option
 @home_option
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
-    """Let a paused queue go on, as `unpause` does."""
+    """Resume a paused queue, as `unpause` does."""
     _unpause(repo_root, target, home)
 
 

@@ -48,7 +48,8 @@ class PluginChoice(click.Choice[str]):
 SECONDS = _Seconds(0)
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
-                           help="State directory (default: GARRISON_HOME, the checkout's state/, the user's).")
+                           help="State directory (default: GARRISON_HOME, else the checkout's state/, "
+                                "else the user's state directory).")
 run_option = click.option("--run", metavar="RUN", shell_complete=completion.runs,
                           help="Run, if the name exists in several.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")

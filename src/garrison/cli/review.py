@@ -65,7 +65,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     if node is None:
         if approve or reject or path is not None:
             raise UsageError("name the NODE; `garrison review` lists those that wait for approval")
-        show_waiting(find_home(home), run, approvals=True)
+        show_waiting(find_home(home), run, approvals=True, as_json=as_json)
         return
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(Store(runtime.home), node, run)

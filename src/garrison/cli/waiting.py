@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from garrison.cli.output import print_json
+from garrison.cli.resolve import existing_run
 from garrison.records.run import list_runs
 from garrison.system.terminal_text import clean
 from garrison.views.node_view import first_line
@@ -18,12 +20,16 @@ REVIEW = "review"
 """Kind of a gate that is work to approve; see `waits.review_json`."""
 
 
-def show_waiting(home: Path, run: str | None, *, approvals: bool) -> None:
+def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool = False) -> None:
     """Print the work to approve, or the open questions, of one run or of all."""
     reader = RunReader(home, os.environ)
-    runs = [run] if run is not None else list_runs(home)
-    lines = waiting_lines(((each, reader.read(each, details=False).waits) for each in runs), approvals=approvals)
-    for line in lines:
+    runs = [existing_run(home, run)] if run is not None else list_runs(home)
+    found = [(each, [wait for wait in reader.read(each, details=False).waits if _is_meant(wait, approvals=approvals)])
+             for each in runs]
+    if as_json:
+        print_json([{"run_id": each, **wait.to_json()} for each, waits in found for wait in waits])
+        return
+    for line in waiting_lines(found, approvals=approvals):
         click.echo(clean(line))
 
 
@@ -32,15 +38,18 @@ def waiting_lines(runs: Iterable[tuple[str, Sequence[Wait]]], *, approvals: bool
     lines = []
     for run, waits in runs:
         for wait in waits:
-            if approvals and _is_approval(wait):
+            if not _is_meant(wait, approvals=approvals):
+                continue
+            if approvals:
                 lines.append(f"{wait.node} of run {run} waits for your approval: "
                              f"garrison review {wait.node} --run {run}")
-            elif not approvals and not _is_approval(wait) and wait.kind in (WaitKind.GATE, WaitKind.ASKS):
+            else:
                 lines += [f"{wait.node} of run {run} asks: {first_line(wait.text)}",
                           f"  garrison answer {wait.node} TEXT --run {run}"]
     nothing = "nothing waits for your approval" if approvals else "no question is open"
     return lines or [f"{nothing}; `garrison status` shows the runs"]
 
 
-def _is_approval(wait: Wait) -> bool:
-    return wait.gate is not None and wait.gate["kind"] == REVIEW
+def _is_meant(wait: Wait, *, approvals: bool) -> bool:
+    is_approval = wait.gate is not None and wait.gate["kind"] == REVIEW
+    return is_approval if approvals else not is_approval and wait.kind in (WaitKind.GATE, WaitKind.ASKS)

@@ -272,7 +272,8 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
         if agent is None:
             continue
         if agent == "command" and not task.command:
-            raise Refused(f"node {name} has no command=; add one, or set another agent with --agent or agent=")
+            raise Refused(f"node {name} has no command=, and no agent is set: pass --agent NAME "
+                          "(`garrison agents presets` lists them), or give it agent= or command=")
         registry.check_node(agent, name, task.attrs, home)
         for follower in _followers(task, agent, home, stated):
             registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)

@@ -47,15 +47,17 @@ def required(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         lines = archive.read(metadata).decode().splitlines()
-    waiting = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
-    found: set[str] = set()
+    waiting = [("", line.removeprefix("Requires-Dist: ")) for line in lines if line.startswith("Requires-Dist: ")]
+    found: set[tuple[str, str]] = set()
     while waiting:
-        requirement = Requirement(waiting.pop())
+        extra, text = waiting.pop()
+        requirement = Requirement(text)
         name = requirement.name.lower().replace("_", "-")
-        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
-            found.add(name)
-            waiting += importlib.metadata.requires(name) or []
-    return found
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            new = {(name, each) for each in ("", *requirement.extras)} - found
+            found |= new
+            waiting += [(each, line) for _, each in new for line in importlib.metadata.requires(name) or []]
+    return {name for name, _ in found}
 
 
 def size_of(folder: Path) -> int:
@@ -112,7 +114,7 @@ def test_a_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None
 def test_without_extras_it_is_small_and_the_readme_says_how_small(wheel: Path, installed: Installed) -> None:
     assert "claude-agent-sdk" not in required(wheel)
     megabytes = size_of(installed.site) / 1e6
-    assert megabytes < 60
+    assert megabytes < 70
     [stated] = re.findall(r"needs about (\d+) MB", (ROOT / "README.md").read_text())
     assert abs(int(stated) - megabytes) < 8, megabytes
 

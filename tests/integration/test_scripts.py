@@ -738,7 +738,6 @@ def test_logs_of_an_attempt_and_of_a_process(box: Box) -> None:
     assert box.cli("logs", "a", "--layer", "runner") == "runner says\n"
     assert box.cli("logs", "--process", "guardian") == "guardian says\n"
     assert "no run" in box.cli("logs", "zz", code=1)
-    assert "NODE" in box.cli("logs", code=2)
     assert "nothing was printed" in box.cli("logs", "a", "--attempt", 9, code=1)
 
 

@@ -79,7 +79,7 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
     for name, (width, height) in SHOTS.items():
-        page = opened(shop.url, width=width, height=height, reduced_motion="reduce")
+        page = opened(shop.url, "/?run=cents-1", width=width, height=height, reduced_motion="reduce")
         expect(page.locator('svg .node[data-node="money"] .sign')).to_contain_text("↻1")
         expect(page.locator("#queue")).to_contain_text("testing candidate")
         for scheme in ("light", "dark"):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,14 +54,10 @@ env = ["OPENAI_API_KEY", "OPENAI_BASE_URL"]
     return {"OPENAI_API_KEY": "sk-real-key", "OPENAI_BASE_URL": api.url}
 
 
-def proxies() -> list[int]:
-    return [process.pid for process in processes("garrison.sandbox.proxy.process")]
-
-
 def mine(place: Place) -> list[int]:
     """Return the proxies of the run; that of its pre-flight is another one."""
-    folder = f"\0{place.home}/runs/r1\0".encode()
-    return [pid for pid in proxies() if folder in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    folder = f" {place.home}/runs/r1 "
+    return [process.pid for process in processes("garrison.sandbox.proxy.process") if folder in f"{process.argv} "]
 
 
 @pytest.mark.parametrize("mode", ["none", "bubblewrap"])

@@ -81,7 +81,7 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
     for name, (width, height) in SHOTS.items():
         page = opened(shop.url, "/?run=cents-1", width=width, height=height, reduced_motion="reduce")
         expect(page.locator('svg .node[data-node="money"] .sign')).to_contain_text("↻1")
-        expect(page.locator("#queue")).to_contain_text("testing candidate")
+        expect(page.locator("#queue")).to_contain_text("testing")
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             taken.append(folder / f"{name}-{scheme}.png")

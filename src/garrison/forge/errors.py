@@ -1,0 +1,52 @@
+"""Failures of a call to a forge, told apart by what the caller does next."""
+
+from __future__ import annotations
+
+from garrison.errors import GarrisonError
+
+
+class ForgeError(GarrisonError):
+    """Base of all failures of a forge; the message names the call, never the token."""
+
+
+class Unreachable(ForgeError):
+    """No answer, or a 5xx. The call may have been carried out: look before it is made again."""
+
+
+class RateLimited(ForgeError):
+    """The forge refuses further requests until a time; nothing was done."""
+
+    def __init__(self, message: str, until: float) -> None:
+        super().__init__(message)
+        self.until = until
+        """Seconds since 1970."""
+
+
+class Unauthorized(ForgeError):
+    """No token, or one that is not valid or lacks a scope."""
+
+    def __init__(self, message: str, scope: str = "") -> None:
+        super().__init__(message)
+        self.scope = scope
+        """The scope or permission that is missing; empty if the token itself is refused."""
+
+
+class NotFound(ForgeError):
+    """No such object, or one that the token may not see."""
+
+
+class Refused(ForgeError):
+    """The forge understood and will not: branch protection, a closed pull request, a rule. `reason` is its own text."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+class Stale(ForgeError):
+    """The pull request's head is not the expected commit; nothing was done."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        super().__init__(f"the pull request's head is {actual[:12] or 'another'}, not {expected[:12]}: look again")
+        self.expected, self.actual = expected, actual
+        """Commits; `actual` is empty if the forge does not tell it."""

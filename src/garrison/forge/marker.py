@@ -1,0 +1,30 @@
+"""Markers: a hidden line in a body by which garrison finds again what it wrote. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_ALLOWED = re.compile(r"[A-Za-z0-9_./@:-]{1,200}")
+
+
+def make_marker(*parts: str) -> str:
+    """Return the marker of an object by names that tell it from all others, such as run, kind and attempt.
+
+    Raises:
+        ValueError: a part is empty, or has characters that could end the comment.
+    """
+    name = ":".join(parts)
+    if not all(parts) or not _ALLOWED.fullmatch(name):
+        raise ValueError(f"not a marker: {name!r}")
+    # two hyphens end a comment for some readers of Markdown, and a run's name may have them
+    return f"<!-- garrison:{name.replace('-', '%2D') if '--' in name else name} -->"
+
+
+def attach(body: str, marker: str) -> str:
+    """Return `body` with its marker as the last line, once."""
+    return body if has_marker(body, marker) else f"{body.rstrip()}\n\n{marker}"
+
+
+def has_marker(body: str, marker: str) -> bool:
+    """Return whether a line of `body` is the marker. Quoted in a reply it does not count."""
+    return any(line.strip() == marker for line in body.splitlines())

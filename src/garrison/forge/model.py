@@ -1,0 +1,258 @@
+"""Records that a forge returns, the same for all forges.
+
+Times are seconds since 1970. Ids are texts that only the forge that gave them understands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from garrison.frozen import frozen
+
+
+class ForgeKind(StrEnum):
+    """Program that a forge runs. `gitea` serves Forgejo too."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    GITEA = "gitea"
+
+
+@frozen
+class Location:
+    """A repository on a forge."""
+
+    kind: ForgeKind
+    host: str
+    """Host name, with its port if that is not the scheme's own."""
+    owner: str
+    """User, organisation, or groups joined with `/`."""
+    name: str
+    scheme: str = "https"
+
+    @property
+    def path(self) -> str:
+        """Return `owner/name`."""
+        return f"{self.owner}/{self.name}"
+
+
+class PullState(StrEnum):
+    """State of a pull request; GitLab's `locked` is `OPEN`."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    MERGED = "merged"
+
+
+@frozen
+class PullRequest:
+    """A pull request, or merge request."""
+
+    number: int
+    url: str
+    title: str
+    """Without the prefix by which GitLab and Gitea mark a draft."""
+    body: str
+    state: PullState
+    draft: bool
+    head: str
+    """Branch that is to be merged."""
+    head_commit: str
+    base: str
+    base_commit: str
+    """The base's commit as the forge knows it; empty if it does not tell."""
+    labels: tuple[str, ...] = ()
+    author: str = ""
+    merge_commit: str = ""
+    """The commit on the base, once it is merged."""
+    mergeable: bool | None = None
+    """False for a conflict, None while the forge has not found out."""
+    auto_merge: bool = False
+    """True if the forge will merge it by itself once its rules are met."""
+    from_fork: bool = False
+    """True if the head is a branch of another repository."""
+
+
+class CheckState(StrEnum):
+    """State of a check of a commit."""
+
+    PENDING = "pending"
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Skipped, neutral, or manual: neither for nor against."""
+
+
+@frozen
+class Check:
+    """The newest result of one check (check run, job or commit status) of one commit."""
+
+    name: str
+    commit: str
+    state: CheckState
+    summary: str = ""
+    url: str = ""
+    log_id: str = ""
+    """What `read_check_log` takes; empty if the forge has no log of it."""
+    required: bool | None = None
+    """None if the token may not read the base's rules."""
+
+
+class Verdict(StrEnum):
+    """What a review says."""
+
+    APPROVED = "approved"
+    CHANGES = "changes requested"
+    COMMENT = "comment"
+    DISMISSED = "dismissed"
+
+
+@frozen
+class Review:
+    """A review of a pull request; on GitLab, an approval."""
+
+    id: str
+    author: str
+    verdict: Verdict
+    text: str = ""
+    commit: str = ""
+    """The head that was reviewed; empty if the forge does not tell."""
+    at: float = 0.0
+    stale: bool = False
+    """True if the forge says that it does not count for the present head."""
+
+
+class Side(StrEnum):
+    """Side of the diff that a comment stands at."""
+
+    OLD = "old"
+    NEW = "new"
+
+
+@frozen
+class LineComment:
+    """A comment on a line, or a reply to one."""
+
+    id: str
+    thread: str
+    """What `reply` and `resolve` take; the same for all comments of a thread."""
+    author: str
+    text: str
+    path: str
+    line: int | None
+    """Line of the present diff; None if the line is no longer there."""
+    original_line: int | None = None
+    """Line at `commit`."""
+    side: Side = Side.NEW
+    commit: str = ""
+    """The commit that was commented on."""
+    at: float = 0.0
+    resolved: bool = False
+    review: str = ""
+    """The review that it is a part of, if any."""
+
+
+@frozen
+class Comment:
+    """A comment on a pull request or issue as a whole."""
+
+    id: str
+    author: str
+    text: str
+    at: float = 0.0
+    url: str = ""
+
+
+@frozen
+class Issue:
+    """An issue; never a pull request."""
+
+    number: int
+    url: str
+    title: str
+    text: str
+    author: str
+    open: bool
+    labels: tuple[str, ...] = ()
+    assignees: tuple[str, ...] = ()
+    updated: float = 0.0
+
+
+class MergeMethod(StrEnum):
+    """How the forge merges."""
+
+    MERGE = "merge"
+    SQUASH = "squash"
+    REBASE = "rebase"
+
+
+class MergeResult(StrEnum):
+    """Outcome of a request to merge."""
+
+    MERGED = "merged"
+    """`commit` is on the base, by the forge's word: compare its tree with what was tested."""
+    QUEUED = "queued"
+    """The forge will merge once its rules are met: look again."""
+    REFUSED = "refused"
+    """Nothing was merged; `reason` says why."""
+    UNKNOWN = "unknown"
+    """No answer, and reading did not settle it: look again before anything else."""
+
+
+@frozen
+class MergeOutcome:
+    """What came of a request to merge."""
+
+    result: MergeResult
+    commit: str = ""
+    reason: str = ""
+
+
+@frozen
+class BaseRules:
+    """Rules of a base branch, and what the token may do with the repository."""
+
+    protected: bool
+    can_push: bool
+    """True if the token may write to the repository."""
+    required_checks: tuple[str, ...] = ()
+    required_approvals: int = 0
+    auto_merge: bool | None = None
+    """True if the repository allows auto-merge; None if the forge does not tell."""
+    methods: tuple[MergeMethod, ...] = ()
+    """Methods that the repository allows; empty if the forge does not tell."""
+    known: bool = True
+    """False if the token may not read the rules: then the other fields are what it could read."""
+
+@frozen
+class PullDraft:
+    """What a pull request is opened with."""
+
+    head: str
+    base: str
+    title: str
+    body: str
+    """With the marker (`marker.attach`)."""
+    labels: tuple[str, ...] = ()
+    draft: bool = True
+
+
+@frozen
+class PullChange:
+    """What `update_pull` changes; None stays as it is."""
+
+    title: str | None = None
+    body: str | None = None
+    labels: tuple[str, ...] | None = None
+    """All labels it has afterwards."""
+    base: str | None = None
+
+
+@dataclass
+class RequestCount:
+    """Requests that a client has sent."""
+
+    sent: int = 0
+    not_modified: int = 0
+    """Of those, answered with 304: they cost nothing of the rate limit."""

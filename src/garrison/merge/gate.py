@@ -23,9 +23,13 @@ from typing import TYPE_CHECKING
 from garrison.config import Timing
 from garrison.errors import GarrisonError, Refused
 from garrison.frozen import frozen
+from garrison.merge.failing_tests import MAX_NAMES, find_failures
+from garrison.merge.junit import read_reports
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
+from garrison.merge.suspects import suspect
+from garrison.merge.touched import TouchedFiles
 from garrison.merge.verdicts import Result, classify, describe_result
 from garrison.records import atomic, log_retention
 from garrison.records.names import parse_marker
@@ -83,6 +87,10 @@ MAX_NAMED = 5
 """Files that a verdict names."""
 MAX_STOPPED = 5
 """Runs on one tree that were stopped and do not count; from then on they count as lost ones."""
+MAX_LOG, MAX_LINES = 256 * 1024, 20_000
+"""Bytes and lines at the end of a red run's log in which failing tests are looked for."""
+MAX_NAME = 200
+"""Characters of the name of a failing test that are recorded."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 PROXY_AFTER = 0.25
@@ -147,6 +155,14 @@ class GateRun:
     def pidfd(self) -> int:
         """Return a descriptor that is readable once the running stage has ended, -1 if there is none to watch."""
         return self.child.pidfd if self.child else -1
+
+    @property
+    def started_at(self) -> float:
+        """Return when its gate started, in seconds since 1970; 0 if that is not known."""
+        try:
+            return (self.folder / "gate" / "pid").stat().st_mtime
+        except OSError:
+            return 0.0
 
     @property
     def setup_log(self) -> Path:
@@ -449,9 +465,10 @@ class GateRuns:
     """Gate runs of one queue, in the slots below `folder`, with `environment` (without the variables `held_back`)."""
 
     def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str]) -> None:
+                 held_back: Sequence[str], touched: TouchedFiles | None = None) -> None:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.folder, self.environment, self.held_back = folder, environment, held_back
+        self.touched = touched or TouchedFiles(self.git)
         self._runs: dict[str, GateRun] = {}
         """Runs in progress, by job."""
         self._idle: list[Slot] = []
@@ -563,27 +580,44 @@ class GateRuns:
             if gate and verdict:
                 del self._runs[job]
                 self._idle.append(run.slot)
-                is_repeated = self._record(gate, verdict)
+                is_repeated = self._record(gate, verdict, run, state)
                 self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
                 run.remove()
                 return Progress("stopped" if is_repeated else "verdict", gate.first)
         return None
 
-    def _record(self, gate: RunningGate, verdict: Verdict) -> bool:
+    def _record(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState) -> bool:
         """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
         failpoint.here("verdict_before")
         is_told = verdict.tail and verdict.reason and verdict.result != "green"
         reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
+        failing, suspicion = self._read_failures(gate, verdict, run, state)
         stops = self._stopped[gate.tree] = self._stopped.get(gate.tree, 0) + 1 if verdict.was_stopped else 0
         is_repeated = 0 < stops <= MAX_STOPPED
         self.writer.append(VerdictGiven(
             gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
-            verdict.code, uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)),
-            sync=True)
+            verdict.code, uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None),
+            failing=failing, suspicion=suspicion), sync=True)
         failpoint.here("verdict")
         if is_repeated:
             self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))
         return is_repeated
+
+    def _read_failures(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState,
+                       ) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return what failed by the log and the reports of a red run, and how suspect that makes each entry."""
+        if verdict.result != "red":
+            return (), ()
+        failures = find_failures(read_tail(verdict.log, MAX_LINES, MAX_LOG))
+        failures = failures.with_cases(read_reports(run.slot.path, run.started_at))
+        entries = [state.entries[name] for name in gate.entries if name in state.entries]
+        ratios: dict[str, float] = {}
+        if failures and gate.subject == "entry" and len(entries) == len(gate.entries):
+            touched = self.touched.of_all(entries, state.tip)
+            ratios = suspect(failures, {name: each.files for name, each in touched.items()}, state.flaky_tests)
+        named = failures.tests or failures.files
+        return (tuple(name[:MAX_NAME] for name in named[:MAX_NAMES]),
+                tuple(ratios[name] for name in gate.entries) if ratios else ())
 
     def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
         """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""

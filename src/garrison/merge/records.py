@@ -290,6 +290,15 @@ class VerdictGiven(EntriesRecord):
     """Set if an earlier verdict on the same tree was used."""
     uncounted: bool = False
     """Set if the run ended for lack of disk space, which says nothing about the tree."""
+    failing: tuple[str, ...] = ()
+    """Tests that failed by the log of a red run, else files that it names."""
+    suspicion: tuple[float, ...] = ()
+    """Likelihood ratio of that log for each entry (see `suspects`); empty: the log says nothing about any."""
+
+    @property
+    def suspects(self) -> dict[str, float]:
+        """Return the likelihood ratio of the log for each entry, by its id."""
+        return dict(zip(self.entries, self.suspicion, strict=False))
 
 
 # ------------------------------------------------------------------------------------------------------------- landings

@@ -52,6 +52,9 @@ MANUAL = "asked"
 KEPT_ENTRIES = 1000
 """Final entries that a snapshot keeps; the archived parts of the journal have all of them."""
 
+KEPT_FAILURES = 200
+"""Flaky tests, and red trees with the tests that failed on them, that are remembered."""
+
 
 @frozen
 class RunningGate(GateStarted):
@@ -123,6 +126,10 @@ class QueueState:
     tip: str = ""
     """Target's commit when the batch was built, or after the last landing."""
     verdicts: VerdictCache = field(default_factory=VerdictCache)
+    failing: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """(tree, key) → tests that a red run on it named, of the last ones."""
+    flaky_tests: dict[str, None] = field(default_factory=dict)
+    """Tests that failed on a tree that passed the same gate another time, the latest last."""
     landing: LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
@@ -349,6 +356,7 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
     gate = state.gates.pop(record.job, None)
     if record.uncounted:
         return
+    _note_failing(state, record)
     if gate is None and state.gate and not (record.job or record.reused or record.subject == "preflight"):
         gate = state.gates.pop(state.gate.job)  # early journals named no jobs
     if gate and record.result != "lost":
@@ -361,6 +369,19 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
         for entry in [state.entries[name] for name in record.entries if name in state.entries]:
             if entry.status in ("candidate", "testing"):
                 _judge(state, entry, record, stored)
+
+
+def _note_failing(state: QueueState, record: VerdictGiven) -> None:
+    """Learn which tests are flaky: a red run named them, and the same tree passed before or passes now."""
+    place = (record.tree, record.key)
+    if record.failing:
+        state.failing[place] = tuple(dict.fromkeys((*state.failing.get(place, ()), *record.failing)))
+    passed = record.result == "green" or place in state.green
+    for test in state.failing.pop(place, ()) if passed else ():
+        state.flaky_tests.pop(test, None)
+        state.flaky_tests[test] = None
+    state.failing = dict(list(state.failing.items())[-KEPT_FAILURES:])
+    state.flaky_tests = dict.fromkeys(list(state.flaky_tests)[-KEPT_FAILURES:])
 
 
 def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: Stored) -> None:
@@ -472,7 +493,8 @@ def snapshot(state: QueueState) -> SnapshotTaken:
         "moves": dict(list(state.moves.items())[-KEPT_ENTRIES:]),
         "owed": [asdict(stale) for stale in state.stale_checkouts],
         "outcomes": [_outcome_data(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
-        "seen": state.verdicts.to_data()})
+        "seen": state.verdicts.to_data(), "flaky_tests": list(state.flaky_tests),
+        "failing": [[*place, list(tests)] for place, tests in state.failing.items()]})
 
 
 def restore(state: QueueState, data: dict[str, Any]) -> None:
@@ -489,6 +511,8 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
     state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
     state.moves = dict(data.get("moves", {}))
     state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
+    state.flaky_tests = dict.fromkeys(data.get("flaky_tests", ()))
+    state.failing = {(tree, key): tuple(tests) for tree, key, tests in data.get("failing", ())}
     state.outcomes = [_outcome(state, each) for each in data["outcomes"]]
     state.verdicts = VerdictCache.from_data(data["seen"])
 

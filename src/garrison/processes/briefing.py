@@ -34,10 +34,10 @@ from garrison.agents.briefing import (
     Start,
     TargetChange,
 )
-from garrison.agents.failing_tests import find_failing
 from garrison.agents.quotation import mention
 from garrison.agents.registry import reporting_of, validator_agent
 from garrison.errors import GarrisonError
+from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import read_instructions
 from garrison.processes.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, journal

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from garrison.agents.failing_tests import find_failing
 from garrison.errors import PreflightRed
 from garrison.frozen import frozen
 from garrison.merge.config import QueueConfig
+from garrison.merge.failing_tests import find_failing
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.system.terminal_text import clean_lines

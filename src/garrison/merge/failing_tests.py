@@ -1,4 +1,4 @@
-"""Failing tests: their names in the output of common test runners. Pure.
+"""Failing tests: their names, and the files they point at, in the output of common test runners. Pure.
 
 What is not recognised is not listed: the end of the output and the whole log tell the rest.
 """
@@ -8,12 +8,39 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from garrison.frozen import frozen
 from garrison.system.terminal_text import clean_lines
 
 MAX_NAMES = 20
 """Failing tests that are named."""
 MAX_NAME = 300
 """Characters of a line that is looked at: a name is shorter."""
+MAX_FILES = 200
+"""Files that are taken from one output."""
+_FILES = re.compile(r"""File "(?P<quoted>[^"\n]{1,250})", line \d"""
+                    r"""|(?P<path>[\w@+./\\-]{1,200}\.[A-Za-z]\w{0,7})[:(]\d""")
+"""Places in files: a traceback of Python's, or `path:12` and `path(12,` as nearly all others print them."""
+_PACKAGE = re.compile(r"(?:FAIL|---)\t(?P<package>[\w./~-]{1,200})(?:\t|$)")
+"""Package of Go in which a test failed."""
+
+
+@frozen
+class Failures:
+    """What a red run named: failing tests, files, and packages (of Go), each once, in the order of the output."""
+
+    tests: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether anything was named."""
+        return bool(self.tests or self.files or self.packages)
+
+    def with_cases(self, cases: list[tuple[str, str]]) -> Failures:
+        """Return it with the (test, file) pairs of a report, which are more exact than the output, before its own."""
+        tests = dict.fromkeys((*(test for test, _ in cases), *self.tests))
+        files = dict.fromkeys((*(file for _, file in cases if file), *self.files))
+        return Failures(tuple(tests)[:MAX_NAMES], tuple(files)[:MAX_FILES], self.packages)
 
 
 class _Runner(NamedTuple):
@@ -56,6 +83,20 @@ def find_failing(output: str) -> list[str]:
         if len(line) <= MAX_NAME and (name := _name_in(line, runners)):
             names[name] = None
     return list(names)[:MAX_NAMES]
+
+
+def find_failures(output: str) -> Failures:
+    """Return everything that the output of a red run names."""
+    files: dict[str, None] = {}
+    packages: dict[str, None] = {}
+    for line in clean_lines(output):
+        if len(line) > MAX_NAME:
+            continue
+        for found in _FILES.finditer(line):
+            files[found["quoted"] or found["path"]] = None
+        if found_package := _PACKAGE.match(line):
+            packages[found_package["package"]] = None
+    return Failures(tuple(find_failing(output)), tuple(files)[:MAX_FILES], tuple(packages)[:MAX_FILES])
 
 
 def _name_in(line: str, runners: list[_Runner]) -> str:
